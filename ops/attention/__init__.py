@@ -297,15 +297,18 @@ def _not_deepseek(q: TensorType, q_rope: TensorType, *rest: TensorType, **at: An
     return why or ("" if widths == (512, 64) else f"it takes 512 and 64 features, not {widths}")
 
 
-def _absorbed(language: str, refuses: Callable[..., str], arch: str = "") -> tuple[Kernel, ...]:
+def _absorbed(language: str, name: str, refuses: Callable[..., str], arch: str = "") -> Kernel:
     run = f"stack.ops.attention.mla_{language}:absorbed"
-    return (Kernel("cuda", run, "absorbed", _HALVES, refuses, capturable=True, arch=arch),)
+    return Kernel("cuda", run, name, _HALVES, refuses, capturable=True, arch=arch)
 
 
 @op(
     "attention.mla_absorbed",
     rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
-    kernels=_absorbed("gluon", _not_deepseek, "sm_90") + _absorbed("triton", _not_latent),
+    kernels=(
+        _absorbed("gluon", "specialized", _not_deepseek, "sm_90"),
+        _absorbed("triton", "absorbed", _not_latent),
+    ),
     autocast="low",
 )
 def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):

@@ -192,8 +192,8 @@ class BlockTiler(BlockDots):
         named = [s.axis for s in schedule.splits if s.axis in "mn"]
         self.order = tuple(dict.fromkeys((*named, "m", "n")))
         self.rows, self.lanes, self.step = tile.rows, tile.lanes, max(tile.step, MATRIX)
-        if dtype.bits > 16 and not product.rounds:
-            self.whole = self.step
+        if product.height > 1 and dtype.bits > 16 and not product.rounds:
+            self.whole = min(self.whole, self.step)  # sums round more, the longer a step is
         self.hints = {"schedule": str(schedule)} if is_told else {}
         self.warps, self.stages = tile.warps, tile.stages
         self.is_persistent, self.last = tile.persistent, tile.last

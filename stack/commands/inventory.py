@@ -29,8 +29,8 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
     ),
     "ops": (
         "the op table",
-        "Every op: operands, attributes, the levels where it may appear and what it computes; a"
-        " family, as attention, has the operators of it.",
+        "Every op: operands, attributes, the levels where it may appear and what it computes;\n"
+        "a family, as attention, has the operators of it.",
         inventory.ops,
         ("name", "kind", "operands", "attributes", "levels", "doc"),
     ),

@@ -163,6 +163,10 @@ class Op:
             raise UsageError(f"an operator is called family.name, not {self.name!r}")
         if self.autocast not in AUTOCASTS or any(k.device not in DEVICES for k in self.kernels):
             raise UsageError(f"{self.name}: autocast is one of {AUTOCASTS}, devices of {DEVICES}")
+        names = [(k.device, k.name) for k in self.kernels]
+        twice = next((n for n in names if names.count(n) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{self.name}: two kernels for {twice[0]} are called {twice[1]!r}")
         unknown = [asked for asked in self.asked if asked not in element_types.KINDS]
         if unknown:
             raise unknown_name(

@@ -150,7 +150,7 @@ def test_dump_strict_lists_every_unsupported_op(
 def test_dump_for_a_gpu_is_refused(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "dump", f"{model}:factory", "--target", "sm_90")
     assert code == 2
-    assert "'sm_90' is a GPU, and mlir prints for CPUs: avx2, avx512" in err
+    assert "'sm_90' is a GPU, and mlir prints for CPUs: amx, avx2, avx512" in err
 
 
 def test_stages_are_the_same_on_a_second_dump(

@@ -38,7 +38,7 @@ def saved(folder: Path, backend: str, target: str, dtype: str, **more: Any) -> P
     ("backend", "target", "dtype", "known"),
     [
         ("triton", "sm_90", "bf16", True),
-        ("cuda", "sm_90", "f32", False),
+        ("cuda", "sm_90", "f32", True),
         ("mlir", "avx512", "f32", False),
     ],
 )

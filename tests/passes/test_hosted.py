@@ -141,3 +141,10 @@ def test_a_kernel_for_one_architecture_is_passed_over_on_others(
         monkeypatch.setattr("stack.hosted.declaration._gpu_at_hand", lambda here=here: here)
         assert kernel.why_not([tensor("f32", 4, 8)], {}).endswith(why)
         assert bool(kernel.why_not([tensor("f32", 4, 8)], {})) is bool(why)
+
+
+def test_kernels_of_a_device_have_names_of_their_own() -> None:
+    """A program that is kept for a kernel knows it by its name."""
+    kernels = (Kernel("cuda", _by_hand, "rows"), Kernel("cuda", _at_most_64, "rows"))
+    with pytest.raises(UsageError, match="two kernels for cuda are called 'rows'"):
+        op("toys.twice", rule="... d! -> ...", kernels=kernels)(lambda np, x: np.sum(x, axis=-1))

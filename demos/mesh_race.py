@@ -245,8 +245,8 @@ def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> di
         torch.cuda.synchronize()
     spans: list[tuple[float, float, bool]] = []
     longest: Counter[str] = Counter()
-    for e in found.events():
-        if e.device_type == torch.autograd.DeviceType.CUDA:
+    for e in found.events() or ():
+        if e.device_type.name == "CUDA":
             start, end = e.time_range.start, e.time_range.end
             spans.append((start, end, "nccl" in e.name.lower()))
             longest[e.name[:80]] += (end - start) / 1e3 / rounds

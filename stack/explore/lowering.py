@@ -118,7 +118,13 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
         )
         compiled.prepare(*target.args)
         return compiled.graph
-    captured, frontend = capture(target, settings)
+    return graph_of(*capture(target, settings), target, settings)
+
+
+def graph_of(
+    captured: Captured, frontend: Frontend, target: Target, settings: Settings
+) -> CompiledGraph:
+    """What was captured of a target, compiled by the settings."""
     return CompiledGraph(
         captured,
         frontend,

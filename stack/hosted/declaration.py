@@ -89,11 +89,15 @@ class Kernel:
         return self.refuses(*types, **attributes) if self.refuses is not None else ""
 
 
-@cache
 def _gpu_at_hand() -> str:
-    """`sm_90`; "" without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    """`sm_90`; "" without one, and until torch is there."""
+    return _capability() if "torch" in sys.modules else ""
+
+
+@cache
+def _capability() -> str:
+    torch = importlib.import_module("torch")
+    if not torch.cuda.is_available():
         return ""
     major, minor = torch.cuda.get_device_capability()
     return f"sm_{major}{minor}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stack.explore.lowering import Settings, capture, label, with_random_inputs
+from stack.explore.lowering import Settings, capture, graph_of, with_random_inputs
 from stack.explore.target import Program, Target
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
@@ -16,7 +16,6 @@ from stack.measure.systems import Say, program_of
 from stack.measure.timing import Timing
 from stack.phases import phase
 from stack.run.backend import Executable
-from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 
 
@@ -45,15 +44,7 @@ def profile(target: Target, settings: Settings, say: Say) -> Profile:
         if not isinstance(target, Program):
             captured = with_random_inputs(captured)
         program = program_of(captured, frontend)
-        graph = CompiledGraph(
-            captured,
-            frontend,
-            settings.backend,
-            settings.passes,
-            settings.strict,
-            settings.options,
-            label(target),
-        )
+        graph = graph_of(captured, frontend, target, settings)
         executable = graph.executable_for(program.storage)
         with phase("first call"):
             executable.run(program.storage)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from interpreted_process import interpreted
 
 pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
@@ -90,14 +87,7 @@ def test_latent_keys_are_keys_and_values_of_64_heads() -> None:
 
 
 def test_sums_in_the_order_of_registers_become_rows() -> None:
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("gluon_helpers.py"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted(Path(__file__).with_name("gluon_helpers.py"))
     assert len(found) == 3
     assert max(found.values()) < 1e-5
 

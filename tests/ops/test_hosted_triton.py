@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hosted_cases import own
+from interpreted_process import interpreted
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -36,14 +33,7 @@ SHARED = 232448  # bytes that one program may have
 
 
 def test_values_in_the_interpreter() -> None:
-    done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("hosted_kernels.py"))],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = interpreted(Path(__file__).with_name("hosted_kernels.py"))
     # Gluon has no interpreter
     mine = {n: [k.name for k in find(n).kernels if k.device == "cuda"] for n in own()}
     written = {n for n, names in mine.items() if set(names) - {"gluon"}}

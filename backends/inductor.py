@@ -15,6 +15,8 @@ def compile_inductor(func: Func, options: dict[str, Any]) -> Executable:
 
     Options:
         mode: "default", "max-autotune-no-cudagraphs" or another of torch.compile's.
+        freezing: True to compile weights in as constants (`torch._inductor.config.freezing`); for
+            the user's own callable only, a replay takes its weights as arguments.
         inductor: more settings of `torch._inductor.config`, by name.
         fresh: compile in an empty cache directory of its own (default: what the environment says,
             TORCHINDUCTOR_CACHE_DIR).
@@ -39,6 +41,6 @@ BACKEND = Backend(
     compile=compile_inductor,
     missing=need("torch", "torch"),
     lowering=Lowering(artifacts=("inductor",)),
-    options=("device", "fresh", "inductor", "mode"),
+    options=("device", "freezing", "fresh", "inductor", "mode"),
     peer=Peer(native_inductor),
 )

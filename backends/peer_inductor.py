@@ -114,7 +114,8 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
         known = dict(torch._inductor.list_mode_options(mode))
     except RuntimeError as error:
         raise StackError(f"inductor: {error}") from error
-    return {**known, **options.get("inductor", {})}
+    frozen = {"freezing": True} if options.get("freezing") else {}
+    return {**known, **frozen, **options.get("inductor", {})}
 
 
 @contextmanager
@@ -201,6 +202,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     device = str(options.get("device", "cpu"))
     prepare = pt.prepare_for([p.tensor for p in func.params], device)
     from torch._dynamo import config as dynamo_config
+    from torch._inductor import config as inductor_config
 
     # many programs may share one code object; past the limit Dynamo would silently run eager
     limits = {"recompile_limit": 1 << 12, "accumulated_recompile_limit": 1 << 12}
@@ -215,7 +217,8 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
 
     compiled = torch.compile(captured.original, backend=compiler)
     run = pt.rebuilt(captured, compiled)
-    with compiling(options, watch), dynamo_config.patch(known):
+    # Dynamo asks too whether weights are frozen: they are constants of the graph then
+    with compiling(options, watch), dynamo_config.patch(known), inductor_config.patch(found):
         run(*prepare(pt.examples(captured)))
     if not watch.code:
         raise StackError("inductor compiled nothing: torch.compile left the program to eager")
@@ -234,7 +237,8 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
             for name, kind, nodes in watch.steps
         ]
 
-    what, arrays = "torch.compile of the original", pt.examples(captured)
+    weights = ", weights frozen" if options.get("freezing") else ""
+    what, arrays = f"torch.compile of the original{weights}", pt.examples(captured)
     return _executable(func, run, watch, kernels, options, what, arrays)
 
 

@@ -1,14 +1,21 @@
-"""MetaSchedule within a time budget, in this process, with results kept by workload."""
+"""MetaSchedule within a time budget, in this process, with results kept by workload.
+
+A few trials are drawn at random. More than TRIALS are led by TVM's cost model: an evolutionary
+search (Shao et al., Tensor Program Optimization with Probabilistic Programs, section 4) proposes
+what XGBoost, trained on what was measured so far, expects to be fast.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import logging
+import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,8 +31,13 @@ SECONDS = 20.0
 TRIALS = 64
 LIGHT_TRIALS = 4
 HEAVY_FLOPS = 1e6
-BATCH = 8
+BATCH = 8  # trials between two looks at the clock
+LED_BATCH = 64  # the same for a search that a model leads: what it proposes at a time
 HEAVY_SHARE = 0.75
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 @dataclass
@@ -41,7 +53,7 @@ class _Builder(PyBuilder):
     """Builds in threads: no worker processes that would load torch and TVM again."""
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        with ThreadPoolExecutor(2) as pool:
+        with ThreadPoolExecutor(_cores()) as pool:
             return list(pool.map(_build, build_inputs))
 
 
@@ -172,8 +184,7 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
     seconds = float(options.get("seconds", SECONDS))
     most = int(options.get("trials", TRIALS))
     seed = int(options.get("seed", 0))
-    keeps = options.get("cache", True)
-    records = Records(Cache(cache_folder() / "tvm") if keeps else None, target)
+    records = Records(_cache(options.get("cache", True)), target)
     if seconds <= 0 or most <= 0:
         return Tuned(records.database, "default CPU schedules, untuned")
     tasks = ms.relax_integration.extract_tasks(module, target)
@@ -195,6 +206,12 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
         records.save(task, _search(task, records, count, start + seconds, seed))
     took = time.perf_counter() - start
     return Tuned(records.database, _note(records, tasks, todo, took))
+
+
+def _cache(option: bool | str) -> Cache | None:
+    if isinstance(option, str):
+        return Cache(Path(option))
+    return Cache(cache_folder() / "tvm") if option else None
 
 
 def _note(records: Records, tasks: Sequence[Any], todo: Sequence[Any], took: float) -> str:
@@ -219,18 +236,39 @@ def _flops(task: Any) -> float:
         return 0.0
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How candidates are proposed."""
+
+    strategy: Any
+    model: Any
+    batch: int
+
+
+def _way(most: int) -> _Way:
+    """At random, or led by the cost model where there are enough trials to learn from."""
+    if most <= TRIALS:
+        return _Way(ms.search_strategy.ReplayTrace(), "random", min(BATCH, most))
+    return _Way(
+        ms.search_strategy.EvolutionarySearch(),
+        ms.cost_model.XGBModel(num_tuning_cores=_cores()),
+        LED_BATCH,
+    )
+
+
 def _search(task: Any, records: Records, most: int, until: float, seed: int) -> int:
-    """Try random schedules in small batches until a time; gives how many were tried."""
+    """Try schedules in batches until a time; gives how many were tried."""
     logger = logging.getLogger("stack.tvm")
     logger.setLevel(logging.ERROR)
+    way = _way(most)
     tried = 0
     while tried < most and (time.perf_counter() < until or not tried):
-        count = min(BATCH if most > BATCH else most, most - tried)
+        known, count = len(records.database), min(way.batch, most - tried)
         context = ms.TuneContext(
             mod=task.dispatched[0],
             target=records.target,
             space_generator="post-order-apply",
-            search_strategy=ms.search_strategy.ReplayTrace(),
+            search_strategy=way.strategy,
             task_name=task.task_name,
             logger=logger,
             rand_state=seed * 1000 + tried + 1,
@@ -247,8 +285,14 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
             database=records.database,
             builder=builder,
             runner=runner,
-            cost_model="random",
-            measure_callbacks=[ms.measure_callback.AddToDatabase()],
+            cost_model=way.model,
+            measure_callbacks=[
+                ms.measure_callback.AddToDatabase(),
+                ms.measure_callback.UpdateCostModel(),
+            ],
         )
-        tried += count
+        found = len(records.database) - known
+        if not found:
+            break  # the space holds no further candidate
+        tried += found
     return tried

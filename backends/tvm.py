@@ -19,11 +19,13 @@ def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
     Options:
         seconds: how long to tune, 0 for not at all (default 20). What is heavy gets a batch of
             candidates, the rest one each, however short the time.
-        trials: at most this many candidates for each heavy workload (default 64).
+        trials: at most this many candidates for each heavy workload (default 64). More than the
+            default are led by TVM's cost model (XGBoost), fewer are drawn at random.
         seed: of the search (default 0).
         bound: storage arrays of the first parameters, to be compiled in as constants: TVM
             transposes and packs what it knows. `run` still takes all parameters.
-        cache: False to tune again and keep nothing.
+        cache: the folder in which schedules are kept, so that one search serves runs that start
+            from empty caches; False to tune again and keep nothing.
         device: "cuda" for dlight's default GPU schedules, which are not tuned.
     """
     if str(options.get("device") or "").startswith("cuda"):

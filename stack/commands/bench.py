@@ -118,7 +118,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="suites gpu, models: begin no further case after so long",
+        help="begin no further case after so long",
     )
     parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
@@ -135,13 +135,10 @@ def run(args: argparse.Namespace) -> int:
         return _run_sharding(args)
     cases = cases_of(args)
     on_gpu = args.target == "gpu" or (args.target == OPS and args.device == "gpu")
-    if args.budget is not None and not on_gpu and args.target != MODELS:
-        raise UsageError("--budget is for the suites gpu and models")
     if args.passes and (on_gpu or args.target == MODELS):
         raise UsageError("--passes is for programs and suites on the CPU")
-    if on_gpu or args.target == MODELS:
-        # whoever sets a time limit gets the rows that there are, as with an interrupt
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # whoever sets a time limit gets the rows that there are, as with an interrupt
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.target == MODELS:
         found = model_bench(
             cases,
@@ -171,6 +168,7 @@ def run(args: argparse.Namespace) -> int:
             passes=args.passes or ["default"],
             rounds=args.rounds,
             quick=args.quick,
+            budget=args.budget,
             say=common.progress,
         )
     if args.csv:
@@ -192,6 +190,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_sharding(args: argparse.Namespace) -> int:
+    if args.budget is not None:
+        raise UsageError(f"--budget is for suites that take times; {SHARDING} counts bytes")
     peers = names(PARTITIONERS if args.peers is None else args.peers)
     found = sharding_bench(CASES, peers, common.progress)
     if args.json:

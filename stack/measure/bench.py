@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,24 +104,42 @@ def bench(
     passes: Sequence[str] = ("default",),
     rounds: int = ROUNDS,
     quick: bool = False,
+    budget: float | None = None,
     say: Say = lambda _: None,
 ) -> Bench:
-    """Run every case. `peers` replaces those of the cases; of several `passes` each is a system."""
+    """Run every case.
+
+    Args:
+        peers: replaces those of the cases.
+        passes: of several, each is a system.
+        budget: seconds after which no further case is begun; `notes` name those left out.
+            An interrupt ends it likewise, with the rows that there are.
+    """
     say("measuring what this machine can do")
     found = Bench(device_text(), measure_ceilings(quick))
+    end = math.inf if budget is None else time.monotonic() + budget
     for i, case in enumerate(cases, 1):
-        title = f"{case.row} {case.title} ({i} of {len(cases)})"
-        say(title)
+        left = ", ".join(f"{c.row} {c.title}" for c in cases[i - 1 :])
+        if time.monotonic() > end:
+            found.notes[f"left out after {budget:g} seconds"] = left
+            say(f"the budget is spent; left out: {left}")
+            break
+        say(f"{case.row} {case.title} ({i} of {len(cases)})")
         chosen = case.peers if peers is None else peers
-        if case.skip:
-            found.skip(case, DEFAULT_BACKEND)
-        elif case.kind == "cold":
-            _cold_rows(found, case, chosen, say)
-        else:
-            own = backend or case.own or None
-            _run_rows(found, case, chosen, own, passes, rounds, say)
-    say("measuring the ceilings again")
-    found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
+        try:
+            if case.skip:
+                found.skip(case, DEFAULT_BACKEND)
+            elif case.kind == "cold":
+                _cold_rows(found, case, chosen, say)
+            else:
+                own = backend or case.own or None
+                _run_rows(found, case, chosen, own, passes, rounds, say)
+        except KeyboardInterrupt:
+            found.notes["interrupted, not finished"] = left
+            break
+    else:
+        say("measuring the ceilings again")
+        found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
     finish_rows(found)
     return found
 

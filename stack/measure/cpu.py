@@ -5,7 +5,10 @@ from __future__ import annotations
 from stack.measure.suite import Case
 
 PROGRAMS = "stack.demos.cpu_rows"
-PEERS = "inductor,inductor{mode=max-autotune-no-cudagraphs},xla,tvm,eager"
+PEERS = (
+    "inductor,inductor{mode=max-autotune-no-cudagraphs},inductor{freezing=true},xla,"
+    "tvm{seconds=3600,trials=512},eager"
+)
 QUICK_PEERS = "inductor,xla,eager"
 POINTWISE_PEERS = "inductor,xla,eager"
 COLD_PEERS = "inductor,xla,tvm"

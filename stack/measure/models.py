@@ -11,7 +11,7 @@ PEERS = {
     "cuda": "eager,inductor,inductor{mode=reduce-overhead},xla",
 }
 TUNED = {
-    "cpu": "inductor{mode=max-autotune-no-cudagraphs}",
+    "cpu": "inductor{mode=max-autotune-no-cudagraphs},inductor{freezing=true}",
     "cuda": "inductor{mode=max-autotune}",
 }
 COLD = ("llama", "gpt2", "resnet50", "rnn_scan")

@@ -234,3 +234,9 @@ def test_suites_and_programs_are_told_apart(capsys: pytest.CaptureFixture[str]) 
     assert main(["bench", "tpu"]) == 2
     assert "cpu" in capsys.readouterr().err
     assert main(["bench", "net.py:f", "--rows", "C1"]) == 2
+
+
+def test_a_spent_budget_names_what_it_left_out() -> None:
+    found = bench(cpu_cases(quick=True), budget=-1.0, quick=True)
+    assert not found.rows
+    assert "C1 gpt2 seq=128 f32" in found.notes["left out after -1 seconds"]

@@ -20,8 +20,9 @@ from peer_cases import (
 
 import stack
 from stack.errors import BackendMissing, StackError
+from stack.measure.systems import capture_program
 from stack.run.backend import Executable
-from stack.run.compile import find_backend
+from stack.run.compile import find_backend, find_frontend
 from stack.run.frontend import Captured
 
 QUICK = ["eager", "xla"]
@@ -218,6 +219,39 @@ def test_tvm_tuning_is_kept(
     third = backend("tvm").compile(func, options)
     np.testing.assert_allclose(third.run([x, w])[0], np.exp(x @ w), rtol=1e-4)
     assert "cache" not in third.note
+
+
+def test_inductor_with_frozen_weights(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(24, 8)
+    x = torch.from_numpy(rng.standard_normal((5, 24), dtype=np.float32))
+    program = capture_program(find_frontend(layer, (x,)), layer, (x,))
+    executable = native("inductor", program.captured, {"freezing": True})
+    assert "weights frozen" in executable.note
+    assert "_frozen_param" in executable.artifacts["inductor"]
+    np.testing.assert_allclose(
+        executable.run(program.storage)[0], layer(x).detach(), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.slow
+def test_tvm_search_led_by_its_cost_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    """More trials than are drawn at random; what was found serves whoever names the folder."""
+    tuning = importlib.import_module("stack.backends.peer_tvm_tune")
+    monkeypatch.setattr(tuning, "TRIALS", 2)
+    monkeypatch.setattr(tuning, "LED_BATCH", 2)
+    monkeypatch.setenv("STACK_CACHE_DIR", str(tmp_path / "elsewhere"))
+    func = stack.parse(PRODUCT.replace("32, ", "256, "))
+    x = rng.standard_normal((256, 64), dtype=np.float32)
+    w = rng.standard_normal((64, 48), dtype=np.float32) / 8
+    options = {"seconds": 60, "trials": 4, "cache": str(tmp_path / "kept")}
+    first = backend("tvm").compile(func, options)
+    np.testing.assert_allclose(first.run([x, w])[0], np.exp(x @ w), rtol=1e-4)
+    assert "4 MetaSchedule trials" in first.note
+    assert "found in the cache" in backend("tvm").compile(func, options).note
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_tvm_names_the_op_that_it_cannot_take() -> None:

@@ -10,6 +10,7 @@ from stack.commands import common
 from stack.commands.compare import PARTITIONERS, names
 from stack.errors import UsageError
 from stack.measure.bench import SCHEMA, bench, describe
+from stack.measure.compare import WAYS
 from stack.measure.cpu import cpu_cases
 from stack.measure.gpu import gpu_cases
 from stack.measure.gpu_bench import gpu_bench, listing
@@ -79,6 +80,7 @@ TEXT = f"""
       stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
       stackc bench cpu --rows C3 --csv c3.csv --plot c3.png
+      stackc bench cpu --rows C1 --with 'tvm{{trials=512,cache=DIR}}' --via native
       stackc bench models --only family=text
       stackc bench ops --quick                        a minute or two
       stackc bench models gpu --quick --train --json > train.json
@@ -109,6 +111,11 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--with", dest="peers", metavar="PEERS", help="in place of the suite's peers"
     )
+    parser.add_argument(
+        "--via",
+        choices=WAYS,
+        help="suite cpu and programs: peers take our function alone (ir) or the user's (native)",
+    )
     parser.add_argument("--backend", metavar="NAME", help="see `stackc backends`")
     common.add_passes(parser, several=True)
     parser.add_argument(
@@ -135,6 +142,8 @@ def run(args: argparse.Namespace) -> int:
         return _run_sharding(args)
     cases = cases_of(args)
     on_gpu = args.target == "gpu" or (args.target == OPS and args.device == "gpu")
+    if args.via and (on_gpu or args.target == MODELS):
+        raise UsageError("--via is for programs and suites on the CPU")
     if args.passes and (on_gpu or args.target == MODELS):
         raise UsageError("--passes is for programs and suites on the CPU")
     # whoever sets a time limit gets the rows that there are, as with an interrupt
@@ -168,6 +177,7 @@ def run(args: argparse.Namespace) -> int:
             passes=args.passes or ["default"],
             rounds=args.rounds,
             quick=args.quick,
+            ways=[args.via] if args.via else WAYS,
             budget=args.budget,
             say=common.progress,
         )

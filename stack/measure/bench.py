@@ -15,7 +15,7 @@ from stack.explore.table import number, table
 from stack.explore.target import Program as TargetProgram
 from stack.explore.target import resolve
 from stack.measure.cold import OWN, cold_compile
-from stack.measure.compare import Comparison, compare, device_text
+from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
@@ -104,6 +104,7 @@ def bench(
     passes: Sequence[str] = ("default",),
     rounds: int = ROUNDS,
     quick: bool = False,
+    ways: Sequence[str] = WAYS,
     budget: float | None = None,
     say: Say = lambda _: None,
 ) -> Bench:
@@ -112,6 +113,7 @@ def bench(
     Args:
         peers: replaces those of the cases.
         passes: of several, each is a system.
+        ways: of peers, that are taken: "ir", "native".
         budget: seconds after which no further case is begun; `notes` name those left out.
             An interrupt ends it likewise, with the rows that there are.
     """
@@ -133,7 +135,7 @@ def bench(
                 _cold_rows(found, case, chosen, say)
             else:
                 own = backend or case.own or None
-                _run_rows(found, case, chosen, own, passes, rounds, say)
+                _run_rows(found, case, chosen, own, passes, rounds, ways, say)
         except KeyboardInterrupt:
             found.notes["interrupted, not finished"] = left
             break
@@ -167,6 +169,7 @@ def _run_rows(
     backend: str | None,
     passes: Sequence[str],
     rounds: int,
+    ways: Sequence[str],
     say: Say,
 ) -> None:
     comparison = compare(
@@ -176,6 +179,7 @@ def _run_rows(
         passes=passes,
         target=case.spec,
         rounds=rounds,
+        ways=ways,
         ir_only=case.ir_only,
         say=say,
     )

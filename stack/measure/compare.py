@@ -89,6 +89,7 @@ def compare(
     options: Mapping[str, Any] = NO_OPTIONS,
     target: str = "",
     rounds: int = ROUNDS,
+    ways: Sequence[str] = WAYS,
     ir_only: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Comparison:
@@ -96,8 +97,8 @@ def compare(
 
     The first program goes through our compiler, every peer's replay and their own ways; further
     ones (the same computation in another framework) only through the own way of that framework's
-    compiler. Of several `passes` each is a system. `ir_only` names peers whose own way is left
-    out, such as one that would tune twice. Of several in `backend`, each is a system.
+    compiler. Of several `passes` each is a system. `ways` are those of peers that are taken,
+    `ir_only` names peers whose own way is left out. Of several in `backend`, each is a system.
     """
     first = programs[0]
     say("compiling with stack")
@@ -112,10 +113,10 @@ def compare(
             system.label += f" {text}" if len(texts) > 1 else ""
             systems.append(system)
     for peer in peers:
-        ways = WAYS[:1] if peer.backend in ir_only else WAYS
-        found = peer_systems(first, peer, ways, say)
+        taken = WAYS[:1] if peer.backend in ir_only else ways
+        found = peer_systems(first, peer, taken, say)
         for other in programs[1:]:
-            if "native" in ways and all(s.via != "native" for s in found):
+            if "native" in taken and all(s.via != "native" for s in found):
                 found.extend(peer_systems(other, peer, ("native",), say))
         systems.extend(found)
     return measure(first, systems, rounds, say)

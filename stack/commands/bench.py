@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import signal
 from pathlib import Path
+from typing import Any
 
 from stack.commands import common
 from stack.commands.compare import PARTITIONERS, names
 from stack.errors import UsageError
-from stack.measure.bench import SCHEMA, bench, describe
+from stack.measure.bench import SCHEMA, Bench, bench, describe
 from stack.measure.compare import WAYS
 from stack.measure.cpu import cpu_cases
 from stack.measure.gpu import gpu_cases
@@ -140,47 +141,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the cases and print them."""
     if args.target == SHARDING:
         return _run_sharding(args)
-    cases = cases_of(args)
-    on_gpu = args.target == "gpu" or (args.target == OPS and args.device == "gpu")
-    if args.via and (on_gpu or args.target == MODELS):
-        raise UsageError("--via is for programs and suites on the CPU")
-    if args.passes and (on_gpu or args.target == MODELS):
-        raise UsageError("--passes is for programs and suites on the CPU")
     # whoever sets a time limit gets the rows that there are, as with an interrupt
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if args.target == MODELS:
-        found = model_bench(
-            cases,
-            device=DEVICES[args.device or "cpu"],
-            peers=args.peers,
-            own=args.backend,
-            rounds=args.rounds,
-            jobs=args.jobs,
-            budget=args.budget,
-            say=common.progress,
-            show=common.progress if args.json else _show,
-        )
-    elif on_gpu:
-        found = gpu_bench(
-            cases,
-            peers=args.peers,
-            own=args.backend or (OPS_OWN if args.target == OPS else None),
-            rounds=args.rounds,
-            budget=args.budget,
-            say=common.progress,
-        )
-    else:
-        found = bench(
-            cases,
-            peers=args.peers,
-            backend=args.backend,
-            passes=args.passes or ["default"],
-            rounds=args.rounds,
-            quick=args.quick,
-            ways=[args.via] if args.via else WAYS,
-            budget=args.budget,
-            say=common.progress,
-        )
+    found = _measured(args)
     if args.csv:
         Path(args.csv).write_text(found.as_csv(), encoding="utf-8")
     if args.plot:
@@ -193,10 +156,46 @@ def run(args: argparse.Namespace) -> int:
         for problem in found.problems:
             common.progress(problem)
     else:
-        if on_gpu:
+        if _is_on_gpu(args):
             print(listing(found) + "\n")
         print(describe(found))
     return found.exit_code
+
+
+def _is_on_gpu(args: argparse.Namespace) -> bool:
+    return args.target == "gpu" or (args.target == OPS and args.device == "gpu")
+
+
+def _measured(args: argparse.Namespace) -> Bench:
+    """What a suite, or one program, was found to take."""
+    cases = cases_of(args)
+    timing: dict[str, Any] = {
+        "peers": args.peers,
+        "rounds": args.rounds,
+        "budget": args.budget,
+        "say": common.progress,
+    }
+    if _is_on_gpu(args) or args.target == MODELS:
+        for option in ("via", "passes"):
+            if getattr(args, option):
+                raise UsageError(f"--{option} is for programs and suites on the CPU")
+    if args.target == MODELS:
+        device = DEVICES[args.device or "cpu"]
+        show = common.progress if args.json else _show
+        return model_bench(
+            cases, device=device, own=args.backend, jobs=args.jobs, show=show, **timing
+        )
+    if _is_on_gpu(args):
+        own = args.backend or (OPS_OWN if args.target == OPS else None)
+        return gpu_bench(cases, own=own, **timing)
+    return bench(
+        cases,
+        backend=args.backend,
+        passes=args.passes or ["default"],
+        quick=args.quick,
+        ways=[args.via] if args.via else WAYS,
+        **timing,
+    )
 
 
 def _run_sharding(args: argparse.Namespace) -> int:

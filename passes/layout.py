@@ -8,6 +8,7 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
+from stack.passes.rules.convolutions import windows_last
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
@@ -33,11 +34,18 @@ _PLANS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Layout(Pass):
-    """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes."""
+    """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes.
+
+    Attributes:
+        windows: whether convolutions that multiply windows get their channels last.
+    """
 
     name: ClassVar[str] = "layout"
+    windows: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
+        if self.windows:
+            func = rewrite(func, (windows_last,), log)
         tried: dict[tuple[str, ...], tuple[Func, Log]] = {(): (func, Log(verbose=log.verbose))}
         best: tuple[str, ...] = ()
         least: int | None = None

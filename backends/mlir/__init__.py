@@ -28,9 +28,9 @@ BACKEND = Backend(
         level="loop",
         stages=(
             ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
-            ("laid-out", "layout,canonicalize"),
+            ("laid-out", "layout{windows=true},canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
-            ("fused", "fuse"),
+            ("fused", "unfold,fuse"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory"),

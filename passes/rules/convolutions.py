@@ -9,11 +9,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 from stack.ir.builder import Builder, constant, make
-from stack.ir.conv_op import as_stored, sums_over_images
+from stack.ir.conv_op import as_stored, channels_second, sums_over_images
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
@@ -22,6 +23,14 @@ from stack.passes.rules.transposes import for_free, inverse, transposed
 from stack.rewrite.engine import Scope, on
 
 MOST_TAPS = 27  # of a window that is summed here: each is a load
+
+
+def has_single_channels(node: Node) -> bool:
+    """Whether a convolution has as many groups as channels, and a result for each."""
+    (_, channels, *_), (outs, per_group, *_) = (
+        channels_second(a.shape, node.attrs) for a in node.args
+    )
+    return node.attrs["groups"] == channels == outs and per_group == 1
 
 
 @on("conv")
@@ -33,12 +42,12 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
         return None
     is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
-    is_single = at["groups"] == x.shape[1] == w.shape[0] and w.shape[1] == 1
+    is_single = has_single_channels(node)
     other = at.get("channels_last") or at.get("transposed")
     window: Any = w.shape[2:]
     if other or not is_plain or not is_single or prod(window) > MOST_TAPS or not node.tensor.size:
         return None
-    padded = _padded(x, at)
+    padded = with_zeros(x, (0, 0, *at["low"]), (0, 0, *at["high"]))
     flat = reshaped(w, (w.shape[0], prod(window)))
     wide = F32 if node.dtype.bits < 32 else node.dtype
     total: Node | None = None
@@ -51,12 +60,13 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make("cast", (total,), hint=node.type) if total.dtype != node.dtype else total
 
 
-def _padded(x: Node, at: Any) -> Node:
-    low, high = (0, 0, *at["low"]), (0, 0, *at["high"])
+def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
+    """A pad with zeros where one is needed."""
     if not any((*low, *high)):
         return x
     none = (0,) * x.tensor.rank
-    return make("pad", (x, constant(0, x.dtype)), {"low": low, "high": high, "interior": none})
+    attrs = {"low": tuple(low), "high": tuple(high), "interior": none}
+    return make("pad", (x, constant(0, x.dtype)), attrs)
 
 
 def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
@@ -103,8 +113,36 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     comes_so = axis_order(x) is not None and for_free(x, last) is not None
     if not comes_so and not _on_tensor_cores(node):
         return None
-    moved = make("conv", (transposed(x, last), transposed(w, last)), attrs)
+    return _with_channels_last(node, attrs)
+
+
+def _with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
+    last = as_stored(range(node.tensor.rank), attrs)
+    moved = make("conv", [transposed(a, last) for a in node.args], attrs)
     return transposed(moved, inverse(last))
+
+
+def is_product_of_windows(node: Node) -> bool:
+    """Whether a convolution multiplies windows that lie in its padded image: of one group, or of
+    as many as channels, with a result for each."""
+    at = node.attrs
+    sizes = (*node.args[0].shape, *node.args[1].shape)
+    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
+    other = at.get("transposed") or at.get("over_images") or at.get("precision")
+    if other or not is_plain or node.tensor.rank < 3:
+        return False
+    if at["groups"] != 1 and not has_single_channels(node):
+        return False
+    is_static = all(isinstance(s, int) and s > 0 for s in (*sizes, *node.shape))
+    return is_static and node.dtype.kind == "f" and not sums_over_images(node)
+
+
+@on("conv")
+def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Windows are read along their channels."""
+    if node.attrs.get("channels_last") or not is_product_of_windows(node):
+        return None
+    return _with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
 def _on_tensor_cores(node: Node) -> bool:

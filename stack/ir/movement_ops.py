@@ -245,6 +245,41 @@ def _pad_windows(node: Node) -> Windows:
     }
 
 
+def _unfold_infer(site: Site) -> Type:
+    source, at = site.args[0].tensor, site.attrs
+    first, size, step, gap = at["axis"], at["size"], at["step"], at["dilation"]
+    past = first + len(size)
+    if not 0 < len(size) == len(step) == len(gap) or not 0 <= first <= past <= source.rank:
+        raise site.fail("size, step and dilation need one entry for each axis from `axis` on")
+    if any(v < 1 for v in (*size, *step, *gap)):
+        raise site.fail("sizes, steps and dilations are positive")
+    places: list[Dim] = []
+    for extent, taps, by, apart in zip(source.shape[first:past], size, step, gap, strict=True):
+        span = (taps - 1) * apart + 1
+        if less_equal(span, extent) is False:
+            raise site.fail(f"a window of {span} on an axis of {extent}")
+        places.append(add(floordiv(add(extent, -span), by), 1))
+    return source.with_shape((*source.shape[:first], *places, *size, *source.shape[past:]))
+
+
+def _unfold_rule(node: Node) -> Rule:
+    first, rank = node.attrs["axis"], len(node.attrs["size"])
+    axes = names(node.tensor.rank)
+    past = first + rank
+    read = tuple(Axis((a,), "^") for a in axes[first:past])
+    kept = plain(axes[:first]), plain(axes[past + rank :])
+    return Rule(((*kept[0], *read, *kept[1]),), (plain(axes),))
+
+
+def _unfold_windows(node: Node) -> Windows:
+    first, rank = node.attrs["axis"], len(node.attrs["size"])
+    axes = names(node.tensor.rank)
+    return {
+        (0, first + i): Window(((axes[first + i], by), (axes[first + rank + i], apart)))
+        for i, (by, apart) in enumerate(zip(node.attrs["step"], node.attrs["dilation"]))
+    }
+
+
 def _concat_infer(site: Site) -> Type:
     axis: int = site.attrs["axis"]
     first = site.args[0].tensor
@@ -434,6 +469,16 @@ _movement(
     algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
+)
+_movement(
+    "unfold",
+    "sliding windows: the axes from `axis` on become places of a window, and its taps behind them",
+    _unfold_infer,
+    _unfold_rule,
+    windows=_unfold_windows,
+    arity=1,
+    attrs=("axis: int", "size: ints", "step: ints", "dilation: ints"),
+    levels=EVERYWHERE,
 )
 _movement(
     "concat",

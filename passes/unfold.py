@@ -41,8 +41,8 @@ def as_product(node: Node, op: Builder, scope: Scope) -> Node | None:
     rank = node.tensor.rank - 2
     attrs = {
         "axis": 1,
-        "size": w.shape[1:-1],
-        "step": at["stride"],
+        "window": w.shape[1:-1],
+        "stride": at["stride"],
         "dilation": at["rhs_dilation"],
     }
     image = with_zeros(x, (0, *at["low"], 0), (0, *at["high"], 0))

@@ -93,11 +93,11 @@ def view(p: Printer, node: Node) -> View:
 
 def _window_strides(block: View, node: Node) -> tuple[int, ...]:
     """Elements between neighbouring windows, and between the taps of one."""
-    first, count = node.attrs["axis"], len(node.attrs["size"])
+    first, count = node.attrs["axis"], len(node.attrs["window"])
     own = block.strides[first : first + count]
     places, taps = (
         [stride * by for stride, by in zip(own, node.attrs[name], strict=True)]
-        for name in ("step", "dilation")
+        for name in ("stride", "dilation")
     )
     return (*block.strides[:first], *places, *taps, *block.strides[first + count :])
 

@@ -240,16 +240,17 @@ class _Gemm(Rebuilt):
 
     def _part_of_windows(self, rows: Node, axis: int, start: Node) -> Node:
         """A part of the taps, or of what lies in no window."""
-        at, (source,) = rows.attrs, rows.args
-        tap = axis - at["axis"] - len(at["size"])
-        if tap >= len(at["size"]):
-            return self.b.unfold(self._cut(source, axis - len(at["size"]), start, self.size), **at)
-        by, axis = at["dilation"][tap], at["axis"] + tap
-        size = static(source.shape[axis]) - (at["size"][tap] - self.size) * by
-        taps = tuple(self.size if i == tap else n for i, n in enumerate(at["size"]))
-        return self.b.unfold(
-            self._cut(source, axis, self.b.mul(start, by), size), **{**at, "size": taps}
-        )
+        (source,), window = rows.args, list(rows.attrs["window"])
+        tap = axis - rows.attrs["axis"] - len(window)
+        axis -= len(window)
+        size = self.size
+        if tap < len(window):
+            apart = rows.attrs["dilation"][tap]
+            size = static(source.shape[axis]) - (window[tap] - size) * apart
+            start = self.b.mul(start, apart)
+            window[tap] = self.size
+        part = self._cut(source, axis, start, size)
+        return self.b.unfold(part, **{**rows.attrs, "window": tuple(window)})
 
     # ---- blocks of a long contracted axis
 

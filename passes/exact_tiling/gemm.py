@@ -258,12 +258,12 @@ class _GemmTiler(Tiler):
         """Windows of what they cover: the first starts where it starts in memory."""
         (source,) = ops.pull(node, place)
         at = {**node.attrs, "axis": node.attrs["axis"] - (len(place) - len(shape))}
-        first, rank = at["axis"], len(at["size"])
+        first, rank = at["axis"], len(at["window"])
         taps = shape[first + rank : first + 2 * rank]
-        steps = zip(shape[first:], taps, at["step"], at["dilation"], strict=False)
+        steps = zip(shape[first:], taps, at["stride"], at["dilation"], strict=False)
         spans = [(n - 1) * by + (k - 1) * apart + 1 for n, k, by, apart in steps]
         covered = (*shape[:first], *spans, *shape[first + 2 * rank :])
-        return self.b.unfold(self._block(memory, source, covered), **{**at, "size": taps})
+        return self.b.unfold(self._block(memory, source, covered), **{**at, "window": taps})
 
     # ---- stores
 

@@ -134,7 +134,8 @@ def is_product_of_windows(node: Node) -> bool:
     if at["groups"] != 1 and not has_single_channels(node):
         return False
     is_static = all(isinstance(s, int) and s > 0 for s in (*sizes, *node.shape))
-    return is_static and node.dtype.kind == "f" and not sums_over_images(node)
+    is_wide = node.dtype.kind == "f" and node.dtype.bits >= 32
+    return is_static and is_wide and not sums_over_images(node)
 
 
 @on("conv")

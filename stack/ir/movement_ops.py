@@ -247,23 +247,25 @@ def _pad_windows(node: Node) -> Windows:
 
 def _unfold_infer(site: Site) -> Type:
     source, at = site.args[0].tensor, site.attrs
-    first, size, step, gap = at["axis"], at["size"], at["step"], at["dilation"]
-    past = first + len(size)
-    if not 0 < len(size) == len(step) == len(gap) or not 0 <= first <= past <= source.rank:
-        raise site.fail("size, step and dilation need one entry for each axis from `axis` on")
-    if any(v < 1 for v in (*size, *step, *gap)):
-        raise site.fail("sizes, steps and dilations are positive")
+    first, window = at["axis"], at["window"]
+    stride, dilation = at["stride"], at["dilation"]
+    past = first + len(window)
+    if not 0 < len(window) == len(stride) == len(dilation) or not 0 <= first <= past <= source.rank:
+        raise site.fail("window, stride and dilation need one entry for each axis from `axis` on")
+    if any(v < 1 for v in (*window, *stride, *dilation)):
+        raise site.fail("windows, strides and dilations are positive")
     places: list[Dim] = []
-    for extent, taps, by, apart in zip(source.shape[first:past], size, step, gap, strict=True):
+    sizes = source.shape[first:past]
+    for extent, taps, by, apart in zip(sizes, window, stride, dilation, strict=True):
         span = (taps - 1) * apart + 1
         if less_equal(span, extent) is False:
             raise site.fail(f"a window of {span} on an axis of {extent}")
         places.append(add(floordiv(add(extent, -span), by), 1))
-    return source.with_shape((*source.shape[:first], *places, *size, *source.shape[past:]))
+    return source.with_shape((*source.shape[:first], *places, *window, *source.shape[past:]))
 
 
 def _unfold_rule(node: Node) -> Rule:
-    first, rank = node.attrs["axis"], len(node.attrs["size"])
+    first, rank = node.attrs["axis"], len(node.attrs["window"])
     axes = names(node.tensor.rank)
     past = first + rank
     read = tuple(Axis((a,), "^") for a in axes[first:past])
@@ -272,11 +274,13 @@ def _unfold_rule(node: Node) -> Rule:
 
 
 def _unfold_windows(node: Node) -> Windows:
-    first, rank = node.attrs["axis"], len(node.attrs["size"])
+    first: int = node.attrs["axis"]
+    stride: tuple[int, ...] = node.attrs["stride"]
+    dilation: tuple[int, ...] = node.attrs["dilation"]
     axes = names(node.tensor.rank)
     return {
-        (0, first + i): Window(((axes[first + i], by), (axes[first + rank + i], apart)))
-        for i, (by, apart) in enumerate(zip(node.attrs["step"], node.attrs["dilation"]))
+        (0, dim): Window(((axes[dim], by), (axes[dim + len(stride)], apart)))
+        for dim, (by, apart) in enumerate(zip(stride, dilation, strict=True), first)
     }
 
 
@@ -477,7 +481,7 @@ _movement(
     _unfold_rule,
     windows=_unfold_windows,
     arity=1,
-    attrs=("axis: int", "size: ints", "step: ints", "dilation: ints"),
+    attrs=("axis: int", "window: ints", "stride: ints", "dilation: ints"),
     levels=EVERYWHERE,
 )
 _movement(

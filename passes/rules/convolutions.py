@@ -100,7 +100,7 @@ def _cast(x: Node, dtype: Any) -> Node:
 @on("conv")
 def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Where tensor cores compute it, or where its operand comes that way."""
-    x, w = node.args
+    x = node.args[0]
     rank = x.tensor.rank
     if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
+from stack.passes import layout
+
 ATTRS = "lhs_dilation=[1, 1], low=[1, 0], rhs_dilation=[1, 2], stride=[2, 1]"
 LAST = f"channels_last=true, groups=1, high=[0, 1], {ATTRS}"
 PAD = (
@@ -61,12 +63,14 @@ def test_products_of_windows(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_what_stays(name: str) -> None:
+def test_what_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "GATHER", 0)
     check_kept("layout{windows=true},unfold", STAYS[name])
 
 
-def test_channels_stand_last() -> None:
+def test_channels_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where windows are multiplied; the transposes of two convolutions in a row meet."""
+    monkeypatch.setattr(layout, "GATHER", 0)
     plain = "groups=1, high=[1, 1], lhs_dilation=[1, 1], low=[1, 1], rhs_dilation=[1, 1]"
     attrs = f"{plain}, stride=[1, 1]"
     check_rewrite(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import stack
+from stack.passes import layout
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("torch_mlir")
@@ -46,12 +47,21 @@ def check(module: Any, shape: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_convolutions(name: str) -> None:
+def test_convolutions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "GATHER", 0)  # whatever the copies around it cost
     module, shape, is_generated = CASES[name]
     compiled = check(nn.Sequential(module, nn.ReLU()), shape)
     kinds = {k.kind for k in compiled.run.kernels}
     assert kinds == ({"generated"} if is_generated else {"generated", "library"})
     assert compiled.run.coverage["library"] == (not is_generated)
+
+
+def test_a_lone_convolution_is_a_librarys() -> None:
+    """Whose channels stand second: two copies would be all that its own kernel gains."""
+    compiled = check(nn.Conv2d(8, 8, 3, padding=1), (1, 8, 20, 20))
+    assert next(k.name for k in compiled.run.kernels) == "torch.convolution.conv"
+    row = nn.Sequential(*[nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)])
+    assert {k.kind for k in check(row, (1, 8, 20, 20)).run.kernels} == {"generated"}
 
 
 def test_a_network_has_no_copies_between_its_layers() -> None:

@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("torch_mlir")
+
+import torch
 
 from stack.demos import accuracy
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, make
-from stack.ir.node import Func, Node
-from stack.passes.rules.convolutions import is_product_of_windows, with_zeros
+from stack.ir.node import Func, Node, walk
+from stack.passes.rules.convolutions import is_product_of_windows, why_no_windows, with_zeros
 from stack.passes.rules.dot_layout import make_dot, operand_transpose
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
@@ -28,7 +28,15 @@ class Unfold(Pass):
     name: ClassVar[str] = "unfold"
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(func, (as_product, operand_transpose), log)
+        func = rewrite(func, (as_product, operand_transpose), log)
+        for block, node in walk(func.body):
+            if node.op == "conv":
+                why = why_no_windows(node) or "copies of its image would cost more"
+                log.note(
+                    f"{block.names.get(node, node.op)} is a library's: {why}",
+                    block.locs.get(node, ()),
+                )
+        return func
 
 
 @on("conv")

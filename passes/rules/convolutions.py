@@ -125,17 +125,26 @@ def _with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
 def is_product_of_windows(node: Node) -> bool:
     """Whether a convolution multiplies windows that lie in its padded image: of one group, or of
     as many as channels, with a result for each."""
+    return not why_no_windows(node)
+
+
+def why_no_windows(node: Node) -> str:
+    """What of a convolution stands against a product of windows; "" where nothing does."""
     at = node.attrs
-    sizes = (*node.args[0].shape, *node.args[1].shape)
-    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
-    other = at.get("transposed") or at.get("over_images") or at.get("precision")
-    if other or not is_plain or node.tensor.rank < 3:
-        return False
+    sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
+    if node.dtype.kind != "f" or node.dtype.bits < 32 or at.get("precision"):
+        return f"products of windows are of floats of 32 bits and more, not {node.dtype}"
+    if not all(isinstance(s, int) and s > 0 for s in sizes) or node.tensor.rank < 3:
+        return "it has no windows of known sizes"
+    if at.get("over_images") or sums_over_images(node):
+        return "it sums over images"
+    if at.get("transposed") or any(d != 1 for d in at["lhs_dilation"]):
+        return "its image has holes"
+    if min(*at["low"], *at["high"]) < 0:
+        return "it reads a part of its image"
     if at["groups"] != 1 and not has_single_channels(node):
-        return False
-    is_static = all(isinstance(s, int) and s > 0 for s in (*sizes, *node.shape))
-    is_wide = node.dtype.kind == "f" and node.dtype.bits >= 32
-    return is_static and is_wide and not sums_over_images(node)
+        return "its groups have several channels"
+    return ""
 
 
 @on("conv")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+from rule_cases import Kept, Rewrites, check_kept, check_rewrite, func
 
 from stack.passes import layout
+from stack.rewrite import Pipeline
 
 ATTRS = "lhs_dilation=[1, 1], low=[1, 0], rhs_dilation=[1, 2], stride=[2, 1]"
 LAST = f"channels_last=true, groups=1, high=[0, 1], {ATTRS}"
@@ -89,3 +90,18 @@ def test_channels_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
             "%z = transpose(%d) {perm=[0, 3, 1, 2]} : f32[1, 6, 8, 8]",
         ),
     )
+
+
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("groups of some channels", "its groups have several channels"),
+        ("holes in the image", "its image has holes"),
+        ("a part of the image", "it reads a part of its image"),
+        ("16 bits", "not bf16"),
+    ],
+)
+def test_a_library_s_says_why(name: str, why: str) -> None:
+    (record,) = Pipeline("unfold").run(func(*STAYS[name])).records
+    (note,) = record.notes
+    assert "is a library's" in note and why in note

@@ -29,8 +29,8 @@ BACKEND = Backend(
         stages=(
             ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
             ("laid-out", "layout{windows=true},canonicalize"),
-            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
-            ("fused", "unfold,fuse"),
+            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
+            ("fused", "fuse"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory"),

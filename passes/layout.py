@@ -8,7 +8,12 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
-from stack.passes.rules.convolutions import is_product_of_windows, windows_last
+from stack.passes.rules.convolutions import (
+    are_apart,
+    is_product_of_windows,
+    windows_apart,
+    windows_last,
+)
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
@@ -41,15 +46,17 @@ class Layout(Pass):
 
     Attributes:
         windows: whether convolutions that multiply windows get their channels last, where the
-            copies that are left cost less than what a library does around each of them.
+            copies that are left cost less than what a library does around each of them. Others
+            whose windows do not overlap become products.
     """
 
     name: ClassVar[str] = "layout"
     windows: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        if self.windows and _windows_pay(func, log):
-            func = rewrite(func, (windows_last,), log)
+        if self.windows:
+            first = (windows_last,) if _windows_pay(func, log) else ()
+            func = rewrite(func, (*first, windows_apart), log)
         tried = _Tried({(): (func, Log(verbose=log.verbose))})
         best, least = _best(tried)
         before = transposed_bytes(func.body)
@@ -78,12 +85,13 @@ def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
 
 def _windows_pay(func: Func, log: Log) -> bool:
     """Whether transposes of images take less than the passes over results that products save."""
-    convolutions = [n for _, n in walk(func.body) if n.op == "conv" and is_product_of_windows(n)]
+    found = [n for _, n in walk(func.body) if n.op == "conv" and is_product_of_windows(n)]
+    convolutions = [n for n in found if not are_apart(n)]
     if not convolutions:
         return False
     trial = rewrite(func, (windows_last,), Log())
     _, left = _best(_Tried({(): (trial, Log())}))
-    left -= sum(2 * bytes_of(n.args[1]) for n in convolutions)  # weights are read as they lie
+    left -= sum(2 * bytes_of(n.args[1]) for n in found)  # weights are read as they lie
     saved = sum(2 * bytes_of(n) for n in convolutions)
     log.note(
         f"windows of {len(convolutions)} convolutions: {left} bytes of transposes, for {saved}"

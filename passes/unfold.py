@@ -54,9 +54,8 @@ def as_product(node: Node, op: Builder, scope: Scope) -> Node | None:
         "dilation": at["rhs_dilation"],
     }
     image = with_zeros(x, (0, *at["low"], 0), (0, *at["high"], 0))
-    windows = make("unfold", (image,), attrs)
     places, taps = ([f"{v}{i}" for i in range(rank)] for v in "sk")
-    inputs = ["n", *places, *taps, "c"], ["o", *taps, "c"]
-    if at["groups"] != 1:  # each channel is a product of its own
-        inputs = ["n", *places, *taps, "o"], ["o", *taps, "c"]
-    return make_dot((windows, w), inputs, ["n", *places, "o"], node)
+    weight, result = ["o", *taps, "c"], ["n", *places, "o"]
+    contracted = "c" if at["groups"] == 1 else "o"  # else each channel is a product of its own
+    windows = make("unfold", (image,), attrs)
+    return make_dot((windows, w), (["n", *places, *taps, contracted], weight), result, node)

@@ -27,7 +27,7 @@ BACKEND = Backend(
     lowering=Lowering(
         level="loop",
         stages=(
-            ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
+            ("canonical", "inline,canonicalize,roll,fold,decompose{apart=false},canonicalize"),
             ("laid-out", "layout{windows=true},canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
             ("fused", "fuse"),

@@ -15,10 +15,11 @@ from typing import Any
 
 from stack.ir.builder import Builder, constant, make
 from stack.ir.conv_op import as_stored, channels_second, sums_over_images
+from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.rules.dot_layout import reshaped
+from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.rules.transposes import for_free, inverse, transposed
 from stack.rewrite.engine import Scope, on
 
@@ -157,6 +158,44 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 def _on_tensor_cores(node: Node) -> bool:
     return node.dtype.bits <= 16 or node.attrs.get("precision") == "tf32"
+
+
+def are_apart(node: Node) -> bool:
+    """Whether the windows of a convolution touch, but do not overlap."""
+    at = node.attrs
+    window = channels_second(node.args[1].shape, at)[2:]
+    plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
+        v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
+    )
+    other = at.get("transposed") or at.get("precision")
+    return plain and not other and tuple(at["stride"]) == tuple(window)
+
+
+@on("conv")
+def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
+    x, w = node.args
+    at = node.attrs
+    (count, depth, *extents), (outs, _, *window) = (channels_second(v.shape, at) for v in (x, w))
+    if not are_apart(node):
+        return None
+    # a window of one place is no axis
+    sizes: list[tuple[Dim, ...]] = [(count,), (depth,)]
+    names = [["n"], ["c"]]
+    for i, (size, k) in enumerate(zip(extents, window)):
+        if not isinstance(k, int) or not isinstance(size, int) or size % k:
+            return None
+        sizes.append((size,) if k == 1 else (floordiv(size, k), k))
+        names.append([f"p{i}"] if k == 1 else [f"p{i}", f"t{i}"])
+    taps = {f"t{i}": k for i, k in enumerate(window) if k != 1}
+    places = [axis[0] for axis in names[2:]]
+    image = reshaped(x, [s for axis in as_stored(sizes, at) for s in axis])
+    weight = reshaped(w, as_stored((outs, depth, *taps.values()), at))
+    inputs = (
+        [n for axis in as_stored(names, at) for n in axis],
+        list(as_stored(["o", "c", *taps], at)),
+    )
+    return make_dot((image, weight), inputs, list(as_stored(["n", "o", *places], at)), node)
 
 
 CONV_RULES = (single_channels, channels_last)

@@ -3,6 +3,7 @@ library's."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -87,4 +88,6 @@ def test_a_network_has_no_copies_between_its_layers() -> None:
     assert {k.kind for k in kernels} == {"generated"}
     moved = [k.name for k in kernels if "transpose" in k.ops]
     assert len(moved) == 2, moved  # of the image, and of the result
+    rules = re.findall(r'dot\(.*rule="[^"]*-> ([^"]*)"', compiled.run["fused"].text)
+    assert len(rules) == 5 and all(rule.endswith(" o") for rule in rules)
     assert sum("dot" in k.ops and "max" in k.ops for k in kernels) >= 2

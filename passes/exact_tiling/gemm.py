@@ -77,13 +77,13 @@ def memory_of(operand: Node) -> Node:
 def check_worth(dot: Node, cpu: Cpu) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
     is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
-    if is_short and not roles_of(dot).is_by_lane and mma_of(dot, cpu) is None:
+    if is_short and not roles_of(dot, by_lane=True).is_by_lane and mma_of(dot, cpu) is None:
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
     """Rows and columns of a tile; those that are given stay."""
-    roles, dtype, mma = roles_of(dot), wide(dot.dtype), mma_of(dot, cpu)
+    roles, dtype, mma = roles_of(dot, by_lane=True), wide(dot.dtype), mma_of(dot, cpu)
     height = roles.sizes[roles.row] if roles.row else 1
     width = roles.sizes[roles.lane]
     if mma and mma.rows > 1:
@@ -98,7 +98,7 @@ def is_row_of_sums(dot: Node) -> bool:
     """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
     if not result_names(dot):
         return True
-    roles = roles_of(dot)
+    roles = roles_of(dot, by_lane=True)
     if not roles.row:
         last = operand_names(dot, roles.right)[-1]
         return last != roles.lane and last in roles.contracted
@@ -129,7 +129,7 @@ class _GemmTiler(Tiler):
         if len(dots) != 1:
             raise CannotTile("two dots are two kernels")
         self.dot = dots[0]
-        self.roles = roles_of(self.dot)
+        self.roles = roles_of(self.dot, by_lane=True)
         self.dtype = wide(self.dot.dtype)
         if self.dtype not in (F32, F64):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")

@@ -1,5 +1,7 @@
-"""Rules that give a convolution the form that a GPU computes fast.
+"""Rules that give a convolution the form that a kernel computes fast.
 
+- one whose windows do not overlap is a product of matrices;
+- one that multiplies windows has its channels last, along which a kernel of a CPU reads them;
 - one on tensor cores has its channels last, as the fast kernels of a library want them: transposes
   around it say so, and `layout` cancels them against each other;
 - one of single channels is no product of matrices but a sum over the taps, which fuses with what

@@ -47,9 +47,9 @@ def _sizes(dot: Node) -> dict[str, int]:
     return sizes
 
 
-def roles_of(dot: Node) -> Roles:
+def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own, or
-    an axis is empty."""
+    an axis is empty. `by_lane`: both operands may have the lanes, where they lie together."""
     names = contraction(parse_rule(dot.attrs["rule"]))
     output, sides = names.result, (names.left, names.right)
     if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
@@ -61,7 +61,8 @@ def roles_of(dot: Node) -> Roles:
         raise CannotTile("the dot has one result")
     lane = output[-1]
     is_by_lane = lane in names.batch
-    if is_by_lane and (names.columns or not names.rows):
+    is_run = names.left[-1:] == (lane,)
+    if is_by_lane and not (by_lane and is_run and names.rows and not names.columns):
         raise CannotTile("the last axis of the dot's result is a batch axis")
     right = 1 if lane in names.columns or is_by_lane else 0
     real = {n for n, size in sizes.items() if size > 1}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
+from stack.frontends.erfc import erfc
 from stack.frontends.lax import NoLowering, Site, dtype_of, lower
 from stack.frontends.lax_move import broadcast
 from stack.ir.builder import constant
@@ -312,46 +312,10 @@ def _total_order(s: Site, x: Node, y: Node, **_: Any) -> Node:
     return s.b.op(s.eqn.primitive.name.removesuffix("_to"), (x, y))
 
 
-# ---- erfc, which keeps its digits where 1 - erf(x) has none left
-
-
-@cache
-def erfc_coefficients(count: int) -> tuple[float, ...]:
-    """Polynomial in `2 * t - 1` for `log(erfc(x) / t) + x * x`, `t = 2 / (2 + x)`, `x >= 0`."""
-    nodes = np.cos(np.pi * (np.arange(4 * count) + 0.5) / (4 * count))
-    t = (nodes + 1) / 2
-    logs = np.array([_log_scaled_erfc(v) for v in 2 / t - 2]) - np.log(t)
-    series = np.polynomial.chebyshev.Chebyshev.fit(nodes, logs, count - 1, domain=[-1, 1])
-    return tuple(float(c) for c in series.convert(kind=np.polynomial.Polynomial).coef)
-
-
-def _log_scaled_erfc(x: float) -> float:
-    """`log(erfc(x) * exp(x * x))`: directly, or by the continued fraction for large `x`."""
-    from math import erfc, log, pi, sqrt
-
-    if x < 2:
-        return log(erfc(x)) + x * x
-    fraction = 0.0
-    for k in range(200, 0, -1):
-        fraction = k / 2 / (x + fraction)
-    return -log(sqrt(pi) * (x + fraction))
-
-
 @lower("erfc")
 def _erfc(s: Site, x: Node, **_: Any) -> Node:
     wide = F32 if x.dtype.bits < 32 else x.dtype
-    b, y = s.b, s.cast(x, wide)
-    size = b.abs(y)
-    t = b.div(constant(2, wide), b.add(size, 2.0))
-    u = b.sub(b.mul(t, 2.0), 1.0)
-    coefficients = erfc_coefficients(26 if wide.bits == 64 else 11)
-    poly: Node = constant(coefficients[-1], wide)
-    for c in reversed(coefficients[:-1]):
-        poly = b.add(b.mul(u, poly), c)
-    tail = b.mul(t, b.exp(b.sub(poly, b.mul(size, size))))
-    # inf - inf: the tail of an infinite argument is 0
-    tail = b.select(b.isfinite(size), tail, b.select(b.isnan(y), y, constant(0, wide)))
-    return s.cast(b.select(b.lt(y, 0.0), b.sub(constant(2, wide), tail), tail), x.dtype)
+    return s.cast(erfc(s.b, s.cast(x, wide)), x.dtype)
 
 
 @lower("nextafter")

@@ -3,7 +3,7 @@
 - a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
   lacks are summed first, and a product without a contracted axis is a multiplication;
 - a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
-- a convolution whose windows do not overlap is a dot;
+- a convolution whose windows do not overlap is a dot, if `layout` is not to choose;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
 - small integer powers are products; an op whose record spells it is spelled so;
 - 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no digits cancel where tanh is near -1.
@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, constant, make
-from stack.ir.conv_op import as_stored, channels_second
-from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
 from stack.ir.ops import OPS
 from stack.ir.types import BF16, F16, F32
-from stack.passes.rules.convolutions import CONV_RULES
+from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
-from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
 from stack.rewrite.engine import Function, Scope, Simple, on, rewrite
@@ -40,14 +38,17 @@ class Decompose(Pass):
 
     Attributes:
         gpu: whether convolutions and sums of rows get the form that a GPU computes fast.
+        apart: whether convolutions whose windows do not overlap become products here.
     """
 
     name: ClassVar[str] = "decompose"
     gpu: bool = False
+    apart: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
         first = (*CONV_RULES, sums_of_few_rows) if self.gpu else ()
-        return rewrite(func, (*first, *_spelled(), *RULES), log)
+        apart = (windows_apart,) if self.apart else ()
+        return rewrite(func, (*first, *_spelled(), *RULES, *apart), log)
 
 
 def _spelled() -> tuple[Simple, ...]:
@@ -133,37 +134,6 @@ def _spread(x: Node, names: Axes, output: Axes, like: Node) -> Node:
     return make("broadcast", (x,), {"axes": axes}, hint=like.type)
 
 
-@on("conv")
-def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
-    x, w = node.args
-    at = node.attrs
-    (count, depth, *extents), (outs, _, *window) = (channels_second(v.shape, at) for v in (x, w))
-    plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
-        v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
-    )
-    other = at.get("transposed") or at.get("precision")
-    if other or not plain or tuple(at["stride"]) != tuple(window):
-        return None
-    # a window of one place is no axis
-    sizes: list[tuple[Dim, ...]] = [(count,), (depth,)]
-    names = [["n"], ["c"]]
-    for i, (size, k) in enumerate(zip(extents, window)):
-        if not isinstance(k, int) or not isinstance(size, int) or size % k:
-            return None
-        sizes.append((size,) if k == 1 else (floordiv(size, k), k))
-        names.append([f"p{i}"] if k == 1 else [f"p{i}", f"t{i}"])
-    taps = {f"t{i}": k for i, k in enumerate(window) if k != 1}
-    places = [axis[0] for axis in names[2:]]
-    image = reshaped(x, [s for axis in as_stored(sizes, at) for s in axis])
-    weight = reshaped(w, as_stored((outs, depth, *taps.values()), at))
-    inputs = (
-        [n for axis in as_stored(names, at) for n in axis],
-        list(as_stored(["o", "c", *taps], at)),
-    )
-    return make_dot((image, weight), inputs, list(as_stored(["n", "o", *places], at)), node)
-
-
 @on("scatter")
 def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Sums and products of 16-bit floats at one place, in f32."""
@@ -177,6 +147,6 @@ def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 RULES = (
     diagonal_operand,
-    *(small_power, one_plus_tanh, lone_axes, without_contraction, windows_apart),
+    *(small_power, one_plus_tanh, lone_axes, without_contraction),
     combine_wide,
 )

@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
+from stack.passes.rules.convolutions import (
+    are_apart,
+    is_product_of_windows,
+    windows_apart,
+    windows_last,
+)
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
@@ -30,23 +36,29 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
+GATHER = 2  # time of a byte that a transpose gathers, in that of one in a row
+_Tried = dict[tuple[str, ...], tuple[Func, Log]]
+
 
 @dataclass(frozen=True)
 class Layout(Pass):
-    """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes."""
+    """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes.
+
+    Attributes:
+        windows: whether convolutions that multiply windows get their channels last, where the
+            copies that are left cost less than what a library does around each of them. Others
+            whose windows do not overlap become products.
+    """
 
     name: ClassVar[str] = "layout"
+    windows: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        tried: dict[tuple[str, ...], tuple[Func, Log]] = {(): (func, Log(verbose=log.verbose))}
-        best: tuple[str, ...] = ()
-        least: int | None = None
-        for plan in _PLANS:
-            cost = transposed_bytes(_apply(plan, tried)[0].body)
-            if least is None or cost < least:
-                best, least = plan, cost
-            if least == 0:
-                break
+        if self.windows:
+            first = (windows_last,) if _windows_pay(func, log) else ()
+            func = rewrite(func, (*first, windows_apart), log)
+        tried = _Tried({(): (func, Log(verbose=log.verbose))})
+        best, least = _best(tried)
         before = transposed_bytes(func.body)
         log.note(f"plan {'+'.join(best)}: {before} bytes of transposes before, {least} after")
         if log.fuel.left is None:
@@ -58,9 +70,36 @@ class Layout(Pass):
         return func
 
 
-def _apply(
-    plan: tuple[str, ...], tried: dict[tuple[str, ...], tuple[Func, Log]]
-) -> tuple[Func, Log]:
+def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
+    """The plan that leaves the fewest bytes of transposes, and how many."""
+    best: tuple[str, ...] = ()
+    least: int | None = None
+    for plan in _PLANS:
+        cost = transposed_bytes(_apply(plan, tried)[0].body)
+        if least is None or cost < least:
+            best, least = plan, cost
+        if least == 0:
+            break
+    return best, least or 0
+
+
+def _windows_pay(func: Func, log: Log) -> bool:
+    """Whether transposes of images take less than the passes over results that products save."""
+    found = [n for _, n in walk(func.body) if n.op == "conv" and is_product_of_windows(n)]
+    convolutions = [n for n in found if not are_apart(n)]
+    if not convolutions:
+        return False
+    trial = rewrite(func, (windows_last,), Log())
+    _, left = _best(_Tried({(): (trial, Log())}))
+    left -= sum(2 * bytes_of(n.args[1]) for n in found)  # weights are read as they lie
+    saved = sum(2 * bytes_of(n) for n in convolutions)
+    log.note(
+        f"windows of {len(convolutions)} convolutions: {left} bytes of transposes, for {saved}"
+    )
+    return GATHER * left <= saved
+
+
+def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
     """What a plan makes of the function that the empty plan stands for, each step done once."""
     if plan not in tried:
         func, before = _apply(plan[:-1], tried)

@@ -108,6 +108,17 @@ def conv(rng: random.Random) -> Instance:
     return with_values(node, rng)
 
 
+def unfold(rng: random.Random) -> Instance:
+    shape = random_shape(rng, least=1)
+    axis = rng.randrange(len(shape))
+    sizes = shape[axis : axis + rng.choice([1, 2])]
+    window = tuple(rng.randint(1, s) for s in sizes)
+    dilation = tuple(rng.choice([1, 2]) if 2 * k - 1 <= s else 1 for s, k in zip(sizes, window))
+    stride = tuple(rng.choice([1, 2, 3]) for _ in sizes)
+    x = param("x", tensor(rng.choice(TYPES), *shape))
+    return with_values(b.unfold(x, axis=axis, window=window, stride=stride, dilation=dilation), rng)
+
+
 def ragged_dot(rng: random.Random) -> Instance:
     rows, groups, depth, width = (rng.choice(SIZES) for _ in range(4))
     x = param("x", tensor("f64", rows, depth))
@@ -157,6 +168,7 @@ MAKERS: dict[str, Callable[[random.Random], Instance | None]] = {
     **{n: elementwise(n, "biuf", 2) for n in COMPARE},
     "select": select,
     "conv": conv,
+    "unfold": unfold,
     "ragged_dot": ragged_dot,
     "item": item,
     "stream": stream,

@@ -27,9 +27,9 @@ BACKEND = Backend(
     lowering=Lowering(
         level="loop",
         stages=(
-            ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
-            ("laid-out", "layout,canonicalize"),
-            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
+            ("canonical", "inline,canonicalize,roll,fold,decompose{apart=false},canonicalize"),
+            ("laid-out", "layout{windows=true},canonicalize"),
+            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
             ("fused", "fuse"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),

@@ -30,10 +30,12 @@ EXP2_Q = (0.693147182, 0.240226507, 0.0555035956, 0.00961806253, 0.00133909844, 
 TANH_P = (-0.333333254, 0.133330032, -0.0539227128, 0.0215780102, -0.00789591391, 0.00190422707)
 LOG_P = (0.333333135, -0.250000089, 0.200020716, -0.166679904, 0.142203629, -0.124062084)
 LOG_P += (0.118834712, -0.116701826, 0.0674953908)
-ERF_SMALL = (0.128379166, -0.376126289, 0.112836257, -0.0268557314, 0.00519240508)
-ERF_SMALL += (-0.000804976968, 7.99664995e-05)
-ERF_BIG = (1.12863708, 0.635198057, 0.106158964, -0.0236944426, 0.00361025473)
-ERF_BIG += (-0.000314828183, 1.04291357e-05)
+ERF_SMALL = (0.128379166, -0.376126111, 0.112833694, -0.0268438179, 0.00516832992)
+ERF_SMALL += (-0.00078297552, 7.25112623e-05)
+ERFC_BIG = (0.00038569342, -0.00292096566, 0.0103399307, -0.0224671867, 0.0328693055)
+ERFC_BIG += (-0.0330770314, 0.0217959955, -0.00656444998, -0.00402808888, 0.00600553025)
+ERFC_BIG += (-0.00204809383, -0.000873330398, 0.000582750188)
+ERF_SPLIT, ERF_END = 1.1, 3.92  # below, erf(x) / x - 1 of x x; above, 1 - erf(x); then 1
 SIN_P = (-0.166666672, 0.00833338033, -0.000198535126, 2.83754275e-06)
 COS_P = (0.0416666456, -0.00138873013, 2.44306684e-05)
 # 2 / ln 2 / (2k + 1), and (ln 2)^k / k!: pow works in f64, where plain series are good enough.
@@ -274,13 +276,13 @@ def _log1p(b: Body) -> str:
 
 
 def _erf(b: Body) -> str:
-    x = "%x0"
+    x, half = "%x0", (ERF_END - ERF_SPLIT) / 2
     square = b.mul(x, x)
     small = b.fma(x, b.polynomial(square, ERF_SMALL), x)
-    t = b.at_most(b.op("math.absf", x), 4.0)
-    big = b.sub(1.0, _exp_of(b, b.mul(b.polynomial(t, ERF_BIG), b.op("arith.negf", t))))
-    big = b.op("math.copysign", big, x)
-    return b.select(b.compare("olt", t, 0.9), small, big)
+    size = b.op("math.absf", x)
+    t = b.fma(b.at_most(size, ERF_END), 1 / half, -ERF_SPLIT / half - 1)
+    big = b.op("math.copysign", b.sub(1.0, b.polynomial(t, ERFC_BIG)), x)
+    return b.select(b.compare("olt", size, ERF_SPLIT), small, big)
 
 
 def _wide(b: Body, x: str) -> str:

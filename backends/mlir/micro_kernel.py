@@ -55,6 +55,9 @@ class Operands:
         extents = dict(zip(names[1 - right], self.a.shape)) | dict(zip(names[right], self.b.shape))
         self.lanes = extents[output[-1]]
         self.lane_stride = self.b_stride[output[-1]]
+        self.is_by_lane = output[-1] in self.a_stride
+        if self.is_by_lane and self.a_stride[output[-1]] != 1:
+            raise Unprintable("a dot whose lanes are apart in memory")
         self.axes = [(n, extents[n]) for n in names[right] if n in shared and extents[n] > 1]
         self.offsets = [0]
         if len(output) == 2:
@@ -144,6 +147,9 @@ class _Sums(Operands):
 
     def _multiply(self, left: str, line: str, total: str) -> str:
         p = self.p
+        if self.is_by_lane:
+            row = self.a.read(p, left, self.lanes)
+            return p.do(f"math.fma {row}, {line}, {total} : {self.type}")
         scalar = self.a.read(p, left, 0)
         many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
         return p.do(f"math.fma {many}, {line}, {total} : {self.type}")

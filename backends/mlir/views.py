@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts, is_contraction
+from stack.ir.traits import converts, in_windows, is_contraction
 from stack.ir.types import I32, DType
 
 from .access import memory_type
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .printer import Printer
 
 LANES, COLUMNS = 16, 4  # a transpose takes 16 rows of 4 elements at a time
-VIEWS = ("cast", "transpose", "reshape")
+VIEWS = ("cast", "transpose", "reshape", "unfold")
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,23 @@ def view(p: Printer, node: Node) -> View:
             shape=tuple(inner.shape[i] for i in perm),
             strides=tuple(inner.strides[i] for i in perm),
         )
+    if in_windows(node):
+        return replace(inner, shape=sizes(node), strides=_window_strides(inner, node))
     steps = _cut(inner, sizes(node))
     if steps is None:
         raise Unprintable(f"a reshape of {node.args[0].type} to {node.type}")
     return replace(inner, shape=sizes(node), strides=steps)
+
+
+def _window_strides(block: View, node: Node) -> tuple[int, ...]:
+    """Elements between neighbouring windows, and between the taps of one."""
+    first, count = node.attrs["axis"], len(node.attrs["window"])
+    own = block.strides[first : first + count]
+    places, taps = (
+        [stride * by for stride, by in zip(own, node.attrs[name], strict=True)]
+        for name in ("stride", "dilation")
+    )
+    return (*block.strides[:first], *places, *taps, *block.strides[first + count :])
 
 
 def _cut(block: View, shape: Sequence[int]) -> tuple[int, ...] | None:
@@ -158,9 +171,7 @@ def copy(p: Printer, source: View, target: View) -> None:
     """Store a block in loops over its axes."""
     if pairs := _as_words(source, target):
         return copy(p, *pairs)
-    axes = [
-        (size, a, b) for size, a, b in zip(source.shape, source.strides, target.strides) if size > 1
-    ] or [(1, 1, 1)]
+    axes = _coalesced(source, target)
     lanes = axes[-1]
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
     if lanes[1] == lanes[2] == 1:
@@ -176,6 +187,18 @@ def copy(p: Printer, source: View, target: View) -> None:
 
 Axis = tuple[int, int, int]  # size, stride in the source, stride in the target
 Body = Callable[[str, str], None]
+
+
+def _coalesced(source: View, target: View) -> list[Axis]:
+    """The axes of a copy; neighbours that are one run of steps on both sides are one."""
+    made: list[Axis] = []
+    for size, a, b in zip(source.shape, source.strides, target.strides):
+        if size == 1:
+            continue
+        if made and made[-1][1:] == (size * a, size * b):
+            size *= made.pop()[0]
+        made.append((size, a, b))
+    return made or [(1, 1, 1)]
 
 
 def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> None:

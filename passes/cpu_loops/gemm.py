@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.contraction import tile_extents
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
+from stack.ir.traits import converts, in_windows, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
+from stack.passes.cpu_loops.chunk import plus
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
@@ -89,7 +90,7 @@ class _Gemm(Rebuilt):
         right_names = operand_names(dot, self.right)
         right = dot.args[self.right]
         sizes = dict(zip(right_names, map(static, right.shape), strict=True))
-        shared = [n for n in right_names if n in self.left_names]
+        shared = [n for n in right_names if n in self.left_names and n != self.lane]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         mma = tile_mma(dot, cpu)
@@ -224,11 +225,32 @@ class _Gemm(Rebuilt):
         if converts(rows):
             inner = self._part(rows.args[0], start)
             return self.b.cast(inner, type=inner.tensor.with_dtype(rows.dtype))
-        memory, *index = rows.args
         axis = self.left_names.index(self.panel.contracted[0])
-        shape = tuple(self.size if i == axis else s for i, s in enumerate(rows.shape))
-        index[memory.tensor.rank - len(shape) + axis] = start
-        return self.b.load(memory, *index, type=rows.tensor.with_shape(shape))
+        if in_windows(rows):
+            return self._part_of_windows(rows, axis, start)
+        return self._cut(rows, axis, start, self.size)
+
+    def _cut(self, block: Node, axis: int, start: Node, size: int) -> Node:
+        """A part of a block along an axis."""
+        memory, *index = block.args
+        shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
+        at = memory.tensor.rank - len(shape) + axis
+        index[at] = plus(self.b, index[at], start)
+        return self.b.load(memory, *index, type=block.tensor.with_shape(shape))
+
+    def _part_of_windows(self, rows: Node, axis: int, start: Node) -> Node:
+        """A part of the taps, or of what lies in no window."""
+        (source,), window = rows.args, list(rows.attrs["window"])
+        tap = axis - rows.attrs["axis"] - len(window)
+        axis -= len(window)
+        size = self.size
+        if tap < len(window):
+            apart = rows.attrs["dilation"][tap]
+            size = static(source.shape[axis]) - (window[tap] - size) * apart
+            start = self.b.mul(start, apart)
+            window[tap] = self.size
+        part = self._cut(source, axis, start, size)
+        return self.b.unfold(part, **{**rows.attrs, "window": tuple(window)})
 
     # ---- blocks of a long contracted axis
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_contraction
+from stack.ir.traits import contractions, in_windows, is_contraction
 from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
@@ -34,24 +35,31 @@ from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Target, as_cpu
 
 SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
-PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
 # products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
-def pick_lanes(extent: int, dtype: DType, cpu: Cpu) -> int:
-    """Columns of a tile: those that cover the extent in the least time."""
+def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
+    """Columns of a tile: those that cover the extent, with tiles of its rows, in the least time."""
     vector = cpu.vector_bytes // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
         return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
-    cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
-    return min(fits, key=lambda v: (cost[v], -v)) * vector
+
+    def cost(vectors: int) -> float:
+        rows = pick_rows(height, vectors * vector, dtype, cpu)
+        columns = -(-extent // (vectors * vector)) * vectors * COLUMN_COST[vectors]
+        return columns * -(-height // rows) * rows
+
+    return min(fits, key=lambda v: (cost(v), -v)) * vector
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
+    widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
+    lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
     most = max(1, min(int(SUMS * cpu.registers) // vectors, 12))
     if extent <= most:
@@ -61,33 +69,36 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     return min(choices, key=lambda r: (-(-extent // r) * r, r))
 
 
+def memory_of(operand: Node) -> Node:
+    """What a product reads for an operand, through windows or as it is."""
+    return operand.args[0] if in_windows(operand) else operand
+
+
 def check_worth(dot: Node, cpu: Cpu) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
     is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
-    if is_short and mma_of(dot, cpu) is None:
+    if is_short and not roles_of(dot, by_lane=True).is_by_lane and mma_of(dot, cpu) is None:
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
     """Rows and columns of a tile; those that are given stay."""
-    roles, dtype, mma = roles_of(dot), wide(dot.dtype), mma_of(dot, cpu)
+    roles, dtype, mma = roles_of(dot, by_lane=True), wide(dot.dtype), mma_of(dot, cpu)
     height = roles.sizes[roles.row] if roles.row else 1
     width = roles.sizes[roles.lane]
     if mma and mma.rows > 1:
         depths = [roles.sizes[n] for n in roles.contracted]
         size = dot.args[0].dtype.bytes
         return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
-    lanes = lanes or pick_lanes(width, dtype, cpu)
-    widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
-    row = min(1 << max(lanes.bit_length() - 1, 0), widest)
-    return rows or pick_rows(height, row, dtype, cpu), lanes
+    lanes = lanes or pick_lanes(width, dtype, cpu, rows or height)
+    return rows or pick_rows(height, lanes, dtype, cpu), lanes
 
 
 def is_row_of_sums(dot: Node) -> bool:
     """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
     if not result_names(dot):
         return True
-    roles = roles_of(dot)
+    roles = roles_of(dot, by_lane=True)
     if not roles.row:
         last = operand_names(dot, roles.right)[-1]
         return last != roles.lane and last in roles.contracted
@@ -118,11 +129,11 @@ class _GemmTiler(Tiler):
         if len(dots) != 1:
             raise CannotTile("two dots are two kernels")
         self.dot = dots[0]
-        self.roles = roles_of(self.dot)
+        self.roles = roles_of(self.dot, by_lane=True)
         self.dtype = wide(self.dot.dtype)
         if self.dtype not in (F32, F64):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
-        if any(a not in self.inputs for a in self.dot.args):
+        if any(memory_of(a) not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
         self.rows, self.tile = tile_of(self.dot, cpu, lanes, rows)
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
@@ -216,22 +227,43 @@ class _GemmTiler(Tiler):
 
     def _operand(self, side: int) -> tuple[Node, list[str]]:
         """The block of an operand that the tile needs, and the names of its axes."""
-        memory = self.inputs[self.dot.args[side]]
+        operand = self.dot.args[side]
+        memory = self.inputs[memory_of(operand)]
         names = operand_names(self.dot, side)
         size: dict[str, int] = {n: self.roles.sizes[n] for n in self.roles.contracted}
         if side == self.roles.right:
             size[self.roles.lane] = self.tile
-        elif self.roles.row:
-            size[self.roles.row] = self.rows
+        else:
+            size |= {self.roles.row: self.rows} if self.roles.row else {}
+            size |= {self.roles.lane: self.tile} if self.roles.is_by_lane else {}
         first = min(i for i, n in enumerate(names) if n in size) if size else len(names) - 1
+        if in_windows(operand):
+            first = min(first, operand.attrs["axis"])
         shape = tuple(size.get(n, 1) for n in names[first:])
-        index = [self.number(self.start.get(n, 0)).node for n in names]
-        type_ = TensorType(memory.dtype, shape, "tile")
-        block = self.b.load(memory, *index, type=type_)
+        place = tuple(self.start.get(n, 0) for n in names)
+        if in_windows(operand):
+            block = self._windows(operand, memory, place, shape)
+        else:
+            block = self._block(memory, place, shape)
         if self.mma is None:
             block = self.widen(NamedTile(block)).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
+
+    def _block(self, memory: Node, place: Index, shape: tuple[int, ...]) -> Node:
+        index = [self.number(d).node for d in place]
+        return self.b.load(memory, *index, type=TensorType(memory.dtype, shape, "tile"))
+
+    def _windows(self, node: Node, memory: Node, place: Index, shape: tuple[int, ...]) -> Node:
+        """Windows of what they cover: the first starts where it starts in memory."""
+        (source,) = ops.pull(node, place)
+        at = {**node.attrs, "axis": node.attrs["axis"] - (len(place) - len(shape))}
+        first, rank = at["axis"], len(at["window"])
+        taps = shape[first + rank : first + 2 * rank]
+        steps = zip(shape[first:], taps, at["stride"], at["dilation"], strict=False)
+        spans = [(n - 1) * by + (k - 1) * apart + 1 for n, k, by, apart in steps]
+        covered = (*shape[:first], *spans, *shape[first + 2 * rank :])
+        return self.b.unfold(self._block(memory, source, covered), **{**at, "window": taps})
 
     # ---- stores
 

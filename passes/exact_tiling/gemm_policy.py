@@ -19,7 +19,8 @@ class GemmPolicy(Policy):
     """Tiles of m rows, unrolled, and n columns, in vectors; k is walked whole."""
 
     def __init__(self, dot: Node, cpu: Cpu) -> None:
-        self.dot, self.roles, self.cpu, self.dtype = dot, roles_of(dot), cpu, wide(dot.dtype)
+        self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
+        self.roles = roles_of(dot, by_lane=True)
         self.domain = product_domain(self.roles)
         self.rows, self.columns = product_extents(self.roles)
         self.rules = Rules(

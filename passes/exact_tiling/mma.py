@@ -20,7 +20,7 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     known = cpu.mmas(dot.args[0].dtype.name)
     if not known:
         return None
-    roles = roles_of(dot)
+    roles = roles_of(dot, by_lane=True)
     sizes, depth = roles.sizes, roles.contracted[-1]
     rows = sizes[roles.row] if roles.row else 1
     is_run = operand_names(dot, roles.left)[-1] == depth

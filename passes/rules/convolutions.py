@@ -1,5 +1,7 @@
-"""Rules that give a convolution the form that a GPU computes fast.
+"""Rules that give a convolution the form that a kernel computes fast.
 
+- one whose windows do not overlap is a product of matrices;
+- one that multiplies windows has its channels last, along which a kernel of a CPU reads them;
 - one on tensor cores has its channels last, as the fast kernels of a library want them: transposes
   around it say so, and `layout` cancels them against each other;
 - one of single channels is no product of matrices but a sum over the taps, which fuses with what
@@ -9,19 +11,29 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
 from stack.ir.builder import Builder, constant, make
-from stack.ir.conv_op import as_stored, sums_over_images
+from stack.ir.conv_op import as_stored, channels_second, sums_over_images
+from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.rules.dot_layout import reshaped
+from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.rules.transposes import for_free, inverse, transposed
 from stack.rewrite.engine import Scope, on
 
 MOST_TAPS = 27  # of a window that is summed here: each is a load
+
+
+def has_single_channels(node: Node) -> bool:
+    """Whether a convolution has as many groups as channels, and a result for each."""
+    (_, channels, *_), (outs, per_group, *_) = (
+        channels_second(a.shape, node.attrs) for a in node.args
+    )
+    return node.attrs["groups"] == channels == outs and per_group == 1
 
 
 @on("conv")
@@ -33,12 +45,12 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
         return None
     is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
-    is_single = at["groups"] == x.shape[1] == w.shape[0] and w.shape[1] == 1
+    is_single = has_single_channels(node)
     other = at.get("channels_last") or at.get("transposed")
     window: Any = w.shape[2:]
     if other or not is_plain or not is_single or prod(window) > MOST_TAPS or not node.tensor.size:
         return None
-    padded = _padded(x, at)
+    padded = with_zeros(x, (0, 0, *at["low"]), (0, 0, *at["high"]))
     flat = reshaped(w, (w.shape[0], prod(window)))
     wide = F32 if node.dtype.bits < 32 else node.dtype
     total: Node | None = None
@@ -51,12 +63,13 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make("cast", (total,), hint=node.type) if total.dtype != node.dtype else total
 
 
-def _padded(x: Node, at: Any) -> Node:
-    low, high = (0, 0, *at["low"]), (0, 0, *at["high"])
+def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
+    """A pad with zeros where one is needed."""
     if not any((*low, *high)):
         return x
     none = (0,) * x.tensor.rank
-    return make("pad", (x, constant(0, x.dtype)), {"low": low, "high": high, "interior": none})
+    attrs = {"low": tuple(low), "high": tuple(high), "interior": none}
+    return make("pad", (x, constant(0, x.dtype)), attrs)
 
 
 def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
@@ -90,7 +103,7 @@ def _cast(x: Node, dtype: Any) -> Node:
 @on("conv")
 def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Where tensor cores compute it, or where its operand comes that way."""
-    x, w = node.args
+    x = node.args[0]
     rank = x.tensor.rank
     if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
         return None
@@ -103,12 +116,88 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     comes_so = axis_order(x) is not None and for_free(x, last) is not None
     if not comes_so and not _on_tensor_cores(node):
         return None
-    moved = make("conv", (transposed(x, last), transposed(w, last)), attrs)
+    return _with_channels_last(node, attrs)
+
+
+def _with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
+    last = as_stored(range(node.tensor.rank), attrs)
+    moved = make("conv", [transposed(a, last) for a in node.args], attrs)
     return transposed(moved, inverse(last))
+
+
+def is_product_of_windows(node: Node) -> bool:
+    """Whether a convolution multiplies windows that lie in its padded image: of one group, or of
+    as many as channels, with a result for each."""
+    return not why_no_windows(node)
+
+
+def why_no_windows(node: Node) -> str:
+    """What of a convolution stands against a product of windows; "" where nothing does."""
+    at = node.attrs
+    sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
+    if node.dtype.kind != "f" or node.dtype.bits < 32 or at.get("precision"):
+        return f"products of windows are of floats of 32 bits and more, not {node.dtype}"
+    if not all(isinstance(s, int) and s > 0 for s in sizes) or node.tensor.rank < 3:
+        return "it has no windows of known sizes"
+    if at.get("over_images") or sums_over_images(node):
+        return "it sums over images"
+    if at.get("transposed") or any(d != 1 for d in at["lhs_dilation"]):
+        return "its image has holes"
+    if min(*at["low"], *at["high"]) < 0:
+        return "it reads a part of its image"
+    if at["groups"] != 1 and not has_single_channels(node):
+        return "its groups have several channels"
+    return ""
+
+
+@on("conv")
+def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Windows are read along their channels."""
+    if node.attrs.get("channels_last") or not is_product_of_windows(node):
+        return None
+    return _with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
 def _on_tensor_cores(node: Node) -> bool:
     return node.dtype.bits <= 16 or node.attrs.get("precision") == "tf32"
+
+
+def are_apart(node: Node) -> bool:
+    """Whether the windows of a convolution touch, but do not overlap."""
+    at = node.attrs
+    window = channels_second(node.args[1].shape, at)[2:]
+    plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
+        v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
+    )
+    other = at.get("transposed") or at.get("precision")
+    return plain and not other and tuple(at["stride"]) == tuple(window)
+
+
+@on("conv")
+def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
+    x, w = node.args
+    at = node.attrs
+    (count, depth, *extents), (outs, _, *window) = (channels_second(v.shape, at) for v in (x, w))
+    if not are_apart(node):
+        return None
+    # a window of one place is no axis
+    sizes: list[tuple[Dim, ...]] = [(count,), (depth,)]
+    names = [["n"], ["c"]]
+    for i, (size, k) in enumerate(zip(extents, window)):
+        if not isinstance(k, int) or not isinstance(size, int) or size % k:
+            return None
+        sizes.append((size,) if k == 1 else (floordiv(size, k), k))
+        names.append([f"p{i}"] if k == 1 else [f"p{i}", f"t{i}"])
+    taps = {f"t{i}": k for i, k in enumerate(window) if k != 1}
+    places = [axis[0] for axis in names[2:]]
+    image = reshaped(x, [s for axis in as_stored(sizes, at) for s in axis])
+    weight = reshaped(w, as_stored((outs, depth, *taps.values()), at))
+    inputs = (
+        [n for axis in as_stored(names, at) for n in axis],
+        list(as_stored(["o", "c", *taps], at)),
+    )
+    return make_dot((image, weight), inputs, list(as_stored(["n", "o", *places], at)), node)
 
 
 CONV_RULES = (single_channels, channels_last)

@@ -16,7 +16,7 @@ from stack.rewrite.engine import Scope, on
 ALIGNED = tuple(
     name
     for name, op in ops.OPS.items()
-    if op.kind == "elementwise" or (op.kind == "movement" and op.windows is not None)
+    if op.kind == "elementwise" or (op.kind == "movement" and op.windows and op.restated)
 )
 Perm = tuple[int, ...]
 

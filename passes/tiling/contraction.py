@@ -26,6 +26,7 @@ class Roles:
     outer: tuple[str, ...]  # of the left operand and the result, without the row
     row: str  # "" when there is one row
     contracted: tuple[str, ...]
+    is_by_lane: bool = False  # whether the left operand has the lanes too: each is a product
 
 
 def operand_names(dot: Node, position: int) -> list[str]:
@@ -46,9 +47,9 @@ def _sizes(dot: Node) -> dict[str, int]:
     return sizes
 
 
-def roles_of(dot: Node) -> Roles:
+def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own, or
-    an axis is empty."""
+    an axis is empty. `by_lane`: both operands may have the lanes, where they lie together."""
     names = contraction(parse_rule(dot.attrs["rule"]))
     output, sides = names.result, (names.left, names.right)
     if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
@@ -56,10 +57,14 @@ def roles_of(dot: Node) -> Roles:
     sizes = _sizes(dot)
     if 0 in sizes.values():
         raise CannotTile("an axis of the dot is empty")
-    if not output or output[-1] in names.batch:
-        raise CannotTile("the last axis of the dot's result is a batch axis")
+    if not output:
+        raise CannotTile("the dot has one result")
     lane = output[-1]
-    right = 1 if lane in names.columns else 0
+    is_by_lane = lane in names.batch
+    is_run = names.left[-1:] == (lane,)
+    if is_by_lane and not (by_lane and is_run and names.rows and not names.columns):
+        raise CannotTile("the last axis of the dot's result is a batch axis")
+    right = 1 if lane in names.columns or is_by_lane else 0
     real = {n for n, size in sizes.items() if size > 1}
     for name in names.lone:
         if name in real:
@@ -74,12 +79,13 @@ def roles_of(dot: Node) -> Roles:
         1 - right,
         right,
         sizes,
-        tuple(n for n in names.batch if n in real),
+        tuple(n for n in names.batch if n in real and n != lane),
         tuple(n for n in right_only if n in real and n != lane),
         lane,
         tuple(n for n in mine if n != row),
         row,
         tuple(n for n in summed if n in real) or (summed[-1],),
+        is_by_lane,
     )
 
 

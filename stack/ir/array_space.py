@@ -135,6 +135,16 @@ class ArraySpace:
     def op_reverse(self, node: Node, x: Array) -> Array:
         return self.xp.flip(x, node.attrs["axes"])
 
+    def op_unfold(self, node: Node, x: Array) -> Array:
+        first, rank = int(node.attrs["axis"]), len(node.attrs["window"])
+        steps = zip(node.attrs["stride"], node.attrs["dilation"], strict=True)
+        for axis, (by, apart) in reversed(list(enumerate(steps, first))):
+            count, taps = (range(int(node.shape[a])) for a in (axis, axis + rank))  # pyright: ignore
+            places = np.array([[by * s + apart * k for k in taps] for s in count])
+            x = x[(slice(None),) * axis + (places,)]
+        behind = [first + 2 * i + 1 for i in range(rank)]
+        return self.xp.moveaxis(x, behind, [first + rank + i for i in range(rank)])
+
     def op_pad(self, node: Node, x: Array, value: Array) -> Array:
         out = self.xp.broadcast_to(value, node.shape).copy()
         if x.size:

@@ -74,7 +74,7 @@ def tile_extents(dot: Node) -> TileExtents | None:
     """What a `dot` of blocks multiplies; None where it has no rows and columns."""
     rule = parse_rule(dot.attrs["rule"])
     names = contraction(rule)
-    if len(names.result) != 2:
+    if len(names.result) != 2 or names.result[-1] in names.batch:
         return None
     row, column = names.result
     right, left = (names.right, names.left) if column in names.right else (names.left, names.right)

@@ -51,6 +51,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     "slice": lambda: _b.slice(_x, start=(0, 1), limit=(2, 3), step=(1, 1)),
     "reverse": lambda: _b.reverse(_x, axes=(1,)),
     "pad": lambda: _b.pad(_x, 0.0, low=(0, 1), high=(0, 1), interior=(0, 0)),
+    "unfold": lambda: _b.unfold(_x, axis=1, window=(2,), stride=(1,), dilation=(1,)),
     "concat": lambda: _b.concat(_x, _x, axis=1),
     "gather": lambda: _b.gather(_x, _i, rule="v! d, n -> n d"),
     "scatter": lambda: _b.scatter(

@@ -245,6 +245,45 @@ def _pad_windows(node: Node) -> Windows:
     }
 
 
+def _unfold_infer(site: Site) -> Type:
+    source, at = site.args[0].tensor, site.attrs
+    first, window = at["axis"], at["window"]
+    stride, dilation = at["stride"], at["dilation"]
+    past = first + len(window)
+    if not 0 < len(window) == len(stride) == len(dilation) or not 0 <= first <= past <= source.rank:
+        raise site.fail("window, stride and dilation need one entry for each axis from `axis` on")
+    if any(v < 1 for v in (*window, *stride, *dilation)):
+        raise site.fail("windows, strides and dilations are positive")
+    places: list[Dim] = []
+    sizes = source.shape[first:past]
+    for extent, taps, by, apart in zip(sizes, window, stride, dilation, strict=True):
+        span = (taps - 1) * apart + 1
+        if less_equal(span, extent) is False:
+            raise site.fail(f"a window of {span} on an axis of {extent}")
+        places.append(add(floordiv(add(extent, -span), by), 1))
+    return source.with_shape((*source.shape[:first], *places, *window, *source.shape[past:]))
+
+
+def _unfold_rule(node: Node) -> Rule:
+    first, rank = node.attrs["axis"], len(node.attrs["window"])
+    axes = names(node.tensor.rank)
+    past = first + rank
+    read = tuple(Axis((a,), "^") for a in axes[first:past])
+    kept = plain(axes[:first]), plain(axes[past + rank :])
+    return Rule(((*kept[0], *read, *kept[1]),), (plain(axes),))
+
+
+def _unfold_windows(node: Node) -> Windows:
+    first: int = node.attrs["axis"]
+    stride: tuple[int, ...] = node.attrs["stride"]
+    dilation: tuple[int, ...] = node.attrs["dilation"]
+    axes = names(node.tensor.rank)
+    return {
+        (0, dim): Window(((axes[dim], by), (axes[dim + len(stride)], apart)))
+        for dim, (by, apart) in enumerate(zip(stride, dilation, strict=True), first)
+    }
+
+
 def _concat_infer(site: Site) -> Type:
     axis: int = site.attrs["axis"]
     first = site.args[0].tensor
@@ -434,6 +473,16 @@ _movement(
     algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
+)
+_movement(
+    "unfold",
+    "sliding windows: the axes from `axis` on become places of a window, and its taps behind them",
+    _unfold_infer,
+    _unfold_rule,
+    windows=_unfold_windows,
+    arity=1,
+    attrs=("axis: int", "window: ints", "stride: ints", "dilation: ints"),
+    levels=EVERYWHERE,
 )
 _movement(
     "concat",

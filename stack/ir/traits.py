@@ -158,6 +158,11 @@ def behind(node: Node) -> Node:
     return node
 
 
+def in_windows(node: Node) -> bool:
+    """Whether a node is its operand's memory, read through windows that may overlap."""
+    return node.op == "unfold"
+
+
 @once_alike
 def spread(node: Node) -> tuple[int, ...] | None:
     """Where the axes of the operand stand in a view that has more; None for other nodes."""

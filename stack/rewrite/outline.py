@@ -12,7 +12,7 @@ from stack.errors import StackError
 from stack.ir.builder import param
 from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
-from stack.ir.traits import is_alias, is_contraction
+from stack.ir.traits import in_windows, is_alias, is_contraction
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of
 from stack.rewrite.log import Formed
@@ -54,7 +54,8 @@ class _Outliner:
         return node.args if group is None or self._is_bare(group) else self._body(group).inputs
 
     def _is_bare(self, group: Group) -> bool:
-        return group.members == group.dots
+        """Whether a group is one product of values in memory."""
+        return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
 
     def _make(self, root: Node) -> None:
         stack = [(root, False)]
@@ -153,9 +154,12 @@ class _Body:
             stack.append((node, True))
             if is_contraction(node):
                 for arg in node.args:
-                    if arg not in outside:
-                        outside.add(arg)
-                        self.inputs.append(arg)
+                    source = arg.args[0] if in_windows(arg) else arg
+                    if source not in outside:
+                        outside.add(source)
+                        self.inputs.append(source)
+                    if arg is not source:
+                        stack.append((arg, False))
                 continue
             stack.extend((a, False) for a in reversed(node.args))
 

@@ -12,6 +12,7 @@ from stack.ir import ops
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     converts,
+    in_windows,
     is_alias,
     is_contraction,
     is_formula,
@@ -126,17 +127,23 @@ class Units:
         needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
         for node in self.block.nodes:
             if node not in self.cheap and (not self.is_grouped(node) or is_contraction(node)):
-                needed.extend(self.behind_reshape(a) for a in node.args)
+                needed.extend(self._in_memory(node, a) for a in node.args)
         return frozenset(
             n for n in needed if n in self.cheap and n.op != "size" and not is_number(n)
         )
+
+    def _in_memory(self, node: Node, operand: Node) -> Node:
+        """What memory has to hold for an operand: a product reads it through windows."""
+        if is_contraction(node) and in_windows(operand):
+            operand = operand.args[0]
+        return self.behind_reshape(operand)
 
     def sources(self, node: Node) -> list[Node]:
         """Units that a node reads through cheap nodes."""
         found: dict[Node, None] = {}
         if not self.is_grouped(node) or is_contraction(node):
             for arg in node.args:
-                behind = self.behind_reshape(arg)
+                behind = self._in_memory(node, arg)
                 if behind in self.place and (behind not in self.cheap or behind in self.roots):
                     found[behind] = None
             return list(found)

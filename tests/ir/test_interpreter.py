@@ -15,6 +15,7 @@ import pytest
 import scipy.special
 import torch
 
+from stack.errors import RuleError
 from stack.ir import DTYPES, Block, Builder, Func, Node, constant, param, tensor
 from stack.ir.data import round_bf16
 from stack.ir.dim import symbol
@@ -415,6 +416,19 @@ def test_views(shape: tuple[int, ...]) -> None:
     assert same(run("slice", x, start=(0, 0, 0), limit=(shape[0], 0, shape[2]), step=(1, 1, 3)),
                 x[:, 0:0, ::3])  # fmt: skip
     assert same(run("concat", x, x[:1], x, axis=0), np.concatenate([x, x[:1], x]))
+
+
+def test_unfold() -> None:
+    """Places of windows, then their taps, as NumPy slides them."""
+    x = numbers("f32", 2, 9, 8, 3)
+    slid = np.lib.stride_tricks.sliding_window_view(x, (5, 2), (1, 2))
+    expected = slid[:, ::3, ::1, :, ::2, :].transpose(0, 1, 2, 4, 5, 3)
+    got = run("unfold", x, axis=1, window=(3, 2), stride=(3, 1), dilation=(2, 1))
+    assert same(got, expected)
+    got = run("unfold", x, axis=3, window=(1,), stride=(2,), dilation=(1,))
+    assert same(got, x[..., ::2, None])
+    with pytest.raises(RuleError, match="a window of 11 on an axis of 9"):
+        run("unfold", x, axis=1, window=(6,), stride=(1,), dilation=(2,))
 
 
 def test_scalars_move() -> None:

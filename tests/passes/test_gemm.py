@@ -16,7 +16,7 @@ from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.tile import CannotTile, Tile, alone, tile_group
-from stack.passes.tiling.contraction import split_dot
+from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.rewrite.log import Log
 from stack.target import as_cpu
 
@@ -180,6 +180,7 @@ def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
     [
         ("m, n -> m n", (8,), (16,), "nothing is contracted"),
         ("b m, b m -> m b", (8, 16), (8, 16), "batch axis"),
+        ("m n k, n k -> m n", (4, 8, 16), (8, 16), "batch axis"),
         ("m j k, k n -> m n", (8, 2, 8), (8, 16), "summed on its own"),
         ("m k, k n -> m n", (2, 100003), (100003, 64), "equal size"),
         ("m k, k n -> m n", (0, 4), (4, 5), "empty"),
@@ -190,6 +191,13 @@ def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
 def test_what_has_no_schedule_says_why(rule: str, first: Shape, second: Shape, why: str) -> None:
     with pytest.raises(CannotTile, match=why):
         tile_group(alone(dot_of(rule, first, second)))
+
+
+def test_products_by_lane_are_a_cpus() -> None:
+    dot = dot_of("m k n, k n -> m n", (4, 8, 16), (8, 16))
+    assert roles_of(dot, by_lane=True).is_by_lane
+    with pytest.raises(CannotTile, match="batch axis"):
+        roles_of(dot)
 
 
 def test_the_pass_leaves_bf16_to_a_library_but_not_its_epilogue(rng: np.random.Generator) -> None:

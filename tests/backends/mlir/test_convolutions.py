@@ -1,0 +1,93 @@
+"""Convolutions on a CPU against torch's in f64: generated with what follows, or counted as a
+library's."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import stack
+from stack.passes import layout
+
+torch: Any = pytest.importorskip("torch")
+pytest.importorskip("torch_mlir")
+nn = torch.nn
+
+# a module, the shape of its image, whether kernels are generated for it
+CASES: dict[str, tuple[Any, tuple[int, ...], bool]] = {
+    "3x3": (nn.Conv2d(32, 70, 3, 1, 1), (1, 32, 14, 14), True),
+    "stem": (nn.Conv2d(3, 16, 7, 2, 3), (2, 3, 33, 31), True),
+    "1x1 with a stride": (nn.Conv2d(20, 33, 1, 2, bias=False), (1, 20, 15, 15), True),
+    "dilated": (nn.Conv2d(5, 7, (3, 5), (2, 1), (0, 2), (2, 3)), (2, 5, 17, 19), True),
+    "one result": (nn.Conv2d(8, 1, 3), (1, 8, 9, 9), True),
+    "a panel in blocks": (nn.Conv2d(512, 64, 3, 1, 1), (1, 512, 5, 5), True),
+    "taps in blocks": (nn.Conv1d(1, 64, 2500), (1, 1, 3200), True),
+    "line": (nn.Conv1d(8, 20, 5, 2, 1), (3, 8, 40), True),
+    "volume": (nn.Conv3d(4, 20, 3, 1, (1, 0, 2)), (1, 4, 6, 7, 8), True),
+    "single channels": (nn.Conv2d(72, 72, 3, 2, 1, groups=72), (1, 72, 14, 15), True),
+    "single channels, 7x7": (nn.Conv2d(24, 24, 7, 1, 3, groups=24), (2, 24, 11, 13), True),
+    "single channels of a line": (nn.Conv1d(5, 5, 4, groups=5), (2, 5, 9), True),
+    "windows larger than results": (nn.Conv2d(8, 40, 5), (3, 8, 5, 5), False),
+    "groups": (nn.Conv2d(8, 12, 3, 1, 1, groups=2), (1, 8, 9, 9), False),
+    "transposed": (nn.ConvTranspose2d(8, 12, 3, 2, 1), (1, 8, 9, 9), False),
+}
+
+
+def check(module: Any, shape: tuple[int, ...]) -> Any:
+    """The compiled module, whose values on a random image are those in f64."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        compiled = stack.compile(module, x, backend="mlir")
+        got = compiled(x)
+        expected = module.double()(x.double())
+        module.float()
+    torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
+    return compiled
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_convolutions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "GATHER", 0)  # whatever the copies around it cost
+    module, shape, is_generated = CASES[name]
+    compiled = check(nn.Sequential(module, nn.ReLU()), shape)
+    kinds = {k.kind for k in compiled.run.kernels}
+    assert kinds == ({"generated"} if is_generated else {"generated", "library"})
+    assert compiled.run.coverage["library"] == (not is_generated)
+
+
+def test_a_lone_convolution_is_a_librarys() -> None:
+    """Whose channels stand second: two copies would be all that its own kernel gains."""
+    compiled = check(nn.Conv2d(8, 8, 3, padding=1), (1, 8, 20, 20))
+    assert next(k.name for k in compiled.run.kernels) == "torch.convolution.conv"
+    row = nn.Sequential(*[nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)])
+    assert {k.kind for k in check(row, (1, 8, 20, 20)).run.kernels} == {"generated"}
+
+
+def test_a_network_has_no_copies_between_its_layers() -> None:
+    """Norm, activation and the sum around follow in the kernels of products; channels stand last
+    from the image to the head."""
+
+    def unit(inner: int, outer: int, size: int, stride: int, groups: int = 1) -> list[Any]:
+        conv = nn.Conv2d(inner, outer, size, stride, size // 2, groups=groups, bias=False)
+        return [conv, nn.BatchNorm2d(outer), nn.ReLU()]
+
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            parts = [*unit(16, 48, 1, 1), *unit(48, 48, 3, 1, 48), *unit(48, 16, 1, 1)]
+            self.body = nn.Sequential(*parts)
+
+        def forward(self, x: Any) -> Any:
+            return torch.relu(x + self.body(x))
+
+    net = nn.Sequential(*unit(3, 16, 3, 2), Around(), *unit(16, 24, 3, 2)).eval()
+    compiled = check(net, (1, 3, 24, 24))
+    kernels = compiled.run.kernels
+    assert {k.kind for k in kernels} == {"generated"}
+    moved = [k.name for k in kernels if "transpose" in k.ops]
+    assert len(moved) == 2, moved  # of the image, and of the result
+    rules = re.findall(r'dot\(.*rule="[^"]*-> ([^"]*)"', compiled.run["fused"].text)
+    assert len(rules) == 5 and all(rule.endswith(" o") for rule in rules)
+    assert sum("dot" in k.ops and "max" in k.ops for k in kernels) >= 2

@@ -17,23 +17,9 @@ from stack.ir.cost import cost
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_contraction, is_input
+from stack.run.pipeline import Part
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the programs of a stage.
-
-    Attributes:
-        reads: for each parameter of `func` the name of the value: a parameter of the whole
-            program, or what another part makes.
-        makes: names of its results.
-    """
-
-    func: Func
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
 
 
 @dataclass(frozen=True)

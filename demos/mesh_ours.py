@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -78,15 +78,18 @@ class Ours:
         func = Pipeline(TIDY).run(gradients_of(self.make(), self.batch)).func
         return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
 
-    def __call__(self, strategy: Strategy, graph: bool | None = None) -> tuple[Call, Simulation]:
+    def __call__(
+        self, strategy: Strategy, graph: bool | None = None, bucket: int = 1 << 25
+    ) -> tuple[Call, Simulation]:
         """A step under a strategy, and what it is expected to take."""
         plan = planned(self.step, strategy)
         mesh, device = plan.placed.meshes[0], self.batch[0].device
-        expected = simulate(plan.local, mesh, self.machine)
+        expected = simulate(plan.local, mesh, self.machine, bucket=bucket)
         program = rank_program(
             mesh,
             plan.local,
             str(device),
+            bucket=bucket,
             backend=self.backend,
             carried=plan.carried,
             graph=graph,
@@ -145,7 +148,7 @@ class Ours:
 
         back = {1 + result: names.index(own[at]) for result, at in carried(update).items()}
         is_graph = dist.get_backend() == "nccl" if graph is None else graph
-        call = Recorded(run, back) if is_graph else run
+        call = partial(Recorded(back), run) if is_graph else run
         values = [held[n].detach().clone() for n in names] + mine
         expected = simulate_stages(plan.stages.parts, orders, self.machine)
         expected = replace(

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import gc
 import json
+import shlex
 import sys
 import time
 import traceback
@@ -60,13 +62,13 @@ class Race:
         versions: dict[str, str] = {"torch": str(torch.__version__)}
         if self.device.type == "cuda":
             versions["nccl"] = ".".join(map(str, nccl.version()))
+        args = shlex.join("OUT" if a == str(self.given.out) else a for a in sys.argv[1:])
         made = {
             "schema": "stack.mesh_race/1",
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
             "device": f"{self.ranks} x {rank.name_of(self.device)}",
             "versions": versions,
-            "command": f"torchrun --nproc-per-node {self.ranks} -m stack.demos.mesh_race "
-            + " ".join(sys.argv[1:]),
+            "command": f"torchrun --nproc-per-node {self.ranks} -m stack.demos.mesh_race {args}",
             "systems": self.rows,
             "collectives": self.moved,
         }
@@ -106,6 +108,7 @@ class Race:
             if self.rank == 0:
                 traceback.print_exc()
             row["note"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
+        gc.collect()  # modules under torch's strategies hold themselves
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.rank == 0:
@@ -238,6 +241,7 @@ def main() -> None:
     if is_gpu:
         step = strategies(race.ranks)["FSDP"]
         wanted["ours FSDP, step by step"] = sizes, partial(short, step, graph=False)
+        wanted["ours FSDP, large buckets"] = sizes, partial(short, step, bucket=1 << 28)
     for name in given.only or wanted:
         race.enter(name, *wanted[name])
     race.write()

@@ -30,7 +30,6 @@ class Recorded:
     Results are written over by the next call.
 
     Args:
-        run: what is recorded; it may not wait for the GPU.
         carried: results that go in again as which arguments. These arguments are written over, and
             are the results: nothing has to be copied between calls.
 
@@ -38,20 +37,21 @@ class Recorded:
         problem: why nothing was recorded; then calls run as they are.
     """
 
-    def __init__(self, run: Run, carried: Mapping[int, int]) -> None:
-        self.run, self.carried = run, dict(carried)
+    def __init__(self, carried: Mapping[int, int]) -> None:
+        self.carried = dict(carried)
         self.is_warm = False
         self.problem = ""
         self.graph: torch.cuda.CUDAGraph | None = None
         self.places: list[Tensor] = []
         self.results: list[Tensor] = []
 
-    def __call__(self, args: Sequence[Tensor]) -> list[Tensor]:
+    def __call__(self, run: Run, args: Sequence[Tensor]) -> list[Tensor]:
+        """What `run`, the same in each call, makes of arguments; it may not wait for the GPU."""
         if self.problem or not self.is_warm:
             self.is_warm = True
-            return list(self.run(args))
-        if self.graph is None and not self._record(args):
-            return list(self.run(args))
+            return list(run(args))
+        if self.graph is None and not self._record(run, args):
+            return list(run(args))
         moved = [(p, a) for p, a in zip(self.places, args, strict=True) if _at(p) != _at(a)]
         if moved:
             _copy_all(*map(list, zip(*moved, strict=True)))
@@ -66,13 +66,13 @@ class Recorded:
         self.graph = None
         self.places, self.results = [], []
 
-    def _record(self, args: Sequence[Tensor]) -> bool:
+    def _record(self, run: Run, args: Sequence[Tensor]) -> bool:
         own = set(self.carried.values())
         self.places = [a if i in own else a.clone() for i, a in enumerate(args)]
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self.results = list(self.run(self.places))
+                self.results = list(run(self.places))
                 for result, place in self.carried.items():
                     self.places[place].copy_(self.results[result])
                     self.results[result] = self.places[place]

@@ -57,7 +57,7 @@ class RankProgram:
     def __post_init__(self) -> None:
         balance = stream_balance(self.space, self.backend)
         self.steps = steps_of(self.local, self.bucket, balance=balance)
-        self.recorded = Recorded(self.run, self.carried) if self.graph else None
+        self.recorded = Recorded(self.carried) if self.graph else None
         segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
         made: dict[Func, Compute] = {}
         for segment in segments:
@@ -72,7 +72,7 @@ class RankProgram:
     def __call__(self, *parts: Tensor) -> list[Tensor]:
         """Raises StackError where another rank does not answer within the time limit."""
         if self.recorded is not None and not self.watches:
-            return self.recorded(parts)
+            return self.recorded(self.run, parts)
         return self.run(parts)
 
     def run(self, parts: Sequence[Tensor]) -> list[Tensor]:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from stack.frontends import torch_graph
 from stack.frontends.torch_graph import Recorded, close_all

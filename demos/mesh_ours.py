@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from stack.demos.train_mesh import TIDY, Strategy, placing, planned
 from stack.demos.train_pipeline import cut
-from stack.frontends.torch_compute import compute_of
+from stack.frontends.torch_compute import compute_of, stream_balance
 from stack.frontends.torch_graph import Recorded
 from stack.frontends.torch_pipeline import PipelineRank
+from stack.frontends.torch_space import TorchSpace
 from stack.frontends.torch_steps import rank_program
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
@@ -115,7 +116,8 @@ class Ours:
         mine = [t.chunk(replicas)[replica] for t in self.batch]
         count = mine[0].shape[0]
         model = self.make()
-        plan = cut(model, (mine[0][:1], mine[1][:1]), STAGES, replicas, STAGES)
+        balance = stream_balance(TorchSpace(str(mine[0].device)), self.backend)
+        plan = cut(model, (mine[0][:1], mine[1][:1]), STAGES, replicas, STAGES, balance)
         orders = order_of(pipeline(kind, STAGES, count))
         device = self.batch[0].device
         peers = [chunk * replicas + replica for chunk in range(STAGES)]

@@ -50,11 +50,16 @@ class Plan:
 
 
 def cut(
-    model: torch.nn.Module, batch: tuple[torch.Tensor, ...], ranks: int, replicas: int, chunks: int
+    model: torch.nn.Module,
+    batch: tuple[torch.Tensor, ...],
+    ranks: int,
+    replicas: int,
+    chunks: int,
+    balance: float = 0.0,
 ) -> Plan:
-    """The stages of a model, for microbatches like this one."""
+    """The stages of a model, for microbatches like this one; `balance`: see `stages_of`."""
     func = Pipeline(TIDY).run(gradients_of(model, batch)).func
-    stages = stages_of(func, chunks)
+    stages = stages_of(func, chunks, balance=balance)
     weights = [str(p.attrs["name"]) for p in func.params if str(p.attrs["name"]).endswith("weight")]
     names = dict(zip((name for _, name in stages.results), ("loss", *weights), strict=True))
     return Plan(stages, names, ranks, replicas, chunks)

@@ -48,6 +48,12 @@ class Simulation:
     memory: tuple[tuple[float, int], ...]
     allocated: int
 
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds * 1e3:.4g} ms, of which {self.exposed * 1e3:.3g} ms are communication"
+            f" that nothing hides; {self.allocated / 2**20:.4g} MiB of memory"
+        )
+
     @property
     def peak(self) -> int:
         """Most bytes held between steps."""

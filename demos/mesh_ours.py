@@ -31,7 +31,7 @@ from stack.run.step import Optimizer, carried
 from stack.sim import Machine, Simulation, simulate, simulate_stages
 from stack.sim.costs import compute_seconds
 
-RATE = 1e-2
+RATE = 0.1
 COLUMNS = (*(f"layers.*.{n}.weight" for n in ("wq", "wk", "wv", "gate", "up")), "head.weight")
 ROWS = tuple(f"layers.*.{n}.weight" for n in ("wo", "down"))
 STAGES = 2
@@ -79,18 +79,15 @@ class Ours:
         func = Pipeline(TIDY).run(gradients_of(self.make(), self.batch)).func
         return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
 
-    def __call__(
-        self, strategy: Strategy, graph: bool | None = None, bucket: int = 1 << 25
-    ) -> tuple[Call, Simulation]:
+    def __call__(self, strategy: Strategy, graph: bool | None = None) -> tuple[Call, Simulation]:
         """A step under a strategy, and what it is expected to take."""
         plan = planned(self.step, strategy)
         mesh, device = plan.placed.meshes[0], self.batch[0].device
-        expected = simulate(plan.local, mesh, self.machine, bucket=bucket)
+        expected = simulate(plan.local, mesh, self.machine)
         program = rank_program(
             mesh,
             plan.local,
             str(device),
-            bucket=bucket,
             backend=self.backend,
             carried=plan.carried,
             graph=graph,

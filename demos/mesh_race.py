@@ -241,7 +241,6 @@ def main() -> None:
     if is_gpu:
         step = strategies(race.ranks)["FSDP"]
         wanted["ours FSDP, step by step"] = sizes, partial(short, step, graph=False)
-        wanted["ours FSDP, large buckets"] = sizes, partial(short, step, bucket=1 << 28)
     for name in given.only or wanted:
         race.enter(name, *wanted[name])
     race.write()

@@ -41,7 +41,7 @@ class RankProgram:
     mesh: Mesh
     local: Func
     space: RankSpace
-    bucket: int = 1 << 25
+    bucket: int = 0
     backend: str = ""
     carried: Mapping[int, int] = field(default_factory=dict[int, int])
     graph: bool = False
@@ -137,7 +137,7 @@ def rank_program(
     mesh: Mesh,
     local: Func,
     device: str = "cpu",
-    bucket: int = 1 << 25,
+    bucket: int = 0,
     backend: str = "",
     limit: float = LIMIT,
     carried: Mapping[int, int] | None = None,
@@ -145,8 +145,9 @@ def rank_program(
 ) -> RankProgram:
     """The program of this rank: from its parts of the parameters to its parts of the results.
 
-    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
-    `limit`: seconds after which a rank that does not answer is an error on those that wait;
+    `bucket`: bytes of collectives that start together, see `steps_of`; `backend` compiles what lies
+    between them; `limit`: seconds after which a rank that does not answer is an error on those that
+    wait;
     `carried` and `graph` are those of `RankProgram`, a graph being the default where ranks meet by
     NCCL.
     Raises UsageError on all ranks where one was given another program or mesh.

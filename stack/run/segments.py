@@ -25,6 +25,7 @@ from stack.rewrite.streamed import streamed
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
+LEAST, BUCKETS = 1 << 25, 16  # bytes of a bucket, and how many of them all that moves may fill
 Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # what is computed, and collectives behind it
 
 
@@ -64,17 +65,19 @@ class Step:
     last: tuple[Node, ...]
 
 
-def steps_of(
-    func: Func, bucket: int = 1 << 25, again: bool = True, balance: float = 0.0
-) -> list[Step]:
+def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0) -> list[Step]:
     """The steps of a rank's program.
 
     Args:
-        bucket: bytes of collectives that wait for each other before a segment ends for them.
+        bucket: bytes of collectives that wait for each other before a segment ends for them; 0
+            takes a share of all that moves: enough to fill a link, and few enough to go by while
+            the rest is computed.
         again: whether gathered parameters are dropped and gathered again.
         balance: operations of products in the time of one byte, where what computes segments has
             streams: then scores of attention are not handed on, see `stack.rewrite.streamed`.
     """
+    if not bucket:
+        bucket = max(LEAST, sum(_bytes(n) for n in func.nodes if is_meeting(n)) // BUCKETS)
     works = _ahead(_cut(func, _bucketed(_ordered(func), bucket), bucket, balance))
     if again:
         works = _gathered_again(works)

@@ -12,7 +12,7 @@ from stack.ir.mesh_ops import group_of, halo_messages, sent_bytes
 from stack.ir.names import is_inline
 from stack.ir.node import Func, Node, walk
 from stack.ir.ops import is_whole_view
-from stack.ir.traits import is_contraction, is_reduction
+from stack.ir.traits import is_contraction
 from stack.rewrite.streamed import streamed
 from stack.sim.machines import Link, Machine
 
@@ -63,10 +63,11 @@ def stored_bytes(func: Func, machine: Machine) -> int:
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
-    """What is written to memory: results, products, and what reductions read."""
-    found = {n for n in nodes if is_contraction(n)}
-    found |= {n.args[0] for n in nodes if is_reduction(n) and not is_contraction(n)}
-    return {n for n in (*found, *func.results) if n.args or n in found} - inner - {*func.params}
+    """What is written to memory: results, products, and what products read."""
+    products = [n for n in nodes if is_contraction(n)]
+    read = (_behind(a) for n in products for a in n.args)
+    found = {*products, *(n for n in (*read, *func.results) if n.args)}
+    return found - inner - {*func.params}
 
 
 def _seen(inner: Iterable[Node]) -> dict[Dim, float]:

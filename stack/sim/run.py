@@ -74,7 +74,7 @@ def simulate(
     mesh: Mesh,
     machine: Machine,
     slow: Mapping[int, float] | None = None,
-    bucket: int = 1 << 25,
+    bucket: int = 0,
 ) -> Simulation:
     """One run of the program of a rank on all ranks of a mesh.
 

@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 from torch.cuda import nccl
 
+import stack.plugins as plugins
 from stack.demos import llama, mesh_torch, rank
 from stack.demos.collectives import library
 from stack.demos.llama3 import Llama3, Sizes
@@ -207,6 +208,9 @@ def main() -> None:
     sizes = Sizes(layers=given.layers) if is_gpu else SMALL
     long = replace(sizes, batch=1, tokens=LONG if is_gpu else SMALL_LONG)
     backend = ("triton" if is_gpu else "mlir") if given.backend is None else given.backend
+    warm = plugins.load("stack.backends", backend).machine.warm if backend else None
+    if warm is not None:
+        warm()  # what compiles starts meanwhile
     race.moved = collectives([1 << k for k in range(13, 29 if is_gpu else 20, 3)], device)
     known = machine(given.machine).calibrated(messages(race.moved, race.ranks))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.run.pipeline import Part, Work
@@ -43,10 +43,7 @@ class _Stages:
         self.link = link_between(ranks, self.machine.links)
 
     def run(self) -> Simulation:
-        left = [
-            [w for w in order if (w.kind, w.chunk) in self.parts]
-            for order in map(list, self.orders)
-        ]
+        left = [[w for w in own if (w.kind, w.chunk) in self.parts] for own in self.orders]
         free = [0.0] * len(left)
         while any(left):
             ready = [
@@ -79,35 +76,33 @@ class _Stages:
         return end
 
     def _memory(self, rank: int) -> tuple[tuple[tuple[float, int], ...], int]:
-        """Bytes that a rank holds over time: weights, gradients, and what later work reads."""
+        """Bytes that a rank holds over time, and the most: weights, gradients, values for later."""
         order = [w for w in self.orders[rank] if (w.kind, w.chunk) in self.parts]
+        works = [(work, self.parts[work.kind, work.chunk]) for work in order]
         ends = {(e.name, e.rank): e.end for e in self.events}
-        last: dict[Value, int] = {}
-        sizes: dict[str, int] = {}
-        for number, work in enumerate(order):
-            part = self.parts[work.kind, work.chunk]
-            sizes.update(
-                (n, int(str(p.tensor.bytes))) for n, p in zip(part.reads, part.func.params)
-            )
-            sizes.update(
-                (n, int(str(r.tensor.bytes))) for n, r in zip(part.makes, part.func.results)
-            )
-            last.update(((n, work.batch), number) for n in part.reads)
+        sizes = {name: size for _, part in works for name, size in _sizes(part)}
+        last = {(n, w.batch): number for number, (w, part) in enumerate(works) for n in part.reads}
+        read = {name for part in self.parts.values() for name in part.reads}
         weights = sum(sizes[n] for n in {n for n, _ in last} - set(self.makers))
         gradients: dict[str, int] = {}
         held: dict[Value, int] = {}
         found, most = [(0.0, weights)], 0
-        for number, work in enumerate(order):
-            part = self.parts[work.kind, work.chunk]
+        for number, (work, part) in enumerate(works):
             values = ((n, work.batch) for n in (*part.reads, *part.makes) if n in self.makers)
             held.update((v, sizes[v[0]]) for v in values if last.get(v, -1) >= number)
-            read = {n for other in self.parts.values() for n in other.reads}
             gradients.update((n, sizes[n]) for n in part.makes if n not in read)
             now = weights + sum(held.values()) + sum(gradients.values())
             most = max(most, now + stored_bytes(part.func, self.machine))
             found.append((ends[_title(work), rank], now))
             held = {v: size for v, size in held.items() if last[v] > number}
         return tuple(found), most
+
+
+def _sizes(part: Part) -> Iterator[tuple[str, int]]:
+    """Bytes of what a part reads and makes."""
+    nodes = (*part.func.params, *part.func.results)
+    for name, node in zip((*part.reads, *part.makes), nodes, strict=True):
+        yield name, int(str(node.tensor.bytes))
 
 
 def _title(work: Work) -> str:

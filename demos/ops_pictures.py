@@ -62,3 +62,45 @@ def bars(path: Path, found: Mapping[str, float], y: str) -> None:
     axis.set_ylabel(y)
     axis.tick_params(axis="x", labelsize=7)
     _saved(figure, path)
+
+
+def pairs(path: Path, names: Sequence[str], found: Mapping[str, Sequence[float]], x: str) -> None:
+    """For each name a bar of each kind, one below the other."""
+    figure, axis = _sideways(names)
+    height = 0.8 / len(found)
+    for number, (kind, values) in enumerate(found.items()):
+        axis.barh(np.arange(len(names)) + number * height, values, height, label=kind)
+    axis.set_yticks(np.arange(len(names)) + 0.4 - height / 2, names, fontsize=8)
+    axis.set_xlabel(x)
+    axis.legend(fontsize=7)
+    _saved(figure, path)
+
+
+def stacked(
+    path: Path,
+    names: Sequence[str],
+    parts: Mapping[str, Sequence[float]],
+    marks: Sequence[float | None],
+    x: str,
+    title: str,
+) -> None:
+    """For each name a bar of its parts one after the other, and a mark where one is given."""
+    figure, axis = _sideways(names)
+    start = np.zeros(len(names))
+    for kind, values in parts.items():
+        axis.barh(names, values, left=start, label=kind)
+        start += np.asarray(values)
+    known = [(mark, name) for mark, name in zip(marks, names, strict=True) if mark is not None]
+    axis.plot(*map(list, zip(*known, strict=True)), "k|", markersize=14, label="predicted")
+    axis.tick_params(axis="y", labelsize=8)
+    axis.set_xlabel(x)
+    axis.set_title(title, fontsize=9)
+    axis.legend(fontsize=7)
+    _saved(figure, path)
+
+
+def _sideways(names: Sequence[str]) -> tuple[Any, Any]:
+    size = (7, max(2.0, 0.4 * len(names) + 1))
+    figure, axis = _library().subplots(figsize=size, layout="constrained")
+    axis.invert_yaxis()
+    return figure, axis

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from stack.demos import rank
 from stack.demos.llama import COLUMNS, ROWS, Llama, Sizes, data
 from stack.demos.train_mesh import Strategy, alone, arrays_of, planned, step_of
+from stack.frontends.torch_mesh import leave
 from stack.frontends.torch_steps import rank_program
 from stack.ir.sharding import replicated
 from stack.run.mesh import cuts_of
@@ -33,7 +34,9 @@ def train(mesh: str, sizes: Sizes, steps: int, limit: float) -> list[float]:
     split = f"columns={json.dumps(COLUMNS)}, rows={json.dumps(ROWS)}"
     passes = f'data_parallel{{mesh="{mesh}"}},tensor_parallel{{mesh="{mesh}", {split}}}'
     plan = planned(step, Strategy(mesh, passes))
-    program = rank_program(plan.placed.meshes[0], plan.local, str(device), limit=limit)
+    program = rank_program(
+        plan.placed.meshes[0], plan.local, str(device), limit=limit, carried=plan.carried
+    )
 
     def part(i: int, whole: torch.Tensor) -> torch.Tensor:
         p = plan.placed.params[i]
@@ -68,7 +71,7 @@ def main() -> None:
         worst = max(abs(a - b) for a, b in zip(losses, wanted, strict=True))
         print("losses: " + ", ".join(f"{loss:.5f}" for loss in losses))
         print(f"{dist.get_world_size()} ranks on {args.mesh}: within {worst:.1e} of one process")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -62,30 +62,30 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
     both = f"cp={outer}, tp={inner}"
     heads, experts = {"by": "heads"}, {"experts": ["*.experts.up.weight", "*.experts.down.weight"]}
     weights = {"columns": COLUMNS, "rows": ROWS}
-    tensor_parallel = _placed(tensor, data_parallel={}, tensor_parallel=weights)
+    tensor_parallel = placing(tensor, data_parallel={}, tensor_parallel=weights)
     sequence = {**weights, "sequence": 1}
-    ring = _placed(context, data_parallel={}, context_parallel={})
+    ring = placing(context, data_parallel={}, context_parallel={})
     return {
-        "DP": Strategy(flat, _placed(flat, data_parallel={})),
+        "DP": Strategy(flat, placing(flat, data_parallel={})),
         f"DP{outer} x TP{inner}": Strategy(tensor, tensor_parallel),
         f"DP{outer} x TP{inner} + SP": Strategy(
-            tensor, _placed(tensor, data_parallel={}, tensor_parallel=sequence)
+            tensor, placing(tensor, data_parallel={}, tensor_parallel=sequence)
         ),
         **{
-            name: Strategy(flat, _placed(flat, data_parallel={}, zero={"stage": stage}))
+            name: Strategy(flat, placing(flat, data_parallel={}, zero={"stage": stage}))
             for stage, name in enumerate(("ZeRO-1", "ZeRO-2", "FSDP"), start=1)
         },
         f"DP{outer} x CP{inner} ring": Strategy(context, ring, "spmd,ring"),
         f"DP{outer} x CP{inner} heads": Strategy(
-            context, _placed(context, data_parallel={}, context_parallel=heads)
+            context, placing(context, data_parallel={}, context_parallel=heads)
         ),
         f"CP{outer} ring x TP{inner}": Strategy(
-            both, _placed(both, context_parallel={}, tensor_parallel=weights), "spmd,ring"
+            both, placing(both, context_parallel={}, tensor_parallel=weights), "spmd,ring"
         ),
         f"DP{outer} x EP{inner}": Strategy(
             mixed,
-            f"{_placed(mixed, data_parallel={})},"
-            f"{_placed(mixed, data_parallel={'axis': 'ep'}, expert_parallel=experts)}",
+            f"{placing(mixed, data_parallel={})},"
+            f"{placing(mixed, data_parallel={'axis': 'ep'}, expert_parallel=experts)}",
             model="experts",
         ),
         f"JAX DP{outer} x TP{inner}": Strategy(tensor, tensor_parallel, model="jax"),
@@ -93,7 +93,7 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
     }
 
 
-def _placed(mesh: str, **passes: Mapping[str, Any]) -> str:
+def placing(mesh: str, **passes: Mapping[str, Any]) -> str:
     """Passes on a mesh, with their options."""
     made: list[str] = []
     for name, options in passes.items():

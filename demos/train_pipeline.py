@@ -18,7 +18,7 @@ from stack.ir.node import Func
 from stack.passes.sharding.strategies.stages import Stages, stages_of
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
-from stack.run.pipeline import order_of, pipeline
+from stack.run.pipeline import Part, order_of, pipeline
 from stack.run.step import carried
 
 Array = np.ndarray[Any, Any]
@@ -50,11 +50,16 @@ class Plan:
 
 
 def cut(
-    model: torch.nn.Module, batch: tuple[torch.Tensor, ...], ranks: int, replicas: int, chunks: int
+    model: torch.nn.Module,
+    batch: tuple[torch.Tensor, ...],
+    ranks: int,
+    replicas: int,
+    chunks: int,
+    balance: float = 0.0,
 ) -> Plan:
-    """The stages of a model, for microbatches like this one."""
+    """The stages of a model, for microbatches like this one; `balance`: see `stages_of`."""
     func = Pipeline(TIDY).run(gradients_of(model, batch)).func
-    stages = stages_of(func, chunks)
+    stages = stages_of(func, chunks, balance=balance)
     weights = [str(p.attrs["name"]) for p in func.params if str(p.attrs["name"]).endswith("weight")]
     names = dict(zip((name for _, name in stages.results), ("loss", *weights), strict=True))
     return Plan(stages, names, ranks, replicas, chunks)
@@ -76,17 +81,18 @@ def train(
     import torch.distributed as dist
 
     from stack.frontends.torch_mesh import join
-    from stack.frontends.torch_pipeline import PipelineRank, StageProgram
+    from stack.frontends.torch_pipeline import PipelineRank
     from stack.frontends.torch_space import TorchSpace
 
     join(rank, ranks, store)
     texts, data, order, results, replicas, chunks = sent
-    parts = {at: StageProgram(parse(text, data), *rest) for at, (text, *rest) in texts.items()}
+    parts = {at: Part(parse(text, data), *rest) for at, (text, *rest) in texts.items()}
     depth, replica = ranks // replicas, rank % replicas
     groups = [dist.new_group([s * replicas + r for r in range(replicas)]) for s in range(depth)]
     runner = PipelineRank(
         parts,
-        order[rank // replicas],
+        order,
+        rank // replicas,
         [chunk % depth * replicas + replica for chunk in range(chunks)],
         results,
         groups[rank // replicas],
@@ -105,7 +111,7 @@ def train(
         dist.barrier()
         busy.append(runner.busy)
         taken.append(time.perf_counter() - start)
-        losses.append(_sum(total) / (len(mine) * replicas))
+        losses.append(_sum(float(total)) / (len(mine) * replicas))
         names = list(gradients)
         if update is None:
             update = ADAM.alone({n: _type(parts, n) for n in names})

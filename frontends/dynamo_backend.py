@@ -51,8 +51,7 @@ from stack.run.compile import default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
-from stack.run.targets import target_of
-from stack.target import as_gpu
+from stack.run.targets import balance_of
 
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)
@@ -139,10 +138,7 @@ def _balance(options: dict[str, Any], device: str) -> float:
     name = options.get(_CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
-    backend = plugins.load("stack.backends", name)
-    if not backend.lowering.recomputes:
-        return 0.0
-    return as_gpu(target_of(backend, {"device": device, **options})).balance
+    return balance_of(plugins.load("stack.backends", name), {"device": device, **options})
 
 
 class _Maker:
@@ -459,4 +455,5 @@ class Recorded(Interpreted):
     def _placeholder(self, node: Node) -> torch.Tensor:
         shape = [int(str(size)) for size in node.shape]
         dtype = TORCH_DTYPE[node.dtype]
-        return torch.full(shape, node.dtype is BOOL, dtype=dtype, device=self.device)
+        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
+        return one.expand(shape)  # what is saved for the way back may be larger than memory

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from stack.errors import UsageError
 from stack.frontends.torch_elementwise import Tensor
+from stack.frontends.torch_graph import close_all
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.array_space import ArraySpace
 from stack.ir.mesh import Axes, Mesh
@@ -75,6 +76,7 @@ class RankSpace(TorchSpace):
             )
         self.mesh, self.rank = mesh, dist.get_rank()
         self.groups: dict[Axes, tuple[tuple[int, ...], Any]] = {}
+        self.places: dict[tuple[str, int, Axes], Tensor] = {}
 
     def prepare(self, nodes: Sequence[Node]) -> None:
         """Make the groups of collectives: all ranks make all of them, in one order."""
@@ -215,9 +217,12 @@ class RankSpace(TorchSpace):
         return self._place(node, part_held)
 
     def _place(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> Tensor:
-        over = group_of(node.attrs)[1]
-        found = place(int(node.attrs["size"]), over, self.mesh.positions(self.rank, over))
-        return torch.tensor(found, dtype=torch.int64, device=self.device)
+        size, over = int(node.attrs["size"]), group_of(node.attrs)[1]
+        key = node.op, size, over
+        if key not in self.places:  # made once: a graph has no copies from the host
+            found = place(size, over, self.mesh.positions(self.rank, over))
+            self.places[key] = torch.tensor(found, dtype=torch.int64, device=self.device)
+        return self.places[key]
 
 
 def _after(works: Sequence[Any], made: Callable[[], Any]) -> Callable[[], Any]:
@@ -281,3 +286,10 @@ def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:
         world_size=ranks,
         timeout=timedelta(seconds=limit),
     )
+
+
+def leave() -> None:
+    """End the groups of this process, after the graphs that have their collectives."""
+    close_all()
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,7 +1,9 @@
 """A rank of a pipeline on `torch.distributed`: its stages, in the order of a schedule.
 
 Stages are those of `stack.passes.sharding.strategies.stages`, given as text. Values go from stage
-to stage as messages with a tag of their own; replicas of a stage sum its gradients at the end.
+to stage as messages; replicas of a stage sum its gradients at the end. Each pair of ranks has a
+group for each direction, as NCCL takes what goes through a group one after the other: so a rank
+takes what another one sends in the order in which that one sends it.
 """
 
 from __future__ import annotations
@@ -15,22 +17,13 @@ import torch
 import torch.distributed as dist
 
 from stack.errors import StackError
+from stack.frontends.torch_compute import Compute, compute_of
 from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_space import TorchSpace
-from stack.ir.interpreter import evaluate
-from stack.ir.node import Func
-from stack.run.pipeline import Work
+from stack.run.pipeline import Part, Work
 
 Place = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class StageProgram:
-    """A part of a stage: see `stages.Part`."""
-
-    func: Func
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
+Message = tuple[str, int]  # the name of a value, and the number of the microbatch
 
 
 @dataclass
@@ -39,45 +32,64 @@ class PipelineRank:
 
     Attributes:
         parts: all parts, by place.
-        order: what this rank does.
-        peers: for each chunk the rank that has it, in this replica.
+        orders: what each stage's rank does; `stage` is that of this rank.
+        peers: for each chunk the rank that has it, in this replica: ranks of a stage follow each
+            other, and chunks go around the stages.
         results: by name of a value, what it is: the loss, or the gradient of a weight.
         replicas: the group that sums gradients; None where there is one replica.
         pace: seconds that a part takes at least, as if a device computed while the process waits.
+        device, backend: what computes the parts; "" runs them op by op.
         busy: seconds of computing, of the newest step; `peak` most bytes held.
     """
 
-    parts: Mapping[Place, StageProgram]
-    order: Sequence[Work]
+    parts: Mapping[Place, Part]
+    orders: Sequence[Sequence[Work]]
+    stage: int
     peers: Sequence[int]
     results: Mapping[str, str]
     replicas: Any = None
     pace: float = 0.0
+    device: str = "cpu"
+    backend: str = ""
     busy: float = 0.0
     peak: int = 0
-    sent: dict[tuple[str, int], list[Any]] = field(default_factory=dict[tuple[str, int], list[Any]])
+    sent: list[Any] = field(default_factory=list[Any])
+    coming: dict[int, list[Message]] = field(default_factory=dict[int, list[Message]])
 
     def __post_init__(self) -> None:
         self.rank = dist.get_rank()
-        self.space = TorchSpace("cpu")
+        self.space = TorchSpace(self.device)
         self.makers = {name: at for at, part in self.parts.items() for name in part.makes}
         self.readers: dict[str, list[Place]] = {}
         for at, part in self.parts.items():
             for name in part.reads:
                 self.readers.setdefault(name, []).append(at)
-        self.tags = {name: i for i, name in enumerate(sorted(self.makers))}
+        self.computes: dict[Place, Compute] = {
+            at: compute_of(part.func, self.space, self.backend)
+            for at, part in self.parts.items()
+            if self.peers[at[1]] == self.rank
+        }
+        self.channels = self._channels()
+
+    @property
+    def weights(self) -> list[str]:
+        """The parameters of the whole program that parts of this rank read."""
+        read = {n for at in self.computes for n in self.parts[at].reads}
+        return sorted(read - set(self.makers))
 
     def step(
         self, weights: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]
-    ) -> tuple[float, dict[str, Tensor]]:
+    ) -> tuple[Tensor | float, dict[str, Tensor]]:
         """The sum of losses that this rank computed, and the mean of gradients of its weights.
 
         Raises StackError where another rank does not answer within the time limit.
         """
-        held: dict[tuple[str, int], Tensor] = {}
+        held: dict[Message, Tensor] = {}
         self.busy, self.peak = 0.0, 0
-        total, found = 0.0, dict[str, Tensor]()
-        for work in self.order:
+        self.coming = self._coming()
+        total: Tensor | float = 0.0
+        found: dict[str, Tensor] = {}
+        for work in self.orders[self.stage]:
             part = self.parts.get((work.kind, work.chunk))
             if part is None:
                 continue
@@ -86,23 +98,73 @@ class PipelineRank:
                 for n in part.reads
             ]
             start = time.perf_counter()
-            made = evaluate(part.func.body, args, self.space)
-            time.sleep(max(0.0, start + self.pace - time.perf_counter()))
+            made = self.computes[work.kind, work.chunk](args)
+            if self.pace:
+                time.sleep(max(0.0, start + self.pace - time.perf_counter()))
             self.busy += time.perf_counter() - start
             for name, value in zip(part.makes, made, strict=True):
                 what = self.results.get(name)
                 if what == "loss":
-                    total += float(value)
+                    total = total + value
                 elif what is not None:
-                    found[what] = found[what] + value if what in found else value
+                    found[what] = found[what].add_(value) if what in found else value.clone()
                 self._keep(name, work, value, held)
             self.peak = max(self.peak, sum(t.untyped_storage().nbytes() for t in held.values()))
             self._drop(part, work, held)
-        for works in self.sent.values():
-            for message in works:
-                message.wait()
+        for message in self.sent:
+            message.wait()
         self.sent.clear()
         return total, self._mean(found, len(batches))
+
+    # ---- messages
+
+    def _channels(self) -> dict[tuple[int, int], Any]:
+        """A group for each pair of ranks of which one sends to the other; all ranks make all."""
+        stages = len(self.orders)
+        pairs = {
+            (at[1] % stages, to[1] % stages)
+            for name, at in self.makers.items()
+            for to in self.readers.get(name, ())
+        }
+        replicas = dist.get_world_size() // stages
+        found: dict[tuple[int, int], Any] = {}
+        for source, target in sorted(pairs):
+            for replica in range(replicas) if source != target else ():
+                pair = (source * replicas + replica, target * replicas + replica)
+                found[pair] = dist.new_group(sorted(pair))
+        return found
+
+    def _targets(self, name: str, source: int) -> list[int]:
+        """The other ranks that read what a rank makes."""
+        return sorted({self.peers[at[1]] for at in self.readers.get(name, ())} - {source})
+
+    def _coming(self) -> dict[int, list[Message]]:
+        """For each other rank what it sends to this one in a step, in order."""
+        found: dict[int, list[Message]] = {}
+        for order in self.orders:
+            for work in order:
+                part, source = self.parts.get((work.kind, work.chunk)), self.peers[work.chunk]
+                if part is None or source == self.rank:
+                    continue
+                names = [n for n in part.makes if self.rank in self._targets(n, source)]
+                found.setdefault(source, []).extend((n, work.batch) for n in names)
+        return found
+
+    def _receive(self, source: int, held: dict[Message, Tensor]) -> None:
+        """The next value that a rank sends to this one."""
+        name, batch = self.coming[source].pop(0)
+        maker = self.parts[self.makers[name]]
+        type_ = maker.func.results[maker.makes.index(name)].tensor
+        shape = [int(str(n)) for n in type_.shape]
+        value = torch.empty(shape, dtype=self.space.dtype(type_.dtype), device=self.device)
+        try:
+            dist.recv(value, source, self.channels[source, self.rank])
+        except RuntimeError as error:  # of the transport
+            raise StackError(
+                f"rank {self.rank} waits in vain for {name} of microbatch {batch} from rank"
+                f" {source}: {error}"
+            ) from error
+        held[name, batch] = value
 
     # ---- values
 
@@ -110,55 +172,36 @@ class PipelineRank:
         self,
         name: str,
         batch: int,
-        held: dict[tuple[str, int], Tensor],
+        held: dict[Message, Tensor],
         batches: Sequence[Mapping[str, Tensor]],
     ) -> Tensor:
         if name in batches[batch]:
             return batches[batch][name]
-        if (name, batch) not in held:
-            maker = self.makers[name]
-            func = self.parts[maker].func
-            type_ = func.results[self.parts[maker].makes.index(name)].tensor
-            shape = [int(str(n)) for n in type_.shape]
-            value = torch.empty(shape, dtype=self.space.dtype(type_.dtype))
-            source = self.peers[maker[1]]
-            try:
-                dist.recv(value, source, tag=self._tag(name, batch))
-            except RuntimeError as error:  # of the transport
-                raise StackError(
-                    f"rank {self.rank} waits in vain for {name} of microbatch {batch} from rank"
-                    f" {source}: {error}"
-                ) from error
-            held[name, batch] = value
+        while (name, batch) not in held:
+            self._receive(self.peers[self.makers[name][1]], held)
         return held[name, batch]
 
-    def _keep(
-        self, name: str, work: Work, value: Tensor, held: dict[tuple[str, int], Tensor]
-    ) -> None:
+    def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
         """Hold a value for parts of this rank, and send it to others, once to each."""
-        readers = {self.peers[at[1]] for at in self.readers.get(name, ())}
-        if self.rank in readers:
+        if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
             held[name, work.batch] = value
-        for target in sorted(readers - {self.rank}):
-            message = dist.isend(value.contiguous(), target, tag=self._tag(name, work.batch))
-            self.sent.setdefault((name, work.batch), []).append(message)
+        for target in self._targets(name, self.rank):
+            channel = self.channels[self.rank, target]
+            self.sent.append(dist.isend(value.contiguous(), target, channel))
 
-    def _drop(self, part: StageProgram, work: Work, held: dict[tuple[str, int], Tensor]) -> None:
+    def _drop(self, part: Part, work: Work, held: dict[Message, Tensor]) -> None:
         """Let go of what no later part of this rank reads."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
                 del held[name, work.batch]
 
-    def _tag(self, name: str, batch: int) -> int:
-        return batch * len(self.tags) + self.tags[name]
-
     def _mean(self, found: dict[str, Tensor], count: int) -> dict[str, Tensor]:
         replicas = dist.get_world_size(self.replicas) if self.replicas is not None else 1
         for name in sorted(found):
             if replicas > 1:
                 dist.all_reduce(found[name], group=self.replicas)
-            found[name] = found[name] / (count * replicas)
+            found[name] = found[name].div_(count * replicas)
         return found
 
 

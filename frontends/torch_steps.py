@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,17 +12,14 @@ import torch
 import torch.distributed as dist
 
 from stack.errors import StackError, UsageError
-from stack.frontends.torch_arrays import from_numpy, to_numpy
+from stack.frontends.torch_compute import Compute, compute_of, stream_balance
 from stack.frontends.torch_elementwise import Tensor
+from stack.frontends.torch_graph import Recorded
 from stack.frontends.torch_mesh import LIMIT, RankSpace
-from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import is_place
 from stack.ir.node import Func, Node
-from stack.run.compile import compile_func
 from stack.run.segments import Meeting, Segment, Step, steps_of
-
-Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 @dataclass
@@ -31,6 +28,10 @@ class RankProgram:
 
     Attributes:
         backend: compiles segments; "" runs them op by op.
+        carried: results that go in again as which parameters: where there is a graph these
+            parameters are written over, else they are left as they are.
+        graph: whether the second call is recorded as a CUDA graph, which later ones replay; their
+            results are written over by the next call.
         overlaps: whether collectives run in the background; else each is waited for at once.
         compiled: how many of how many distinct segments the backend compiled.
         peak: most bytes that values held, of the newest run, where `watches`: to count takes the
@@ -40,8 +41,10 @@ class RankProgram:
     mesh: Mesh
     local: Func
     space: RankSpace
-    bucket: int = 1 << 25
+    bucket: int = 0
     backend: str = ""
+    carried: Mapping[int, int] = field(default_factory=dict[int, int])
+    graph: bool = False
     overlaps: bool = True
     watches: bool = False
     peak: int = 0
@@ -49,9 +52,12 @@ class RankProgram:
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
     free: list[set[Node]] = field(init=False)  # what only a step reads, in memory of its own
+    recorded: Recorded | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.steps = steps_of(self.local, self.bucket)
+        balance = stream_balance(self.space, self.backend)
+        self.steps = steps_of(self.local, self.bucket, balance=balance)
+        self.recorded = Recorded(self.carried) if self.graph else None
         segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
         made: dict[Func, Compute] = {}
         for segment in segments:
@@ -65,6 +71,12 @@ class RankProgram:
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
         """Raises StackError where another rank does not answer within the time limit."""
+        if self.recorded is not None and not self.watches:
+            return self.recorded(self.run, parts)
+        return self.run(parts)
+
+    def run(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """The same, launched step by step."""
         held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
         self.peak = 0
         for step, free in zip(self.steps, self.free, strict=True):
@@ -104,21 +116,7 @@ class RankProgram:
         return bool(self.backend) and not any(map(is_place, func.nodes))
 
     def _compute(self, func: Func) -> Compute:
-        if not self._is_compiled(func):
-            return lambda args: evaluate(func.body, args, self.space)
-        executable = compile_func(func, self.backend, options=self._options())
-        call, accept = executable.call, executable.accept
-        if call is None or accept is None:  # it takes storage arrays
-            dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
-            return lambda args: list(
-                map(from_numpy, executable.run(list(map(to_numpy, args, dtypes[0]))), dtypes[1])
-            )
-        return lambda args: call(accept([a.contiguous() for a in args]))
-
-    def _options(self) -> dict[str, Any]:
-        if str(self.space.device) == "cpu":
-            return {}
-        return {"device": str(self.space.device), "graph": False}
+        return compute_of(func, self.space, self.backend if self._is_compiled(func) else "")
 
 
 def _read_once(step: Step) -> set[Node]:
@@ -139,14 +137,19 @@ def rank_program(
     mesh: Mesh,
     local: Func,
     device: str = "cpu",
-    bucket: int = 1 << 25,
+    bucket: int = 0,
     backend: str = "",
     limit: float = LIMIT,
+    carried: Mapping[int, int] | None = None,
+    graph: bool | None = None,
 ) -> RankProgram:
     """The program of this rank: from its parts of the parameters to its parts of the results.
 
-    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
-    `limit`: seconds after which a rank that does not answer is an error on those that wait.
+    `bucket`: bytes of collectives that start together, see `steps_of`; `backend` compiles what lies
+    between them; `limit`: seconds after which a rank that does not answer is an error on those that
+    wait;
+    `carried` and `graph` are those of `RankProgram`, a graph being the default where ranks meet by
+    NCCL.
     Raises UsageError on all ranks where one was given another program or mesh.
     """
     space = RankSpace(mesh, device, limit)
@@ -157,7 +160,8 @@ def rank_program(
     if others:
         raise UsageError(f"ranks {others} were given another program than rank 0")
     space.prepare([node for block in _blocks(local) for node in block])
-    return RankProgram(mesh, local, space, bucket, backend)
+    is_graph = dist.get_backend() == "nccl" if graph is None else graph
+    return RankProgram(mesh, local, space, bucket, backend, carried or {}, is_graph)
 
 
 def _blocks(local: Func) -> list[tuple[Node, ...]]:

@@ -27,7 +27,7 @@ from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.overlap import Overlap
 from stack.ir.relation import Access, Equation, Linear, Shape
-from stack.ir.traits import is_reduction
+from stack.ir.traits import is_reduction, reads_by_data
 from stack.ir.types import Type, unsharded
 from stack.passes.sharding.windows import Window, window_of
 
@@ -169,7 +169,7 @@ def _factors(node: Node) -> Factors:
         relation = ops.relation_of(Node("neg", node.args, {}, node.tensor))
     if not isinstance(relation, Linear):
         return _unrelated(*shapes)
-    finder = _Finder(relation, _marked(node), _is_cut(node))
+    finder = _Finder(relation, _whole(node, relation), _is_cut(node))
     operands = tuple(
         finder.dims(s, access, f"{i}", i) for i, (s, access) in enumerate(relation.operands)
     )
@@ -195,7 +195,14 @@ def _kind(node: Node) -> str:
     """How a node combines what it reduces; empty for what does not reduce."""
     if is_reduction(node):
         return str(node.attrs["kind"])
+    if _looks_up(node):
+        return "sum"
     return "sum" if ops.lookup(node.op).kind == "contraction" else ""
+
+
+def _looks_up(node: Node) -> bool:
+    """Whether a node reads elements that one rank has: what others read is 0, and adds nothing."""
+    return reads_by_data(node) and node.dtype.kind in "fiu"
 
 
 def _is_cut(node: Node) -> bool:
@@ -203,13 +210,16 @@ def _is_cut(node: Node) -> bool:
     return bool(ops.lookup(node.op).beyond)
 
 
-def _marked(node: Node) -> frozenset[str]:
-    """Axes that the rule of a node marks, but for windows that have equations."""
+def _whole(node: Node, relation: Linear) -> set[str]:
+    """Axes that every rank needs whole: marked ones, but for windows that have equations."""
+    if _looks_up(node):
+        return set()
     rule = ops.rule_of(node)
     sides = (*rule.inputs, *rule.outputs) if rule is not None else ()
     kept = "^" if _is_cut(node) else ""
     marked = (axis for side in sides for axis in side if axis.mark and axis.mark != kept)
-    return frozenset(name for axis in marked for name in axis.names)
+    named = {name for axis in marked for name in axis.names}
+    return {n for n in relation.sizes if n in named or n.endswith("!")}
 
 
 def _names(values: Iterable[Dims]) -> set[str]:
@@ -242,9 +252,9 @@ def _unrelated(operands: Sequence[Shape], results: Sequence[Shape]) -> Factors:
 class _Finder:
     """Reads factors off the equations of a relation."""
 
-    def __init__(self, relation: Linear, marked: frozenset[str], is_cut: bool) -> None:
+    def __init__(self, relation: Linear, fixed: set[str], is_cut: bool) -> None:
         self.sizes: dict[str, int] = {n: int(cast("int", s)) for n, s in relation.sizes.items()}
-        self.fixed: set[str] = {n for n in self.sizes if n in marked or n.endswith("!")}
+        self.fixed = fixed
         self.flat = self._flattened(relation)
         self.is_cut = is_cut  # whether parts that windows read may stand for the whole
         self.windows: dict[tuple[int, int], Window] = {}

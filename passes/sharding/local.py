@@ -15,7 +15,7 @@ from stack.ir.array_space import identity
 from stack.ir.conv_op import as_stored
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
 from stack.ir.sharding import Sharding, is_padded
-from stack.ir.traits import is_reduction
+from stack.ir.traits import is_reduction, reads_by_data
 from stack.ir.types import I64, TensorType, TupleType, Type
 from stack.passes.sharding.factors import Factors, Split, factors_of
 
@@ -52,11 +52,39 @@ class Local:
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
         if ops.lookup(node.op).beyond == "operand":
             args[0] = self._surrounded(args[0], args[-1])
+        args, held = self._looked_up(args)
         new = Node(node.op, args, self._attrs(args), local_types(node.type), node.blocks)
         self.b.note(new)
         if node.op == "iota":
             new = self._counted(new)
-        return new
+        return new if held is None else self.b.select(held, new, self.b.const(0, new.dtype))
+
+    def _looked_up(self, args: Sequence[Node]) -> tuple[list[Node], Node | None]:
+        """Indices into the part that this rank has, and which results it has; None: all."""
+        node, found, inside = self.node, list(args), None
+        rule = ops.rule_of(node) if reads_by_data(node) else None
+        indexed = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"] if rule else []
+        for number, dim in enumerate(indexed, start=1):
+            sharding = node.args[0].tensor.sharding
+            axes = sharding.axes[dim] if sharding is not None else ()
+            if not axes or rule is None:
+                continue
+            index, size = args[number], node.args[0].shape[dim]
+            start = self.b.part_start(size=size, **self._over(axes))
+            if index.dtype != I64:
+                index = self.b.cast(index, type=TensorType(I64, index.shape))
+            at = self.b.sub(index, start)
+            ends = self.b.ge(at, 0), self.b.lt(at, self.b.const(args[0].shape[dim], I64))
+            here = self.b.op("and", list(ends))
+            found[number] = self.b.select(here, at, self.b.const(0, I64))
+            names = [a.names[0] for a in rule.outputs[0]]
+            frame = TensorType(here.dtype, local_type(node.tensor).shape)
+            places = [names.index(a.names[0]) for a in rule.inputs[number]]
+            order = tuple(sorted(range(len(places)), key=places.__getitem__))
+            here = self.b.transpose(here, perm=order)
+            here = self.b.broadcast(here, axes=tuple(sorted(places)), type=frame)
+            inside = here if inside is None else self.b.op("and", [inside, here])
+        return found, inside
 
     def _operand(self, number: int, x: Node) -> Node:
         """An operand with what is not held replaced where it would be read."""

@@ -18,19 +18,16 @@ from stack.ir import ops
 from stack.ir.cost import cost
 from stack.ir.node import Node
 from stack.ir.traits import (
-    fold_of,
-    is_contraction,
-    is_elementwise,
     is_input,
     is_item,
     is_reduction,
     maker,
-    repeats,
 )
 from stack.ir.types import TensorType
 from stack.passes.training.joint import Joint, is_in_memory, reads_memory
 from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
+from stack.rewrite.streamed import streamed
 
 RATE = 16.0  # scalar operations in the time of one byte: of no target, joint graphs come before it
 MAPPED = ("elementwise", "movement")
@@ -60,7 +57,7 @@ class Prices:
                 found.add(node)
         self.asked = frozenset(found)
         self.known = self._known()
-        self.streamed = self._streamed()
+        self.streamed = streamed(joint.forward, joint.outputs, balance)
         self.keep = cache(self._keep)
         self.recompute = cache(self._recompute)
 
@@ -140,37 +137,6 @@ class Prices:
             if follows or kind == "leaf":
                 found.add(node)
         return frozenset(found)
-
-    def _streamed(self) -> frozenset[Node]:
-        found: set[Node] = set()
-        for node in self.joint.open:
-            if self.balance and is_contraction(node) and node in self.joint.forward:
-                found |= self._chain(node)
-        return frozenset(found)
-
-    def _chain(self, product: Node) -> set[Node]:
-        """A product and what follows it, up to reductions; nothing where it ends in else."""
-        size = estimate(product.tensor.size)
-        if size <= sum(estimate(a.tensor.size) for a in product.args):
-            return set()
-        if estimate(cost(product).flops) >= self.balance * 2 * bytes_of(product):
-            return set()
-        chain, pending = {product}, [product]
-        while pending:
-            for user in self.joint.users.get(pending.pop(), ()):
-                if user not in self.joint.forward or user in chain:
-                    continue
-                if _is_mapped(user) and estimate(user.tensor.size) == size:
-                    chain.add(user)
-                    pending.append(user)
-                elif not fold_of(user):
-                    return set()
-        return set() if chain & {*self.joint.outputs} else chain
-
-
-def _is_mapped(node: Node) -> bool:
-    """Whether each element of a node comes from one of each of its operands."""
-    return is_elementwise(node) or (ops.is_whole_view(node) and not repeats(node))
 
 
 def _is_view(node: Node) -> bool:

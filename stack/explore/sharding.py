@@ -19,7 +19,9 @@ from stack.ir.sharding import Sharding
 from stack.ir.types import TensorType
 from stack.rewrite import Pipeline
 from stack.run.record import Run, Stage
+from stack.sim import machine, simulate
 
+MACHINE = "h100"  # as passes take by default
 STAGES = ("annotated", "propagated", "resharded", "partitioned")
 
 
@@ -50,14 +52,18 @@ def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str
 
 
 def summary(run: Run) -> str:
-    """Where inputs and outputs lie, and what each rank sends."""
+    """Where inputs and outputs lie, what each rank sends, and what the simulator expects."""
     placed, local = run["resharded"].func, run["partitioned"].func
     assert placed is not None
     assert local is not None
     places = [[f"%{p.attrs['name']}", str(p.type), str(q.type)] for p, q in _pairs(placed, local)]
     ends = zip(placed.results, local.results, strict=True)
     places += [[f"return {i}", str(r.type), str(q.type)] for i, (r, q) in enumerate(ends)]
-    return "\n\n".join((table(["value", "lies", "on a rank"], places), table_of(local)))
+    found = [table(["value", "lies", "on a rank"], places), table_of(local)]
+    if placed.meshes and all(isinstance(t.bytes, int) for n in local.nodes for t in n.types):
+        known = machine(MACHINE)
+        found.append(f"on {known.title}: {simulate(local, placed.meshes[0], known)}")
+    return "\n\n".join(found)
 
 
 def _pairs(placed: Func, local: Func) -> Iterator[tuple[Node, Node]]:

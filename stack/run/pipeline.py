@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from stack.errors import UsageError
+from stack.ir.node import Func
 
 KINDS = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
@@ -24,6 +25,21 @@ class Work(NamedTuple):
     kind: str
     chunk: int
     batch: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the programs of a chunk.
+
+    Attributes:
+        reads: for each parameter of `func` the name of the value: a parameter of the whole
+            program, or what another part makes.
+        makes: names of its results.
+    """
+
+    func: Func
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
 
 
 class Placed(NamedTuple):
@@ -198,4 +214,13 @@ def formula(kind: str, ranks: int, batches: int, chunks: int = 0) -> float:
     return waits / (batches + waits)
 
 
-__all__: Sequence[str] = ("KINDS", "Placed", "Timetable", "Work", "formula", "order_of", "pipeline")
+__all__: Sequence[str] = (
+    "KINDS",
+    "Part",
+    "Placed",
+    "Timetable",
+    "Work",
+    "formula",
+    "order_of",
+    "pipeline",
+)

@@ -4,7 +4,8 @@ Collectives start as soon as what they move is there, and are waited for where i
 them lie segments, which a backend may compile. Gradients are computed as soon as they can be, so
 that their sums travel while the rest is computed; the update of the weights comes last. Gathered
 weights come one segment ahead of their readers, go when these are done, and come again. What is
-made by element from no more than it is, is not handed on: segments that read it make it anew.
+made by element from no more than it is, or by a stream, is not handed on: segments that read it
+make it anew.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from stack.ir.mesh_ops import is_meeting, is_place
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
+from stack.rewrite.streamed import streamed
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
+LEAST, BUCKETS = 1 << 25, 16  # bytes of a bucket, and how many of them all that moves may fill
 Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # what is computed, and collectives behind it
 
 
@@ -62,14 +65,20 @@ class Step:
     last: tuple[Node, ...]
 
 
-def steps_of(func: Func, bucket: int = 1 << 25, again: bool = True) -> list[Step]:
+def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0) -> list[Step]:
     """The steps of a rank's program.
 
     Args:
-        bucket: bytes of collectives that wait for each other before a segment ends for them.
+        bucket: bytes of collectives that wait for each other before a segment ends for them; 0
+            takes a share of all that moves: enough to fill a link, and few enough to go by while
+            the rest is computed.
         again: whether gathered parameters are dropped and gathered again.
+        balance: operations of products in the time of one byte, where what computes segments has
+            streams: then scores of attention are not handed on, see `stack.rewrite.streamed`.
     """
-    works = _ahead(_cut(func, _bucketed(_ordered(func), bucket), bucket))
+    if not bucket:
+        bucket = max(LEAST, sum(_bytes(n) for n in func.nodes if is_meeting(n)) // BUCKETS)
+    works = _ahead(_cut(func, _bucketed(_ordered(func), bucket), bucket, balance))
     if again:
         works = _gathered_again(works)
     return _with_ends(works, set(func.results) | set(func.params))
@@ -147,9 +156,9 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 # ---- segments
 
 
-def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
+def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list[Segment | Meeting]:
     """What is computed, and collectives between."""
-    sources = _sources(order)
+    sources = _sources(order, streamed(order, func.results, balance))
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
     runs = _Runs(bucket, place, last)
@@ -262,13 +271,13 @@ def _segments(
     return works
 
 
-def _sources(order: Sequence[Node]) -> dict[Node, frozenset[Node]]:
+def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozenset[Node]]:
     """For each node what a segment reads for it: the node, or no more than that to make it anew."""
     found: dict[Node, frozenset[Node]] = {}
     for node in order:
         found[node] = frozenset({node})
         is_mapped = ops.lookup(node.op).kind in ("elementwise", "movement") and not mixes(node)
-        if is_formula(node) or (is_mapped and not reads_by_data(node)):
+        if node in cheap or is_formula(node) or (is_mapped and not reads_by_data(node)):
             args = [a for a in node.args if not is_inline(a)]
             read = frozenset[Node]().union(*(found.get(a, {a}) for a in args))
             if sum(map(_size, read)) <= _size(node):

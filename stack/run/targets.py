@@ -8,6 +8,7 @@ from typing import Any
 from stack.errors import UsageError
 from stack.run.backend import Backend
 from stack.target import Target, load, names
+from stack.target.files import as_gpu
 from stack.target.record import kind_of
 
 
@@ -36,3 +37,10 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
             f" {kind_of(here).upper()}s: {', '.join(known)}, or a file of one"
         )
     return found
+
+
+def balance_of(backend: Backend, options: Mapping[str, Any]) -> float:
+    """Operations of products in the time of one byte, where a backend has streams; else 0."""
+    if not backend.lowering.recomputes:
+        return 0.0
+    return as_gpu(target_of(backend, options)).balance

@@ -6,5 +6,6 @@ program on many of them: computing and communicating side by side, memory over t
 
 from stack.sim.machines import Link, Machine, machine, names
 from stack.sim.run import Simulation, simulate
+from stack.sim.stages import simulate_stages
 
-__all__ = ["Link", "Machine", "Simulation", "machine", "names", "simulate"]
+__all__ = ["Link", "Machine", "Simulation", "machine", "names", "simulate", "simulate_stages"]

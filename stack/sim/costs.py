@@ -2,43 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from stack.ir.cost import cost
+from stack.ir.dim import Dim
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import group_of, halo_messages, sent_bytes
 from stack.ir.names import is_inline
 from stack.ir.node import Func, Node, walk
-from stack.ir.traits import is_contraction, is_reduction
+from stack.ir.ops import is_whole_view
+from stack.ir.traits import is_contraction
+from stack.rewrite.streamed import streamed
 from stack.sim.machines import Link, Machine
 
 
 def compute_seconds(func: Func, machine: Machine) -> float:
     """Of a segment: each product on its own roofline, and between them what is in memory once.
 
-    Elementwise work is taken to be fused with what it reads or feeds, and a branch to be taken.
+    Elementwise work is taken to be fused with what it reads or feeds, and a branch to be taken;
+    scores of attention are never in memory where the machine has streams, and what a mask of
+    positions hides of them is not computed.
     """
-    seconds = 0.0
-    stored: set[Node] = set(func.results)
     nodes = [node for _, node in walk(func.body)]
+    inner = streamed(nodes, func.results, machine.stream_balance)
+    seen = _seen(inner)
+    seconds = 0.0
     for node in nodes:
         if is_contraction(node):
             found = cost(node)
-            flops, moved = int(str(found.flops)), int(str(found.bytes))
-            dtype = node.args[0].dtype.name
-            seconds += machine.launch + max(
-                flops / machine.rate(dtype), moved / machine.memory_rate
-            )
-        elif is_reduction(node):
-            stored.add(node.args[0])
+            tables = [n for n in dict.fromkeys((node, *node.args)) if n in inner]
+            moved = int(str(found.bytes)) - sum(map(_bytes, tables))
+            share = min((seen.get(n.tensor.size, 1.0) for n in tables), default=1.0)
+            rate = _rate(machine, node.args[0].dtype.name, bool(tables))
+            work = int(str(found.flops)) * share / rate
+            seconds += machine.launch + max(work, moved / machine.memory_rate)
     products = {n for n in nodes if is_contraction(n)}
-    read = {a for n in nodes if n not in products for a in n.args if _is_stored(a, products)}
-    traffic = sum(_bytes(n) for n in read) + sum(_bytes(n) for n in stored - products)
-    launches = len(stored - products)
-    return seconds + launches * machine.launch + traffic / machine.memory_rate
+    stored = _stored(func, nodes, inner) - products
+    rest = (n for n in nodes if n not in products)
+    read = {a for n in rest for a in n.args if _is_read(a, products) and a not in inner}
+    traffic = sum(map(_bytes, read)) + sum(map(_bytes, stored))
+    return seconds + len(stored) * machine.launch + traffic / machine.memory_rate
 
 
-def _is_stored(node: Node, products: set[Node]) -> bool:
+def stored_bytes(func: Func, machine: Machine) -> int:
+    """Most bytes that a segment stores at a time, its results among them."""
+    nodes = [node for _, node in walk(func.body)]
+    stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
+    end = {node: len(nodes) for node in func.results}
+    for number, node in reversed(list(enumerate(nodes))):  # through what is fused with its readers
+        last = number if node in stored else end.get(node, number)
+        for arg in node.args:
+            end[arg] = max(end.get(arg, 0), last)
+    change = [0] * (len(nodes) + 2)
+    for number, node in enumerate(nodes):
+        if node in stored:
+            change[number] += _bytes(node)
+            change[end.get(node, number) + 1] -= _bytes(node)
+    return max(accumulate(change))
+
+
+def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
+    """What is written to memory: results, products, and what products read."""
+    products = [n for n in nodes if is_contraction(n)]
+    read = (_behind(a) for n in products for a in n.args)
+    found = {*products, *(n for n in (*read, *func.results) if n.args)}
+    return found - inner - {*func.params}
+
+
+def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
+    """The share of tables that masks of positions leave, by size."""
+    return {n.tensor.size: 0.5 for n in inner if n.op == "select" and _is_triangle(n.args[0])}
+
+
+def _is_triangle(mask: Node) -> bool:
+    """Whether a mask compares rows with columns."""
+    mask = _behind(mask)
+    if mask.op not in ("lt", "le", "gt", "ge"):
+        return False
+    views = [_behind(a) for a in mask.args]
+    return all(v.op == "iota" for v in views) and len({v.shape for v in views}) == 1
+
+
+def _behind(node: Node) -> Node:
+    """What whole views are of."""
+    while is_whole_view(node):
+        node = node.args[0]
+    return node
+
+
+def _rate(machine: Machine, dtype: str, in_stream: bool) -> float:
+    """Products in a second; softmax lies between those of a stream."""
+    gpu = machine.gpu
+    share = gpu.stream_share / machine.share if in_stream and gpu is not None else 1.0
+    return machine.rate(dtype) * share
+
+
+def _is_read(node: Node, products: set[Node]) -> bool:
     return node in products or (node.op == "param" and not is_inline(node))
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from stack.errors import UsageError, unknown_name
+from stack.target import load
+from stack.target.record import Gpu
 
 DATA = Path(__file__).with_name("data")
 
@@ -73,6 +75,17 @@ class Machine:
     def balance(self) -> float:
         """Products of 16-bit floats in the time of a byte that goes to a neighbour."""
         return self.rate("bf16") * self.links[0].beta
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """What is known of how it computes; None where there is no record of it."""
+        found = load(self.target) if self.target else None
+        return found if isinstance(found, Gpu) else None
+
+    @property
+    def stream_balance(self) -> float:
+        """Products of a stream in the time of one byte of memory; 0 where that is not known."""
+        return self.gpu.balance if self.gpu is not None else 0.0
 
     def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Machine:
         """The same machine, with a link fitted to measured seconds of messages by bytes."""

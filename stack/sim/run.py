@@ -16,7 +16,7 @@ from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
 from stack.ir.node import Func, Node
 from stack.run.segments import Meeting, Segment, Step, steps_of
-from stack.sim.costs import collective_seconds, compute_seconds
+from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
 from stack.sim.machines import Machine
 
 
@@ -39,16 +39,24 @@ class Simulation:
         classes: the first rank of each class, with how many ranks it has.
         events: on the first rank of each class.
         memory: bytes held over time, (seconds, bytes).
+        allocated: most bytes held, with what segments store while they run.
     """
 
     seconds: float
     classes: tuple[tuple[int, int], ...]
     events: tuple[Event, ...]
     memory: tuple[tuple[float, int], ...]
+    allocated: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds * 1e3:.4g} ms, of which {self.exposed * 1e3:.3g} ms are communication"
+            f" that nothing hides; {self.allocated / 2**20:.4g} MiB of memory"
+        )
 
     @property
     def peak(self) -> int:
-        """Most bytes held."""
+        """Most bytes held between steps."""
         return max(held for _, held in self.memory)
 
     def busy(self, stream: str) -> float:
@@ -66,7 +74,7 @@ def simulate(
     mesh: Mesh,
     machine: Machine,
     slow: Mapping[int, float] | None = None,
-    bucket: int = 1 << 25,
+    bucket: int = 0,
 ) -> Simulation:
     """One run of the program of a rank on all ranks of a mesh.
 
@@ -78,7 +86,7 @@ def simulate(
     wrong = [rank for rank in slow if not 0 <= rank < mesh.ranks]
     if wrong:
         raise UsageError(f"mesh {mesh} has no ranks {wrong}")
-    steps = steps_of(local, bucket)
+    steps = steps_of(local, bucket, balance=machine.stream_balance)
     overs = [_over(node) for s in steps if isinstance(s.work, Meeting) for node in s.work.nodes]
     classes, meets = _classes(mesh, list(dict.fromkeys(overs)), slow)
     return _Clock(local, mesh, machine, slow, classes, meets).run(steps)
@@ -133,13 +141,16 @@ class _Clock:
         self.there: dict[tuple[int, Node], float] = {}
         self.events: list[Event] = []
         self.known: dict[Func | tuple[object, ...], float] = {}
+        self.stored: dict[Func, int] = {}
 
     def run(self, steps: Sequence[Step]) -> Simulation:
         held = {p: _bytes(p) for p in self.local.params}
         memory = [(0.0, sum(held.values()))]
+        allocated = 0
         for step in steps:
             if isinstance(step.work, Segment):
                 self._compute(step.work)
+                allocated = max(allocated, sum(held.values()) + self._stores(step.work.func))
             else:
                 for node in step.work.nodes:
                     self._meet(node)
@@ -149,7 +160,13 @@ class _Clock:
                 held.pop(node, None)
         ends = (*self.free.values(), *self.there.values())
         classes = tuple((f, self.sizes[f]) for f in self.first)
-        return Simulation(max(ends), classes, tuple(self.events), tuple(memory))
+        allocated = max(allocated, *(count for _, count in memory))
+        return Simulation(max(ends), classes, tuple(self.events), tuple(memory), allocated)
+
+    def _stores(self, func: Func) -> int:
+        if func not in self.stored:
+            self.stored[func] = stored_bytes(func, self.machine)
+        return self.stored[func]
 
     def _compute(self, segment: Segment) -> None:
         taken = self.known.get(segment.func)

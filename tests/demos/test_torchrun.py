@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from started_ranks import ROOT, torchrun
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 README = ROOT / "passes/sharding/README.md"
-
-
-def torchrun(*args: str) -> subprocess.CompletedProcess[str]:
-    """The command of that name; a hang is an error."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": ""}
-    call = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d"]
-    call += ["--rdzv-endpoint", "localhost:0", *args]
-    return subprocess.run(call, env=env, capture_output=True, text=True, timeout=400)
 
 
 @pytest.mark.slow
 def test_the_command_of_the_readme() -> None:
-    (command,) = re.findall(r"^ {4}torchrun (.+)$", README.read_text(encoding="utf-8"), re.M)
+    text = README.read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ {4}torchrun (.+demos\.torchrun)$", text, re.M)
     found = torchrun(*command.split())
     assert found.returncode == 0, found.stderr
     (error,) = re.findall(r"4 ranks on dp=2, tp=2: within (\S+) of one process", found.stdout)

@@ -71,8 +71,8 @@ class Places:
 
     def split_weight(self, name: str, dim: int, axis: MeshAxis) -> None:
         """Split a parameter, its gradient and its optimizer state further."""
+        self.split_gradient(name, dim, axis)  # it starts where the parameter lay
         self.split(self.params[name], dim, axis, name)
-        self.split_gradient(name, dim, axis)
         self.split_state(name, dim, axis)
 
     def split_gradient(self, name: str, dim: int, axis: MeshAxis) -> None:

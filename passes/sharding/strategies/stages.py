@@ -16,24 +16,11 @@ from stack.ir.builder import param
 from stack.ir.cost import cost
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
-from stack.ir.traits import is_contraction, is_input
+from stack.ir.traits import is_contraction, is_input, repeats
+from stack.rewrite.streamed import streamed
+from stack.run.pipeline import Part
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
-
-
-@dataclass(frozen=True)
-class Part:
-    """One of the programs of a stage.
-
-    Attributes:
-        reads: for each parameter of `func` the name of the value: a parameter of the whole
-            program, or what another part makes.
-        makes: names of its results.
-    """
-
-    func: Func
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,12 +48,14 @@ class Stages:
         return found
 
 
-def stages_of(func: Func, count: int, chain: str = "x") -> Stages:
+def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) -> Stages:
     """Cut a program whose first result is a loss and whose others are gradients.
 
     Args:
         count: how many stages.
         chain: the parameter that the chain of values starts with.
+        balance: operations of products in the time of one byte, where what computes parts has
+            streams: then each part computes scores of attention itself.
 
     Raises UsageError where there are not as many values to cut at.
     """
@@ -76,7 +65,11 @@ def stages_of(func: Func, count: int, chain: str = "x") -> Stages:
     moving = _reached(func, start)
     forward = [n for n in topological(func.results[:1]) if n in moving]
     cuts = _cuts(forward, count)
-    return _parts(func, _placed(func, forward, moving, cuts, count))
+    place = _placed(func, forward, moving, cuts, count)
+    for node in streamed(func.nodes, func.results, balance):
+        for value in (node, *filter(repeats, node.args)):
+            place.pop(value, None)  # computed where it is read
+    return _parts(func, place)
 
 
 def _reached(func: Func, start: Node) -> set[Node]:

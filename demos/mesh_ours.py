@@ -1,0 +1,174 @@
+"""Our strategies as training steps on the ranks of torchrun, each with what the simulator expects.
+
+A strategy is a few passes; what runs is `rank_program`, or the stages of a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from stack.demos.train_mesh import TIDY, Strategy, placing, planned
+from stack.demos.train_pipeline import cut
+from stack.frontends.torch_compute import compute_of, stream_balance
+from stack.frontends.torch_graph import Recorded
+from stack.frontends.torch_pipeline import PipelineRank
+from stack.frontends.torch_space import TorchSpace
+from stack.frontends.torch_steps import rank_program
+from stack.ir.node import Func
+from stack.ir.sharding import replicated
+from stack.rewrite import Pipeline
+from stack.run.gradients import gradients_of
+from stack.run.mesh import cuts_of
+from stack.run.pipeline import order_of, pipeline
+from stack.run.step import Optimizer, carried
+from stack.sim import Machine, Simulation, simulate, simulate_stages
+from stack.sim.costs import compute_seconds
+
+RATE = 0.1
+COLUMNS = (*(f"layers.*.{n}.weight" for n in ("wq", "wk", "wv", "gate", "up")), "head.weight")
+ROWS = tuple(f"layers.*.{n}.weight" for n in ("wo", "down"))
+STAGES = 2
+Batch = tuple[Tensor, Tensor]
+Call = Callable[[], Tensor]
+
+
+def strategies(ranks: int) -> dict[str, Strategy]:
+    """Strategies of one program for all, by name; those of two axes where there are 4 ranks."""
+    data, tensor, context = (f"{axis}={ranks}" for axis in ("dp", "tp", "cp"))
+    weights = {"columns": COLUMNS, "rows": ROWS}
+    heads = {"by": "heads"}
+    found = {
+        "FSDP": Strategy(data, placing(data, data_parallel={}, zero={"stage": 3})),
+        "TP": Strategy(tensor, placing(tensor, tensor_parallel=weights)),
+        "TP + SP": Strategy(tensor, placing(tensor, tensor_parallel={**weights, "sequence": 1})),
+        "CP heads": Strategy(context, placing(context, context_parallel=heads)),
+        "CP ring": Strategy(context, placing(context, context_parallel={}), "spmd,ring"),
+    }
+    if ranks >= 4:
+        mesh = f"dp=2, tp={ranks // 2}"
+        both = Strategy(mesh, placing(mesh, data_parallel={}, tensor_parallel=weights))
+        found[f"DP2 x TP{ranks // 2}"] = both
+    return found
+
+
+@dataclass(frozen=True)
+class Ours:
+    """One model and its batch, of which each rank takes its parts.
+
+    Attributes:
+        make: the whole model, the same on all ranks.
+        machine: what the simulator takes the ranks to be.
+        backend: compiles what ranks compute; "" runs it op by op.
+    """
+
+    make: Callable[[], nn.Module]
+    batch: Batch
+    machine: Machine
+    backend: str
+
+    @cached_property
+    def step(self) -> Func:
+        """The training step of whole values."""
+        func = Pipeline(TIDY).run(gradients_of(self.make(), self.batch)).func
+        return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
+
+    def __call__(self, strategy: Strategy, graph: bool | None = None) -> tuple[Call, Simulation]:
+        """A step under a strategy, and what it is expected to take."""
+        plan = planned(self.step, strategy)
+        mesh, device = plan.placed.meshes[0], self.batch[0].device
+        expected = simulate(plan.local, mesh, self.machine)
+        program = rank_program(
+            mesh,
+            plan.local,
+            str(device),
+            backend=self.backend,
+            carried=plan.carried,
+            graph=graph,
+        )
+        model = self.make()
+        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        held |= dict(zip("xy", self.batch, strict=True))
+        values: list[Tensor] = []
+        for p in plan.placed.params:
+            sharding = p.tensor.sharding or replicated(mesh, p.tensor.rank)
+            whole = held[str(p.attrs["name"])].detach()
+            values.append(whole[cuts_of(whole.shape, sharding, program.space.rank)].clone())
+        return _stepping(lambda: program(*values), values, plan.carried), expected
+
+    def pipelined(self, kind: str = "1f1b", graph: bool | None = None) -> tuple[Call, Simulation]:
+        """Two stages, each with the other ranks as replicas; microbatches are of one sequence."""
+        replicas = dist.get_world_size() // STAGES
+        stage, replica = divmod(dist.get_rank(), replicas)
+        groups = [
+            dist.new_group(range(s * replicas, (s + 1) * replicas)) if replicas > 1 else None
+            for s in range(STAGES)
+        ]
+        mine = [t.chunk(replicas)[replica] for t in self.batch]
+        count = mine[0].shape[0]
+        model = self.make()
+        balance = stream_balance(TorchSpace(str(mine[0].device)), self.backend)
+        plan = cut(model, (mine[0][:1], mine[1][:1]), STAGES, replicas, STAGES, balance)
+        orders = order_of(pipeline(kind, STAGES, count))
+        device = self.batch[0].device
+        peers = [chunk * replicas + replica for chunk in range(STAGES)]
+        runner = PipelineRank(
+            plan.stages.parts,
+            orders,
+            stage,
+            peers,
+            plan.results,
+            groups[stage],
+            device=str(device),
+            backend=self.backend,
+        )
+        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        names = [n for n in runner.weights if n in held]
+        own = [n for n in names if n in plan.results.values()]
+        types = {str(p.attrs["name"]): p.tensor for part in _funcs(plan) for p in part.params}
+        update = Optimizer("sgd", rate=RATE).alone({n: types[n] for n in own})
+        compute = compute_of(update, runner.space, self.backend)
+
+        def run(args: Sequence[Tensor]) -> list[Tensor]:
+            weights = dict(zip(names, args))
+            x, y = (t.split(1) for t in args[len(names) :])
+            batches = [{"x": a, "y": b} for a, b in zip(x, y, strict=True)]
+            loss, gradients = runner.step(weights, batches)
+            total = torch.zeros((), device=device) + loss
+            dist.all_reduce(total)
+            made = compute([*(weights[n] for n in own), *(gradients[n] for n in own)])
+            return [total / (count * replicas), *made]
+
+        back = {1 + result: names.index(own[at]) for result, at in carried(update).items()}
+        is_graph = dist.get_backend() == "nccl" if graph is None else graph
+        call = partial(Recorded(back), run) if is_graph else run
+        values = [held[n].detach().clone() for n in names] + mine
+        expected = simulate_stages(plan.stages.parts, orders, self.machine)
+        expected = replace(
+            expected, seconds=expected.seconds + compute_seconds(update, self.machine)
+        )
+        return _stepping(lambda: call(values), values, back), expected
+
+
+def _funcs(plan: Any) -> list[Func]:
+    return [part.func for part in plan.stages.parts.values()]
+
+
+def _stepping(
+    run: Callable[[], Sequence[Tensor]], values: list[Tensor], back: Mapping[int, int]
+) -> Call:
+    """A call that takes what it made in again, and gives the loss."""
+
+    def step() -> Tensor:
+        results = run()
+        for result, i in back.items():
+            values[i] = results[result]
+        return results[0]
+
+    return step

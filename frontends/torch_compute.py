@@ -1,0 +1,45 @@
+"""What computes a function of tensors on a rank: a backend's program, or torch op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import stack.plugins as plugins
+from stack.frontends.torch_arrays import from_numpy, to_numpy
+from stack.frontends.torch_elementwise import Tensor
+from stack.frontends.torch_space import TorchSpace
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func
+from stack.run.compile import compile_func
+from stack.run.targets import balance_of
+
+Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
+    """A function on tensors of a device; `backend` compiles it, "" runs it op by op."""
+    if not backend:
+        return lambda args: evaluate(func.body, args, space)
+    executable = compile_func(func, backend, options=options_of(space))
+    call, accept = executable.call, executable.accept
+    if call is None or accept is None:  # it takes storage arrays
+        dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
+        return lambda args: list(
+            map(from_numpy, executable.run(list(map(to_numpy, args, dtypes[0]))), dtypes[1])
+        )
+    return lambda args: call(accept([a.contiguous() for a in args]))
+
+
+def options_of(space: TorchSpace) -> dict[str, Any]:
+    """Of a backend on the device of a space: it launches, whoever calls it may record that."""
+    if str(space.device) == "cpu":
+        return {}
+    return {"device": str(space.device), "graph": False}
+
+
+def stream_balance(space: TorchSpace, backend: str) -> float:
+    """What `steps_of` asks of the backend that computes segments."""
+    if not backend:
+        return 0.0
+    return balance_of(plugins.load("stack.backends", backend), options_of(space))

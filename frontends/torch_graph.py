@@ -1,0 +1,99 @@
+"""A step of a rank as one CUDA graph, its collectives too: the host launches once.
+
+The first call runs as it is, and makes what is made once: communicators, buffers, kernels. The
+second one is recorded; it and all later ones are replays, which read and write where the recorded
+one did. A communicator of NCCL waits at its end for all graphs that have its collectives, so these
+end first: see `stack.frontends.torch_mesh.leave`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+Tensor = torch.Tensor
+Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+_recorded: WeakSet[Recorded] = WeakSet()
+# copies a list of tensors into another, with one launch where their dtypes are the same
+_copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+
+
+class Recorded:
+    """A function of tensors of a GPU, recorded and replayed.
+
+    Results are written over by the next call.
+
+    Args:
+        carried: results that go in again as which arguments. These arguments are written over, and
+            are the results: nothing has to be copied between calls.
+
+    Attributes:
+        problem: why nothing was recorded; then calls run as they are.
+    """
+
+    def __init__(self, carried: Mapping[int, int]) -> None:
+        self.carried = dict(carried)
+        self.is_warm = False
+        self.problem = ""
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.places: list[Tensor] = []
+        self.results: list[Tensor] = []
+
+    def __call__(self, run: Run, args: Sequence[Tensor]) -> list[Tensor]:
+        """What `run`, the same in each call, makes of arguments; it may not wait for the GPU."""
+        if self.problem or not self.is_warm:
+            self.is_warm = True
+            return list(run(args))
+        if self.graph is None and not self._record(run, args):
+            return list(run(args))
+        moved = [(p, a) for p, a in zip(self.places, args, strict=True) if _at(p) != _at(a)]
+        if moved:
+            _copy_all(*map(list, zip(*moved, strict=True)))
+        assert self.graph is not None
+        self.graph.replay()
+        return list(self.results)
+
+    def close(self) -> None:
+        """Forget the graph; the next call records again."""
+        if self.graph is not None:
+            self.graph.reset()
+        self.graph = None
+        self.places, self.results = [], []
+
+    def _record(self, run: Run, args: Sequence[Tensor]) -> bool:
+        own = set(self.carried.values())
+        self.places = [a if i in own else a.clone() for i, a in enumerate(args)]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self.results = list(run(self.places))
+                for result, place in self.carried.items():
+                    self.places[place].copy_(self.results[result])
+                    self.results[result] = self.places[place]
+        except Exception as error:  # of any library: the steps still run one by one
+            self.problem = str(error).strip().split("\n")[0]
+            self.close()
+            warnings.warn(
+                f"no CUDA graph, the host launches step by step: {self.problem}", stacklevel=4
+            )
+            return False
+        self.graph = graph
+        _recorded.add(self)
+        return True
+
+
+def _at(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
+    return tensor.data_ptr(), tensor.stride()
+
+
+@atexit.register
+def close_all() -> None:
+    """End all graphs, before the communicators whose collectives they have."""
+    for recorded in list(_recorded):
+        recorded.close()

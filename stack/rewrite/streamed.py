@@ -1,0 +1,62 @@
+"""Values that never need memory: products much larger than their operands, up to reductions.
+
+Scores of attention are such. A backend that has streams computes them tile by tile where they are
+summed up (Dao et al., "FlashAttention", 2022), so that to compute them twice costs operations, and
+to keep them costs a table in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from stack.ir.cost import cost
+from stack.ir.node import Node, deps
+from stack.ir.ops import is_whole_view
+from stack.ir.traits import fold_of, is_contraction, is_elementwise, repeats
+from stack.rewrite.group import bytes_of, estimate
+
+
+def streamed(nodes: Iterable[Node], results: Iterable[Node], balance: float) -> frozenset[Node]:
+    """Products that cost less to compute again than to keep, and what is made of them by element.
+
+    `balance`: operations of products in the time of one byte of memory; with 0 there are none.
+    """
+    if not balance:
+        return frozenset()
+    listed = list(nodes)
+    users: dict[Node, list[Node]] = {}
+    for node in listed:
+        for arg in dict.fromkeys(deps(node)):
+            users.setdefault(arg, []).append(node)
+    kept, found = set(results), set[Node]()
+    for node in listed:
+        if is_contraction(node) and _is_cheap(node, balance):
+            found |= _chain(node, users, kept)
+    return frozenset(found)
+
+
+def _is_cheap(product: Node, balance: float) -> bool:
+    read = sum(estimate(a.tensor.size) for a in product.args)
+    flops = estimate(cost(product).flops)
+    return estimate(product.tensor.size) > read and flops < balance * 2 * bytes_of(product)
+
+
+def _chain(product: Node, users: Mapping[Node, Sequence[Node]], kept: set[Node]) -> set[Node]:
+    """A product and what follows it, up to reductions; nothing where it ends in else."""
+    size = estimate(product.tensor.size)
+    chain, pending = {product}, [product]
+    while pending:
+        for user in users.get(pending.pop(), ()):
+            if user in chain:
+                continue
+            if _is_mapped(user) and estimate(user.tensor.size) == size:
+                chain.add(user)
+                pending.append(user)
+            elif not fold_of(user):
+                return set()
+    return chain if kept.isdisjoint(chain) else set()
+
+
+def _is_mapped(node: Node) -> bool:
+    """Whether each element of a node comes from one of each of its operands."""
+    return is_elementwise(node) or (is_whole_view(node) and not repeats(node))

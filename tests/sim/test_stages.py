@@ -1,0 +1,59 @@
+"""Stages of a pipeline, simulated: the bubble of its schedule, messages, what is held."""
+
+from __future__ import annotations
+
+import pytest
+
+from stack.ir import Builder, param, tensor
+from stack.run.pipeline import KINDS, Part, order_of, pipeline
+from stack.sim import Link, Machine, simulate_stages
+
+N = 256
+WEIGHT = N * N * 4
+
+
+def machine(alpha: float = 0.0) -> Machine:
+    return Machine("plain", "", 1e12, 1e12, 1e15, 1e9, 1.0, 0.0, (Link(alpha, 0.0),))
+
+
+def product(reads: tuple[str, ...], made: str) -> Part:
+    """One product of two values."""
+    b = Builder()
+    params = [param(name, tensor("f32", N, N)) for name in reads]
+    return Part(b.func(made, params, [b.dot(*params, rule="m k, k n -> m n")]), reads, (made,))
+
+
+def parts(chunks: int) -> dict[tuple[str, int], Part]:
+    """A chain of products forward and back, and a gradient for each weight."""
+    found: dict[tuple[str, int], Part] = {}
+    for c in range(chunks):
+        found["F", c] = product((f"y{c - 1}" if c else "x", f"w{c}"), f"y{c}")
+        last = c == chunks - 1
+        found["B", c] = product((f"y{c}" if last else f"b{c + 1}", f"w{c}"), f"b{c}")
+        found["W", c] = product((f"y{c}", f"b{c}"), f"g{c}")
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_time_is_that_of_the_schedule(kind: str) -> None:
+    """Messages take no time, B and W as long as F; who gets a gradient does not wait for W."""
+    schedule = pipeline(kind, 2, 8)
+    found = simulate_stages(parts(schedule.chunks), order_of(schedule), machine())
+    seconds = 2 * N**3 / 1e12
+    early = kind != "zero_bubble"  # in the others B and W are one piece of the timetable
+    assert found.seconds == pytest.approx((schedule.seconds - early) * seconds)
+    assert len(found.events) == 3 * 8 * schedule.chunks
+
+
+def test_messages_take_their_time() -> None:
+    orders = order_of(pipeline("gpipe", 2, 1))
+    near, far = (simulate_stages(parts(2), orders, machine(a)).seconds for a in (0.0, 1e-3))
+    assert far == pytest.approx(near + 2e-3)  # forward and back
+
+
+def test_1f1b_holds_fewer_microbatches_than_gpipe() -> None:
+    peaks = {
+        kind: simulate_stages(parts(2), order_of(pipeline(kind, 2, 8)), machine()).peak
+        for kind in ("gpipe", "1f1b")
+    }
+    assert peaks["gpipe"] >= 8 * WEIGHT > peaks["1f1b"]

@@ -1,0 +1,118 @@
+"""What never needs memory: scores of attention between segments, and in what is expected."""
+
+from __future__ import annotations
+
+import pytest
+
+from stack.ir import Builder, Func, Node, param, tensor
+from stack.ir.mesh import parse_mesh
+from stack.ir.mesh_ops import is_meeting
+from stack.passes.sharding.strategies.stages import stages_of
+from stack.rewrite.streamed import streamed
+from stack.run.segments import Segment, steps_of
+from stack.sim import machine, simulate
+from stack.sim.costs import compute_seconds, stored_bytes
+
+T, D = 4096, 64
+WEIGHTS = (("v", (D, D)), ("w", (D, D)))
+H200 = machine("h200")
+
+
+def attention(masked: bool = False, again: bool = False) -> Func:
+    """Softmax of scores times values; `again`: scores are read once more, behind a sum of ranks."""
+    b = Builder()
+    q, k, v = (param(name, tensor("bf16", T, D)) for name in "qkv")
+    s = b.dot(q, k, rule="m d, n d -> m n", type=tensor("f32", T, T))
+    if masked:
+        rows, columns = (b.iota(axis=i, type=tensor("i64", T, T)) for i in (0, 1))
+        s = b.select(b.ge(rows, columns), s, b.const(float("-inf"), "f32"))
+    top = b.broadcast(b.reduce(s, kind="max", axes=(1,)), axes=(0,), type=s.type)
+    e = b.exp(b.sub(s, top))
+    p = b.div(e, b.broadcast(b.reduce(e, kind="sum", axes=(1,)), axes=(0,), type=s.type))
+    p = b.cast(p, type=tensor("bf16", T, T))
+    made: Node = b.dot(p, v, rule="m n, n d -> m d")
+    if again:
+        total = b.all_reduce(made, kind="sum", mesh="tp=2", over="tp")
+        made = b.dot(p, total, rule="m n, m d -> n d")
+    return b.func("f", [q, k, v], [made])
+
+
+def test_scores_are_streamed_where_that_costs_less() -> None:
+    func = attention()
+    found = streamed(func.nodes, func.results, H200.stream_balance)
+    assert {n.shape for n in found} == {(T, T)}
+    assert not streamed(func.nodes, func.results, 0.0)
+    assert not streamed(func.nodes, func.results, 1.0)  # operations cost more than bytes
+    kept = [*func.results, next(n for n in func.nodes if n.op == "exp")]
+    assert not streamed(func.nodes, kept, H200.stream_balance)
+
+
+@pytest.mark.parametrize("balance", [0.0, 150.0])
+def test_scores_are_not_handed_on(balance: float) -> None:
+    """The segment behind the sum computes them again, with the same results."""
+    func = attention(again=True)
+    works = [step.work for step in steps_of(func, balance=balance)]
+    segments = [w for w in works if isinstance(w, Segment)]
+    handed = {n.shape for w in segments for n in w.inputs}
+    assert ((T, T) in handed) == (not balance)
+    dots = [n for w in segments for n in w.func.nodes if n.op == "dot"]
+    assert len(dots) == (4 if balance else 3)
+    assert any(is_meeting(n) for w in works if not isinstance(w, Segment) for n in w.nodes)
+
+
+def test_scores_take_no_memory_in_what_is_expected() -> None:
+    func = attention()
+    assert stored_bytes(func, H200) < 4 * T * T // 8
+    mesh = parse_mesh("tp=2")
+    again = attention(again=True)
+    found = simulate(again, mesh, H200)
+    assert found.peak <= found.allocated < 4 * T * T // 8
+
+
+def test_what_a_mask_hides_is_not_computed() -> None:
+    whole, half = (compute_seconds(attention(masked), H200) for masked in (False, True))
+    assert 0.4 < half / whole < 0.75
+
+
+def test_stages_hand_on_no_scores() -> None:
+    """What goes back through a stage computes the scores of its layer again."""
+    func = trained()
+    held = {balance: handed(func, balance) for balance in (0.0, H200.stream_balance)}
+    assert any(shape[-2:] == (T, T) for shape in held[0.0])
+    assert not any(shape[-2:] == (T, T) for shape in held[H200.stream_balance])
+
+
+def handed(func: Func, balance: float) -> set[tuple[object, ...]]:
+    """Shapes of what parts of two stages read of each other."""
+    parts = stages_of(func, 2, balance=balance).parts
+    made = {name for part in parts.values() for name in part.makes}
+    return {
+        p.shape
+        for part in parts.values()
+        for name, p in zip(part.reads, part.func.params, strict=True)
+        if name in made
+    }
+
+
+def trained() -> Func:
+    """Two layers of attention without heads, as a sum, and the gradient of a weight of each."""
+    b = Builder()
+    x, *weights = (param(n, tensor("bf16", *s)) for n, s in (("x", (T, D)), *WEIGHTS))
+    h, kept = x, list[tuple[Node, Node, Node]]()
+    for w in weights:
+        q = b.dot(h, w, rule="m d, d e -> m e")
+        s = b.dot(q, h, rule="m d, n d -> m n", type=tensor("f32", T, T))
+        top = b.broadcast(b.reduce(s, kind="max", axes=(1,)), axes=(0,), type=s.type)
+        p = b.cast(b.exp(b.sub(s, top)), type=tensor("bf16", T, T))
+        kept.append((h, p, w))
+        h = b.add(h, b.dot(p, h, rule="m n, n d -> m d"))
+    loss = b.reduce(h, kind="sum", axes=(0, 1))
+    back = b.mul(h, b.broadcast(loss, axes=(), type=h.type))
+    found: list[Node] = []
+    for h, p, w in reversed(kept):
+        t = b.dot(back, h, rule="m d, n d -> m n", type=tensor("f32", T, T))
+        t = b.cast(b.mul(t, b.cast(p, type=t.type)), type=p.type)
+        back_q = b.dot(t, h, rule="m n, n d -> m d")
+        found.append(b.dot(h, back_q, rule="m d, m e -> d e"))
+        back = b.add(back, b.dot(back_q, w, rule="m e, d e -> m d"))
+    return b.func("f", [x, *weights], [loss, *found])

@@ -94,16 +94,21 @@ def _heads(np: Any, x: Any, heads: Any) -> Any:
 
 
 def _too_wide(*types: TensorType, **_: Any) -> str:
-    """What the kernel in `chunkwise_triton` has no code for."""
+    """What kernels that hold a state have no code for."""
     features = types[-1].shape[-2]
     if not isinstance(features, int) or features > LARGEST:
         return f"it holds up to {LARGEST} features of a key, not {features}"
     return ""
 
 
-def _by_hand(run: str) -> tuple[Kernel, ...]:
-    where, types = f"stack.ops.scan.chunkwise_triton:{run}", ("bf16", "f16")
-    return (Kernel("cuda", where, "carried", types, _too_wide, capturable=True),)
+def _not_gla(*types: TensorType, **_: Any) -> str:
+    """What the kernels in `chunkwise_features_triton` have no code for."""
+    return _too_wide(*types) or ("" if len({t.dtype for t in types}) == 1 else "two element types")
+
+
+def _by_hand(run: str, refuses: Callable[..., str] = _too_wide) -> tuple[Kernel, ...]:
+    where, types = f"stack.ops.scan.{run}", ("bf16", "f16")
+    return (Kernel("cuda", where, "carried", types, refuses, capturable=True),)
 
 
 _STATE = "... h d e"
@@ -143,7 +148,12 @@ def linear_attention(
     return Steps(queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay))
 
 
-@member("scan.gla", f"{_QKV}, ... h n~ d, {_STATE} {_MADE}", chunk=16)
+@member(
+    "scan.gla",
+    f"{_QKV}, ... h n~ d, {_STATE} {_MADE}",
+    chunk=16,
+    kernels=_by_hand("chunkwise_features_triton:gla", _not_gla),
+)
 def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     """Gated linear attention: Yang et al., 2023. S <- diag(exp(log_gate)) S + k v^T.
 
@@ -153,7 +163,12 @@ def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     return _plain(np, q, k, v, log_gate, first, scale)
 
 
-@member("scan.retention", f"{_QKV}, h, {_STATE} {_MADE}", chunk=64, kernels=_by_hand("retention"))
+@member(
+    "scan.retention",
+    f"{_QKV}, h, {_STATE} {_MADE}",
+    chunk=64,
+    kernels=_by_hand("chunkwise_triton:retention"),
+)
 def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
     """Retention: Sun et al., "Retentive network", 2023. S <- exp(log_decay) S + k v^T.
 
@@ -209,7 +224,7 @@ def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
     "... h n~ p, ... h n~, h, ... n~ m, ... n~ m, h, ... h m p -> ... h n~ p, ... h m p",
     chunk=64,
     after=_skipped,
-    kernels=_by_hand("ssd"),
+    kernels=_by_hand("chunkwise_triton:ssd"),
 )
 def ssd(np, x, dt, a, b, c, skip, first):
     """Mamba-2's state space duality: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.

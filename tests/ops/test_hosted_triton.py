@@ -165,12 +165,26 @@ def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
         (
             gated_lookback_triton.gated_kernel,
             "bf16 bf16 bf16 bf16 u64 u64 i32",
-            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
+            {
+                "RUNS": 16,
+                "STEPS": 4,
+                "CHANNELS": 64,
+                "WINDOW": gated_lookback_triton.WINDOW,
+                "TILES": 4,
+                "STAGES": 3,
+            },
         ),
         (
             gated_lookback_triton.gated_gradient_kernel,
             "bf16 " * 7 + "u64 u64 i32",
-            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
+            {
+                "RUNS": 16,
+                "STEPS": 4,
+                "CHANNELS": 64,
+                "WINDOW": gated_lookback_triton.WINDOW,
+                "TILES": 4,
+                "STAGES": 3,
+            },
         ),
         (
             lookback_triton.inclusive_kernel,

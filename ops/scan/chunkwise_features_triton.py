@@ -43,7 +43,7 @@ CONFIG = Config(64, 4, 3)
 
 
 @triton.jit
-def _between(g, first, last):
+def between(g, first, last):
     """Sums of the gates after step `first` up to `last`, less where these are behind each other."""
     step = tl.arange(0, g.shape[0])[None, :]
     ahead = (step > first[:, None]) & (step <= last[:, None])
@@ -52,10 +52,16 @@ def _between(g, first, last):
 
 
 @triton.jit
+def middle_of(t, width):
+    """The last step of the first half of its block of `width` steps; of one step that."""
+    return t // width * width + tl.maximum(width // 2, 1) - 1
+
+
+@triton.jit
 def _met(q, k, g, width):
     """Products of queries and keys; gates meet in the middle of blocks of so many steps."""
     t = tl.arange(0, g.shape[0])
-    apart = _between(g, t // width * width + tl.maximum(width // 2, 1) - 1, t)
+    apart = between(g, middle_of(t, width), t)
     query = (q * tl.exp(apart)).to(q.dtype)
     key = (k * tl.exp(-apart)).to(k.dtype)
     return tl.dot(query, tl.trans(key))
@@ -76,8 +82,8 @@ def decayed_kernel(
     k = tl.load(k_ptr + at, seen, 0.0)
     g = tl.load(gate_ptr + at, seen, 0.0)
 
-    tl.store(query_ptr + at, q * tl.exp(_between(g, t * 0 - 1, t)) * scale, seen)
-    tl.store(key_ptr + at, k * tl.exp(_between(g, t, t * 0 + CHUNK)), seen)
+    tl.store(query_ptr + at, q * tl.exp(between(g, t * 0 - 1, t)) * scale, seen)
+    tl.store(key_ptr + at, k * tl.exp(between(g, t, t * 0 + CHUNK)), seen)
     total = tl.sum(g.to(tl.float32), 0)
     place = line * tl.num_programs(0) + chunk
     tl.store(end_ptr + place * features + feature, tl.exp(total), feature < features)
@@ -96,37 +102,96 @@ def decayed_kernel(
 
 @triton.jit
 def carried_kernel(
-    q_ptr, k_ptr, v_ptr, pairs_ptr, end_ptr, first_ptr, out_ptr, last_ptr,
+    q_ptr, k_ptr, v_ptr, pairs_ptr, end_ptr, first_ptr, out_ptr, last_ptr, states_ptr,
     steps, features, columns,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
+    READ: tl.constexpr, KEPT: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the state of one head, from chunk to chunk."""
+    """Some columns of the state of one head, from chunk to chunk.
+
+    READ: results are asked for; KEPT: the state ahead of each chunk is; REVERSED: from the end.
+    """
     line = tl.program_id(1).to(tl.int64)
     t, feature = tl.arange(0, CHUNK), tl.arange(0, FEATURES)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     is_feature, is_column = feature < features, column < columns
-    held = (line * features + feature[:, None]) * columns + column
+    held = feature[:, None] * columns + column
     is_held = is_feature[:, None] & is_column
-    state = tl.load(first_ptr + held, is_held, 0.0).to(tl.float32)
-    place = line * tl.cdiv(steps, CHUNK)
-    for start in tl.range(0, steps, CHUNK, num_stages=STAGES):  # pyright: ignore
-        step = start + t[:, None]
+    state = tl.load(first_ptr + line * features * columns + held, is_held, 0.0).to(tl.float32)
+    chunks = tl.cdiv(steps, CHUNK)
+    for number in tl.range(0, chunks, num_stages=STAGES):  # pyright: ignore
+        chunk = chunks - 1 - number if REVERSED else number
+        place = line * chunks + chunk
+        if KEPT:
+            tl.store(states_ptr + place * features * columns + held, state, is_held)
+        step = chunk * CHUNK + t[:, None]
         at = (line * steps + step) * features + feature
-        q = tl.load(q_ptr + at, (step < steps) & is_feature, 0.0)
         k = tl.load(k_ptr + at, (step < steps) & is_feature, 0.0)
-        at = (line * steps + step) * columns + column
-        v = tl.load(v_ptr + at, (step < steps) & is_column, 0.0)
-        chunk = place + start // CHUNK
-        pairs = tl.load(pairs_ptr + (chunk * CHUNK + t[:, None]) * CHUNK + t)
-        end = tl.load(end_ptr + chunk * features + feature, is_feature, 0.0)
-        out = tl.dot(pairs, v, tl.dot(q, state.to(q.dtype)))
-        tl.store(out_ptr + at, out, (step < steps) & is_column)
+        to = (line * steps + step) * columns + column
+        v = tl.load(v_ptr + to, (step < steps) & is_column, 0.0)
+        end = tl.load(end_ptr + place * features + feature, is_feature, 0.0)
+        if READ:
+            q = tl.load(q_ptr + at, (step < steps) & is_feature, 0.0)
+            pairs = tl.load(pairs_ptr + (place * CHUNK + t[:, None]) * CHUNK + t)
+            pairs = tl.trans(pairs) if REVERSED else pairs
+            out = tl.dot(pairs, v, tl.dot(q, state.to(q.dtype)))
+            tl.store(out_ptr + to, out, (step < steps) & is_column)
         state = tl.dot(tl.trans(k), v, state * end[:, None])
-    tl.store(last_ptr + held, state, is_held)
+    tl.store(last_ptr + line * features * columns + held, state, is_held)
 
 
-def _next_power(size: int) -> int:
-    return max(16, triton.next_power_of_2(size))
+@dataclass(frozen=True)
+class Decayed:
+    """Operands of a chunk and their decays: `queries` since its start, `keys` until its end.
+
+    `pairs [lines, chunks, c, c]` of both, `ends [lines, chunks, d]` what is left of a state.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    pairs: Tensor
+    ends: Tensor
+    config: Config
+
+    def carry(
+        self, q: Tensor, k: Tensor, v: Tensor, first: Tensor, out: Tensor | None = None,
+        states: Tensor | None = None, is_reversed: bool = False,
+    ) -> Tensor:  # fmt: skip
+        """The last state, of operands with their decays; fills in results and states."""
+        last, config = torch.empty_like(first), self.config
+        (steps, features), columns = q.shape[-2:], v.shape[-1]
+        some = min(config.columns, _power(columns))
+        launch: Any = carried_kernel[(-(-columns // some), self.ends.shape[0])]
+        launch(
+            q, k, v, self.pairs, self.ends, first, v if out is None else out, last,
+            first if states is None else states, steps, features, columns,
+            CHUNK, _power(features), some, config.stages,
+            out is not None, states is not None, is_reversed, num_warps=config.warps,
+        )  # fmt: skip
+        return last
+
+
+def _power(size: int) -> int:
+    return max(16, int(triton.next_power_of_2(size)))
+
+
+def decayed(q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config) -> Decayed:
+    """Of dense operands of at least a step."""
+    steps, features = q.shape[-2:]
+    lines, chunks = q.numel() // (steps * features), -(-steps // CHUNK)
+    made = Decayed(
+        torch.empty_like(q),
+        torch.empty_like(k),
+        q.new_empty(lines, chunks, CHUNK, CHUNK),
+        q.new_empty(lines, chunks, features, dtype=torch.float32),
+        config,
+    )
+    launch: Any = decayed_kernel[(chunks, lines)]
+    launch(
+        q, k, log_gate, made.queries, made.keys, made.pairs, made.ends, steps, features,
+        scale, LIMITS[q.dtype], CHUNK, _power(features), num_warps=4,
+    )  # fmt: skip
+    return made
 
 
 def gla(
@@ -134,24 +199,8 @@ def gla(
     config: Config = CONFIG,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Dense operands, as those of operator `scan.gla`; chunks are the kernel's own."""
-    out, last = torch.empty_like(v), torch.empty_like(first)
-    (steps, features), columns = q.shape[-2:], v.shape[-1]
+    out = torch.empty_like(v)
     if not v.numel():
-        return out, last
-    lines, chunks = v.numel() // (steps * columns), -(-steps // CHUNK)
-    query, key = torch.empty_like(q), torch.empty_like(k)
-    pairs = q.new_empty(lines, chunks, CHUNK, CHUNK)
-    end = q.new_empty(lines, chunks, features, dtype=torch.float32)
-    wide = _next_power(features)
-    decay: Any = decayed_kernel[(chunks, lines)]
-    decay(
-        q, k, log_gate, query, key, pairs, end, steps, features, scale or features**-0.5,
-        LIMITS[q.dtype], CHUNK, wide, num_warps=4,
-    )  # fmt: skip
-    some = min(config.columns, _next_power(columns))
-    carry: Any = carried_kernel[(-(-columns // some), lines)]
-    carry(
-        query, key, v, pairs, end, first, out, last, steps, features, columns,
-        CHUNK, wide, some, config.stages, num_warps=config.warps,
-    )  # fmt: skip
-    return out, last
+        return out, torch.empty_like(first)
+    made = decayed(q, k, log_gate, scale or q.shape[-1] ** -0.5, config)
+    return out, made.carry(made.queries, made.keys, v, first, out)

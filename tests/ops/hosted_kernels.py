@@ -24,11 +24,13 @@ from stack.hosted import declaration
 from stack.ir.types import TensorType
 from stack.ops.loss import linear_triton
 from stack.ops.scan import (
+    chunkwise_features_backward_triton,
     chunkwise_features_triton,
     gated,
     gated_gradient,
     gated_lookback_triton,
     gla,
+    gla_gradient,
     lookback_triton,
 )
 
@@ -93,9 +95,15 @@ def strong_gates() -> dict[str, float]:
     found: dict[str, float] = {}
     for size in (0.01, 2.0, 60.0):
         args = [t.half() for t in (q, k, v, -size * gate.abs() * (gate < 1), first)]
-        exact = gla(*(t.double() for t in args))
+        wide = [t.double() for t in args]
+        exact = gla(*wide)
+        told = tuple(torch.randn_like(t) for t in exact)
+        gradient = gla_gradient(*wide, *exact, *told)
         made = chunkwise_features_triton.gla(*args, 0.0, 16)
+        halves = [t.half() for t in (*exact, *told)]
+        back = chunkwise_features_backward_triton.gla_gradient(*args, *halves, 0.0, 16)
         found[f"gla, gates to {size}, float16"] = error(made, exact)
+        found[f"gla_gradient, gates to {size}, float16"] = error(back, gradient)
     return found
 
 

@@ -28,18 +28,21 @@ from stack.ops.scan.chunkwise_features_triton import (
 )
 
 Tensor = torch.Tensor
-FEATURES = 64  # of a program
+FEATURES = 32  # of a program
 
 
 @triton.jit
-def _gradients(told, q, k, g, is_query, is_key, width):
-    """What products `told` give queries and keys that meet in the middle of blocks."""
+def _gradients(told, told_back, q, k, g, is_query, is_key, width):
+    """What products `told` give queries and keys that meet in the middle of blocks.
+
+    `told_back` are the same by key.
+    """
     t = tl.arange(0, g.shape[0])
     apart = between(g, middle_of(t, width), t)
     ahead = tl.where(is_query[:, None], tl.exp(apart), 0.0)
     behind = tl.where(is_key[:, None], tl.exp(-apart), 0.0)
     dq = tl.dot(told, (k * behind).to(k.dtype)) * ahead
-    dk = tl.dot(tl.trans(told), (q * ahead).to(q.dtype)) * behind
+    dk = tl.dot(told_back, (q * ahead).to(q.dtype)) * behind
     return dq, dk
 
 
@@ -71,26 +74,25 @@ def gradient_kernel(
     worth = tl.load(worth_ptr + place * size + held, is_held, 0.0)
     dq = tl.dot(told, tl.trans(state)) * tl.exp(between(g, t * 0 - 1, t))
     dk = tl.dot(v, tl.trans(worth)) * tl.exp(between(g, t, t * 0 + CHUNK))
-    if chunk + 1 < tl.num_programs(1):
-        after = tl.load(states_ptr + (place + 1) * size + held, is_held, 0.0)
-    else:
-        after = tl.load(last_ptr + line * size + held, is_held, 0.0)
+    is_last = chunk + 1 == tl.num_programs(1)
+    after_ptr = last_ptr + line * size if is_last else states_ptr + (place + 1) * size
+    after = tl.load(after_ptr + held, is_held, 0.0)
     passing = tl.sum(after.to(tl.float32) * worth.to(tl.float32), 1)
 
     pairs = tl.where(row >= col, tl.dot(told, tl.trans(v)) * scale, 0.0).to(v.dtype)
+    back = tl.where(col >= row, tl.dot(v, tl.trans(told)) * scale, 0.0).to(v.dtype)
     is_all = t >= 0
     if tl.min(tl.sum(g.to(tl.float32), 0)) >= -limit:
-        near_q, near_k = _gradients(pairs, q, k, g, is_all, is_all, CHUNK)
+        near_q, near_k = _gradients(pairs, back, q, k, g, is_all, is_all, CHUNK)
     else:
         same = tl.where(row == col, pairs, 0.0)
-        near_q, near_k = _gradients(same, q, k, g, is_all, is_all, 1)
+        near_q, near_k = _gradients(same, same, q, k, g, is_all, is_all, 1)
         width = CHUNK
         while width > 1:
             is_later = 2 * t // width % 2 == 1
-            is_pair = row // width == col // width
-            is_pair &= 2 * row // width > 2 * col // width
-            some = tl.where(is_pair, pairs, 0.0)
-            more_q, more_k = _gradients(some, q, k, g, is_later, is_later == 0, width)
+            is_near = (row // width == col // width) & (2 * row // width != 2 * col // width)
+            near, near_back = tl.where(is_near, pairs, 0.0), tl.where(is_near, back, 0.0)
+            more_q, more_k = _gradients(near, near_back, q, k, g, is_later, is_later == 0, width)
             near_q += more_q
             near_k += more_k
             width //= 2
@@ -98,8 +100,9 @@ def gradient_kernel(
     dk += near_k
     tl.store(dq_ptr + at, dq, seen)
     tl.store(dk_ptr + at, dk, seen)
-    dgate = tl.cumsum(q * dq - k * dk, 0, reverse=True) + passing[None, :]
-    tl.store(dgate_ptr + at, dgate, seen)
+    own = q * dq - k * dk
+    later = passing + tl.sum(own, 0)
+    tl.store(dgate_ptr + at, later[None, :] + own - tl.cumsum(own, 0), seen)
 
 
 def gla_gradient(

@@ -18,8 +18,8 @@ from stack.ops.scan.lookback_triton import nearest, value_of, word_of
 from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-STEPS, WARPS = 4, 4  # of a run; of a program
-TILES, STAGES = 4, 3  # of a part; of them under way
+STEPS, WARPS = 8, 4  # of a run; of a program
+TILES, STAGES = 2, 3  # of a part; of them under way
 LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
 WINDOW = 16  # tiles that are looked at together
 

@@ -25,10 +25,11 @@ from stack.ops.scan.chunkwise_features_triton import (
     between,
     decayed,
     middle_of,
+    width_of,
 )
 
 Tensor = torch.Tensor
-FEATURES = 32  # of a program
+FEATURES = 64  # of a program
 
 
 @triton.jit
@@ -121,11 +122,9 @@ def gla_gradient(
     worths = torch.empty_like(states)
     ended = made.carry(made.queries, made.keys, v, first, states=states)
     dfirst = made.carry(made.keys, made.queries, told, told_last, dv, worths, is_reversed=True)
-    some, wide = (max(16, int(triton.next_power_of_2(n))) for n in (features, columns))
-    some = min(some, FEATURES)
-    launch: Any = gradient_kernel[(-(-features // some), chunks, lines)]
+    launch: Any = gradient_kernel[(-(-features // FEATURES), chunks, lines)]
     launch(
         q, k, v, log_gate, told, states, ended, worths, dq, dk, dgate, steps, features, columns,
-        scale, LIMITS[q.dtype], CHUNK, some, wide, num_warps=4,
+        scale, LIMITS[q.dtype], CHUNK, FEATURES, width_of(columns), num_warps=4,
     )  # fmt: skip
     return dq, dk, dv, dgate, dfirst

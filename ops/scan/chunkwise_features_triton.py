@@ -11,8 +11,8 @@ then, the key until then, and what the key has to forget for a query before the 
 an exponent above 0. Where gates are so strong that it would overflow, only pairs on either side of
 the middle meet there, and those of each half in its middle, down to single steps.
 
-What limits it: memory, of which operands with their decays are a second time; in the first pass
-four exponentials of each feature.
+What limits it: the first pass, twice the time of its memory, for products with 0 and 1 and four
+exponentials of each feature; then memory, of which operands with their decays are a second time.
 Source: Yang et al., "Gated linear attention transformers with hardware-efficient training", 2023.
 """
 
@@ -160,19 +160,20 @@ class Decayed:
         """The last state, of operands with their decays; fills in results and states."""
         last, config = torch.empty_like(first), self.config
         (steps, features), columns = q.shape[-2:], v.shape[-1]
-        some = min(config.columns, _power(columns))
+        some = min(config.columns, width_of(columns))
         launch: Any = carried_kernel[(-(-columns // some), self.ends.shape[0])]
         launch(
             q, k, v, self.pairs, self.ends, first, v if out is None else out, last,
             first if states is None else states, steps, features, columns,
-            CHUNK, _power(features), some, config.stages,
+            CHUNK, width_of(features), some, config.stages,
             out is not None, states is not None, is_reversed, num_warps=config.warps,
         )  # fmt: skip
         return last
 
 
-def _power(size: int) -> int:
-    return max(16, int(triton.next_power_of_2(size)))
+def width_of(size: int) -> int:
+    """The tile for so many features: Triton 3.6 reads past tiles of less than 128 bytes a row."""
+    return max(64, int(triton.next_power_of_2(size)))
 
 
 def decayed(q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config) -> Decayed:
@@ -189,7 +190,7 @@ def decayed(q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config
     launch: Any = decayed_kernel[(chunks, lines)]
     launch(
         q, k, log_gate, made.queries, made.keys, made.pairs, made.ends, steps, features,
-        scale, LIMITS[q.dtype], CHUNK, _power(features), num_warps=4,
+        scale, LIMITS[q.dtype], CHUNK, width_of(features), num_warps=4,
     )  # fmt: skip
     return made
 

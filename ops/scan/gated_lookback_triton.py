@@ -8,6 +8,7 @@ Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled lo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,10 +19,20 @@ from stack.ops.scan.lookback_triton import nearest, value_of, word_of
 from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-STEPS, WARPS = 8, 4  # of a run; of a program
-TILES, STAGES = 2, 3  # of a part; of them under way
+STEPS, WARPS, STAGES = 8, 4, 3  # of a run; of a program; tiles that are under way
 LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
-WINDOW = 16  # tiles that are looked at together
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tiles of a part, and how many parts are looked at together."""
+
+    tiles: int
+    window: int
+
+
+FORWARD = Config(4, 8)
+BACKWARD = Config(2, 32)
 
 
 @triton.jit
@@ -164,15 +175,17 @@ def gated_gradient_kernel(
 
 def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor) -> None:
     """Parts of the steps of some channels of the sequences `x [..., n, d]`."""
+    c = FORWARD if kernel is gated_kernel else BACKWARD
     steps, width = x.shape[-2:]
     channels = min(LINE // x.element_size(), 1 << (width - 1).bit_length())
     blocks = x.numel() // (steps * width) * -(-width // channels)
     runs = max(1, 32 * WARPS * ACCESS // x.element_size() // channels)
-    parts = -(-steps // (TILES * runs * STEPS))
+    parts = -(-steps // (c.tiles * runs * STEPS))
     count = blocks * parts * channels
     words = torch.zeros(2 * count + 1, dtype=torch.int64, device=x.device)
     held = words[1:].view(torch.uint64)
     kernel[(blocks * parts,)](
         *arrays, held[:count], held[count:], words[:1].view(torch.int32),
-        steps, width, blocks, parts, TILES, runs, STEPS, channels, WINDOW, STAGES, num_warps=WARPS,
+        steps, width, blocks, parts, c.tiles, runs, STEPS, channels, c.window, STAGES,
+        num_warps=WARPS,
     )  # fmt: skip

@@ -11,8 +11,8 @@ then, the key until then, and what the key has to forget for a query before the 
 an exponent above 0. Where gates are so strong that it would overflow, only pairs on either side of
 the middle meet there, and those of each half in its middle, down to single steps.
 
-What limits it: the first pass, which takes twice the time of its memory: it has products with 0 and 1
-and four exponentials of each feature. Then memory, of which decayed operands are a second time.
+What limits it: the first pass, which takes twice the time of its memory: it has products with 0
+and 1 and four exponentials of each feature. Then memory, which decayed operands take once more.
 Source: Yang et al., "Gated linear attention transformers with hardware-efficient training", 2023.
 """
 

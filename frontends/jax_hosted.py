@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.core import ShapedArray, Tracer
+from jax._src.core import ShapedArray
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -71,14 +71,14 @@ class _Rules:
         """One array, or a tuple."""
         held, given = self.made.read(attributes), [jnp.asarray(a) for a in arrays]
         self._types(*given, **held)  # refuses what is wrong
-        if self.made.values is not None and not any(isinstance(a, Tracer) for a in given):
-            self.made.values(*map(np.asarray, given), **held)
         out = self.primitive.bind(*given, **held)
         return out[0] if self.made.results == 1 else tuple(out)
 
     # ---- values
 
     def _run(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:
+        """Outside of `jit`, also within `grad` and `vmap`."""
+        self.made.check_values(arrays, attributes)
         return _jitted(self.primitive, tuple(sorted(attributes.items())))(*arrays)
 
     def _types(self, *avals: Any, **attributes: Any) -> list[Any]:

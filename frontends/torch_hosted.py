@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -29,6 +30,8 @@ from stack.ir.node import Func
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
+# whether a person calls: programs that others compile call operators too, and wait for no GPU
+_BY_NAME = ContextVar("by_name", default=False)
 _SCHEMA = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -40,7 +43,13 @@ def operator(made: Op) -> Callable[..., Any]:
     LOWERINGS[str(overload)] = _lowering(made)
 
     def call(*tensors: Tensor, **attributes: Any) -> Any:
-        return overload(*tensors, **attributes)
+        if torch.compiler.is_compiling():
+            return overload(*tensors, **attributes)
+        token = _BY_NAME.set(True)
+        try:
+            return overload(*tensors, **attributes)
+        finally:
+            _BY_NAME.reset(token)
 
     return call
 
@@ -104,12 +113,14 @@ class _Torch:
         return _only(_own(made, tensors))
 
     def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
-        """Raise RuleError for wrong values. While a CUDA graph is captured there are none."""
-        if self.made.values is None:
+        """Raise RuleError for wrong values, where nobody has to wait for a GPU who does not call.
+
+        While a CUDA graph is captured there are none.
+        """
+        on_gpu = tensors[0].is_cuda and self.made.has_limits
+        if on_gpu and (not _BY_NAME.get() or torch.cuda.is_current_stream_capturing()):
             return
-        if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        self.made.values(*map(_values, tensors), **attributes)
+        self.made.check_values(tensors, attributes, _values)
 
     def _filled(self, args: Sequence[Any]) -> list[Any]:
         defaults = [a.default for a in self.made.attributes.values()]

@@ -3,27 +3,30 @@
 Code by hand moves what it reads and writes once, at the share of the machine's rates that its
 declaration states, and is one launch. What is generated is priced as
 the groups that fusion makes of the decomposition; where those cost no more the decomposition wins,
-for it also fuses with what stands around it.
+for it also fuses with what stands around it. Of a scan of few and long lines nothing is generated,
+a library would do it: code by hand is kept, and taken for a scan that is all of an operator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import ClassVar
 
 from stack.errors import StackError, UsageError
-from stack.hosted import Kernel, find
-from stack.hosted.nodes import attributes_of, with_kernel
+from stack.hosted import Kernel, Op, declared, find
+from stack.hosted.nodes import attributes_of, custom, decomposed, with_kernel
 from stack.ir.builder import Builder
 from stack.ir.cost import Cost, cost
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType
+from stack.passes.blocking.scan import leaves_idle
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log, Note
 from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline
-from stack.target import Cpu, Target
+from stack.target import Cpu, Gpu, Target
 
 CHOICES = ("cost", "hand", "generated")
 # what makes groups of a decomposition, to see what they cost
@@ -31,6 +34,7 @@ _GROUPS = {
     "cpu": "canonicalize,fold,decompose,canonicalize,stream{loops=cpu},fuse",
     "cuda": "canonicalize,fold,decompose{gpu=true},canonicalize,stream{loops=blocks},fuse",
 }
+_IDLE = "no program scans lines that are so few and long"
 _FREE = ("const", "item", "param", "reshape")
 
 
@@ -55,6 +59,7 @@ class Hosted(Pass):
         rules = (
             Simple("hosted", ("custom",), chooser.operator),
             Simple("hosted_result", ("item",), chooser.result),
+            Simple("hosted_scan", ("scan",), chooser.scan),
         )
         return rewrite(func, rules, log)
 
@@ -88,6 +93,20 @@ class _Chooser:
             return None
         return inline_block(source.blocks[0], source.args, op)[int(node.attrs["index"])]
 
+    def scan(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        """A scan for which nothing is generated, as the operator that does the same."""
+        asked = self.options.device == "cuda" and self.options.prefer != "generated"
+        if not asked or not leaves_idle(node, self.log.gpu):
+            return None
+        for made in _single("scan"):
+            types = tuple(a.tensor for a in node.args)
+            kernel = made.kernel_for("cuda", types, {})
+            if kernel is not None and _is_all_of(made, node):
+                text = f"scan becomes {made.name}, {_named(kernel)}: {_IDLE}"
+                self.log.notes.append(Note(text, scope.block.locs.get(node, ())))
+                return with_kernel(custom(op, made, node.args, {})[0], kernel.name)
+        return None
+
     def kernel(self, node: Node, scope: Scope) -> Kernel | None:
         key = (str(node.attrs["name"]), node.attrs.get("params"), node.blocks[0])
         if key not in self.chosen:
@@ -119,6 +138,8 @@ class _Chooser:
     def _by_cost(self, node: Node, kernel: Kernel) -> tuple[Kernel | None, str]:
         target = self.log.cpu if kernel.device == "cpu" else self.log.gpu
         groups = _groups(node.blocks[0], kernel.device, target)
+        if isinstance(target, Gpu) and any(_is_idle(g, target) for g in groups):
+            return kernel, _IDLE
         generated = sum(_seconds(g, target) for g in groups)
         by_hand = _seconds(node, target, kernel.share)
         told = (
@@ -126,6 +147,24 @@ class _Chooser:
             f" {_named(kernel)} {by_hand * 1e6:.1f} us"
         )
         return (kernel if by_hand < generated else None), told
+
+
+def _is_idle(group: Node, gpu: Gpu) -> bool:
+    return any(n.op == "scan" and leaves_idle(n, gpu) for n in (group, *_inside(group)))
+
+
+@cache
+def _single(word: str) -> tuple[Op, ...]:
+    """Operators of one array and nothing else, of the family that is called as an op."""
+    found = (find(name) for name in declared() if name.startswith(f"{word}."))
+    return tuple(m for m in found if len(m.operands) == 1 and not m.attributes and m.kernels)
+
+
+def _is_all_of(made: Op, node: Node) -> bool:
+    """Whether an operator's decomposition is this one op."""
+    func = decomposed(made, tuple(a.tensor for a in node.args), ())
+    (result,) = func.results
+    return (result.op, result.args, result.attrs) == (node.op, func.params, node.attrs)
 
 
 def _named(kernel: Kernel) -> str:

@@ -95,6 +95,7 @@ def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 LINEAR = ((4, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7, 1), (2, 7), (2, 4, 3))
 HEADS = ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7, 4), (2, 4, 3))
+GRADIENT = (*HEADS, (2, 7, 3), (2, 4, 3), (2, 7, 3), (2, 4, 3))
 RWKV = (*[(2, 7, 4)] * 3, (2, 7, 3), *[(2, 7, 4)] * 2, (2, 4, 3))
 SSD = ((2, 7, 3), (2, 7), (2,), (7, 4), (7, 4), (2,), (2, 4, 3))
 SELECTIVE = ((2, 7, 3), (2, 7, 3), (3, 4), (2, 7, 4), (2, 7, 4), (3,), (2, 3, 4))
@@ -201,6 +202,7 @@ CASES = (
     Case("scan.linear_attention", LINEAR, draw=decaying, attributes={"scale": 0.5}),
     Case("scan.linear_attention", LINEAR, draw=decaying, attributes={"delta": False, "chunk": 2}),
     Case("scan.gla", HEADS, draw=decaying, attributes={"chunk": 4}),
+    Case("scan.gla_gradient", GRADIENT, draw=decaying, attributes={"chunk": 4}),
     Case("scan.retention", ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2,), (2, 4, 3)), draw=decaying),
     Case("scan.delta", ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7), (2, 4, 3)), draw=positive),
     Case(

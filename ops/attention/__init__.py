@@ -14,7 +14,7 @@ from stack.ops.attention.decomposition import attend, gathered, rotated
 from stack.ops.attention.fp8 import e4m3
 from stack.ops.attention.frequencies import Rope
 from stack.ops.attention.programs import CACHED, PLAIN, Place, Program
-from stack.ops.attention.rule import check_lengths, check_pages, check_tree
+from stack.ops.attention.rule import check_pages, check_tree
 from stack.ops.attention.variant import QUERIES_AND_KEYS, subtree_ends, variant
 
 __all__ = ["Place", "Program", "Rope", "attention", "subtree_ends", "variant"]
@@ -148,7 +148,6 @@ with_cache = variant(
     """,
     causal=True,
     kernels=_decode("cached"),
-    values=check_lengths,
 )
 
 

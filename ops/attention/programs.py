@@ -38,6 +38,7 @@ class Program:
         place: `(np, place, *operands) -> place`, where queries do not end with the last key.
         sink: `(np, *operands) -> score` of one more key, without a value.
         may_hide_all: whether a query may see no key; its result is 0 then.
+        elements: of operands by name, as a rule says it: types and limits; "any" for the others.
     """
 
     operands: dict[str, str] = field(default_factory=dict[str, str])
@@ -46,6 +47,7 @@ class Program:
     place: Callable[..., Place] | None = None
     sink: Callable[..., Any] | None = None
     may_hide_all: bool = False
+    elements: dict[str, str] = field(default_factory=dict[str, str])
 
 
 def spread(np: Any, axes: str, operand: Any, groups: Any, share: Any, wide: Any) -> Any:
@@ -144,6 +146,12 @@ BIAS = Program({"bias": "... h s t"}, score=added, may_hide_all=True)
 DOCUMENTS = Program(
     {"of_queries": "... s", "of_keys": "... t"}, mask=same_document, may_hide_all=True
 )
-PREFIX = Program({"prefix": "..."}, mask=in_prefix)
+PREFIX = Program({"prefix": "..."}, mask=in_prefix, elements={"prefix": "any <= t"})
 TREE = Program({"ends": "... t"}, mask=ancestors)
-CACHED = Program({"lengths": "..."}, mask=in_cache, place=at_end_of_cache, may_hide_all=True)
+CACHED = Program(
+    {"lengths": "..."},
+    mask=in_cache,
+    place=at_end_of_cache,
+    may_hide_all=True,
+    elements={"lengths": "1 <= any <= t"},
+)

@@ -48,14 +48,6 @@ def check_pages(
         )
 
 
-def check_lengths(q: Any, k: Any, v: Any, lengths: Any, **attributes: Any) -> None:
-    """Raise RuleError where a cache would hold no key, or more than it has room for."""
-    room = k.shape[-2]
-    wrong = lengths[(lengths < 1) | (lengths > room)]
-    if wrong.size:
-        raise RuleError(f"'lengths' has {wrong[0]}: 'k' has room for 1 to {room} keys")
-
-
 def check_tree(q: Any, k: Any, v: Any, ends: Any, **attributes: Any) -> None:
     """Raise RuleError where a key stands outside of its own subtree, or subtrees overlap."""
     keys = np.arange(ends.shape[-1])

@@ -56,7 +56,7 @@ def variant(
         ("np", "q", "k", "v", *program.operands), causal
     )
     decomposition.__doc__ = doc
-    own = (f"{axes}: any" for axes in program.operands.values())
+    own = (f"{axes}: {program.elements.get(n, 'any')}" for n, axes in program.operands.items())
     rule = ", ".join([QUERIES_AND_KEYS, *own]) + " -> ... h s e"
     declare = op(
         name, rule=rule, reference=algorithm, kernels=kernels, autocast="low", values=values

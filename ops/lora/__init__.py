@@ -34,7 +34,11 @@ def linear(np, x, weight, a, b, *, scale: float = 1.0):
     return made.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
 
 
-@op("lora.multi", rule="t k, n k, l r k, l n r, t: i32 -> t n", reference=reference.multi)
+@op(
+    "lora.multi",
+    rule="t k, n k, l r k, l n r, t: i32 < l or -1 -> t n",
+    reference=reference.multi,
+)
 def multi(np, x, weight, a, b, adapter, *, scale: float = 1.0):
     """x @ weight.T + scale (x @ a[i].T) @ b[i].T, i by row: Chen et al., Punica, 2023.
 

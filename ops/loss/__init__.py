@@ -13,7 +13,7 @@ _DTYPES = ("bf16", "f16", "f32")
 
 @op(
     "loss.cross_entropy",
-    rule="... v!, ...: int -> ...",
+    rule="... v!, ...: int < v or ignore_index -> ...",
     reference=reference.cross_entropy,
     kernels=(
         Kernel(
@@ -41,7 +41,7 @@ def _not_linear(x: TensorType, weight: TensorType, *_: TensorType, **__: Any) ->
 
 @op(
     "loss.linear_cross_entropy",
-    rule="... k, v! k, ...: int -> ...",
+    rule="... k, v! k, ...: int < v or ignore_index -> ...",
     reference=reference.linear_cross_entropy,
     kernels=(
         Kernel(

@@ -47,7 +47,7 @@ def top_k(np, scores, *, top: int = 2, normalize: bool = True):
     return kept.astype(scores.dtype)
 
 
-@op("moe.plan", rule="t e, s: i32 -> s, e", reference=reference.plan)
+@op("moe.plan", rule="t e, s: -1 <= i32 < 0 -> s, e", reference=reference.plan)
 def plan(np, gates, queue, *, capacity: int = 0):
     """Rows in expert order: the token that each holds, -1 for none, and how many each expert has.
 
@@ -75,14 +75,18 @@ def plan(np, gates, queue, *, capacity: int = 0):
     return scattered(np, more, slot, token.reshape(-1), "set")[:room], sizes
 
 
-@op("moe.dispatch", rule="t d: any, s: int -> s d", reference=reference.dispatch)
+@op("moe.dispatch", rule="t d: any, s: int < t or -1 -> s d", reference=reference.dispatch)
 def dispatch(np, x, tokens):
     """Rows of tokens: `x [t, d]`, `tokens [s]` int32; rows of token -1 are 0."""
     rows = np.take(x, np.maximum(tokens, 0), axis=0)
     return rows * (tokens >= 0).astype(x.dtype)[:, None]
 
 
-@op("moe.combine", rule="s d, t e, s: i32, e: i32 -> t d", reference=reference.combine)
+@op(
+    "moe.combine",
+    rule="s d, t e, s: i32 < t or -1, e: sum i32 <= s -> t d",
+    reference=reference.combine,
+)
 def combine(np, rows, gates, tokens, sizes):
     """The sum of a token's rows, each times the gate of its expert.
 
@@ -113,7 +117,7 @@ def _lines(x: Any, weight: Any, *_: Any, **__: Any) -> str:
 
 @op(
     "moe.grouped_gemm",
-    rule="s k, e n k, e: int -> s n",
+    rule="s k, e n k, e: sum int <= s -> s n",
     reference=reference.grouped_gemm,
     kernels=(_kernel("grouped", "bf16", "f16", refuses=_lines),),
     autocast="low",
@@ -133,7 +137,7 @@ def _not_fp8(*types: Any, format: str) -> str:
 
 @op(
     "moe.grouped_gemm_fp8",
-    rule="s k: u8, e n k: u8, s, e n, e: i32 -> s n",
+    rule="s k: u8, e n k: u8, s, e n, e: sum i32 <= s -> s n",
     reference=reference.grouped_gemm_fp8,
     kernels=(_kernel("grouped_fp8", "f32", refuses=_not_fp8),),
 )

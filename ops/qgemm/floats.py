@@ -12,6 +12,7 @@ from typing import Any
 import stack.ops.qgemm.pack as pack
 import stack.ops.qgemm.reference as reference
 import stack.ops.qgemm.storage as storage
+from stack.errors import RuleError
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
 from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
@@ -99,6 +100,8 @@ def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", blo
     `x [..., k]`, `weight [n, k]` uint8, codes of `format`; `x_scale [..., k / block]` and
     `weight_scale [n / block, k / block]`, rounded up, of one float type, which the result has.
     """
+    if block < 1:
+        raise RuleError(f"'block' is {block}: a scale is for one number at least")
     (n, k), (down, across) = weight.shape, weight_scale.shape
     storage.check("x_scale", across, -(-k // block), f"a scale for each {block} of {k}")
     storage.check("weight_scale", down, -(-n // block), f"a scale for each {block} of {n}")

@@ -93,7 +93,7 @@ def w4a16_awq(np, x, qweight, qzeros, scales):
 
 @op(
     "qgemm.w4a16_gptq",
-    rule="... k, w n: i32, g v: i32, g n, k: int -> ... n",
+    rule="... k, w n: i32, g v: i32, g n, k: int < g -> ... n",
     reference=reference.w4a16_gptq,
     packs=pack.w4a16_gptq,
 )
@@ -123,7 +123,7 @@ def nf4(np, x, packed, absmax):
 
 @op(
     "qgemm.sparse24",
-    rule="... k, n h, n q: u8 -> ... n",
+    rule="... k, n h, n q: u8 < 16 -> ... n",
     reference=reference.sparse24,
     packs=pack.sparse24,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stack.hosted import Kernel, op
 from stack.ops.scan import reference
 from stack.ops.scan.associative import associative, blocked, gate_combine, segment_combine
-from stack.ops.scan.family import delta, gla, linear_attention, retention, rwkv7, ssd
+from stack.ops.scan.family import delta, gla, gla_gradient, linear_attention, retention, rwkv7, ssd
 from stack.ops.scan.mamba import selective
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "gated",
     "gated_gradient",
     "gla",
+    "gla_gradient",
     "inclusive",
     "linear_attention",
     "retention",

@@ -91,18 +91,19 @@ def gated_gradient_kernel(
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
     """Programs that walk along lines of channels, narrower ones where those are few.
 
-    Where they are still far fewer than multiprocessors, programs look back.
+    Where they are far fewer than multiprocessors, programs look back.
     """
     (steps, width), size = x.shape[-2:], x.element_size()
     rows, processors = x.numel() // (steps * width), _processors(x.device)
     channels = min(c.line // size, 1 << (width - 1).bit_length())
+    is_long = steps > 32 * c.warps * ACCESS // size // channels * c.steps
+    if 2 * rows * -(-width // channels) < processors and is_long:
+        gated_lookback_triton.launch(looking, arrays, x)
+        return
     while channels * size > SECTOR and rows * -(-width // channels) < processors:
         channels //= 2
     runs = 32 * c.warps * ACCESS // size // channels
     grid = rows, -(-width // channels)
-    if 2 * grid[0] * grid[1] < processors and steps > runs * c.steps:
-        gated_lookback_triton.launch(looking, arrays, x)
-        return
     runs = min(runs, 1 << (-(-steps // c.steps) - 1).bit_length())
     kernel[grid](*arrays, steps, width, runs, c.steps, channels, c.stages, num_warps=c.warps)
 

@@ -65,14 +65,9 @@ def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
     Raises RuleError for a chunk that is no power of two, or a length that is not known.
     """
     n = steps.v.shape[1]
-    if chunk < 1 or chunk & (chunk - 1):
-        raise RuleError(f"'chunk' is a power of two, not {chunk}")
-    if not isinstance(n, int):
-        raise RuleError(f"the length of a recurrence is a number, not {n}")
-    while chunk >= 2 * n:
-        chunk //= 2
-    q = _chunked(np, steps.q, chunk)
-    k, v, decay = (_chunked(np, x, chunk) for x in (steps.k, steps.v, steps.decay))
+    chunk = fitting(chunk, n)
+    q = chunked(np, steps.q, chunk)
+    k, v, decay = (chunked(np, x, chunk) for x in (steps.k, steps.v, steps.decay))
     total = np.cumsum(decay, axis=-2)
     end = total[..., -1:, :]
     row = np.arange(chunk)
@@ -82,9 +77,9 @@ def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
     inputs = np.einsum("bnsd,bnse->bnde", k * np.exp(end - total), v)
     steps_of_chunks = np.exp(end).swapaxes(-1, -2)  # T, a diagonal
     if steps.erase is None:
-        states, last = _states(np, gate_combine, (steps_of_chunks, inputs), steps.first)
+        states, last = states_of(np, gate_combine, (steps_of_chunks, inputs), steps.first)
     else:
-        a, b = _chunked(np, steps.erase, chunk), _chunked(np, steps.read, chunk)
+        a, b = chunked(np, steps.erase, chunk), chunked(np, steps.read, chunk)
         earlier = total - decay
         b_k = _pairs(np, b[:, None], k, earlier, total, before)[:, 0]
         b_a = _pairs(np, b[:, None], a, earlier, total, before)[:, 0]
@@ -96,13 +91,22 @@ def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
         same = np.arange(a.shape[-1])
         unit = same[:, None] == same[None, :]
         maps = np.where(unit, steps_of_chunks, 0.0) + np.matmul(erased, reads)
-        states, last = _states(np, compose, (maps, inputs), steps.first)
+        states, last = states_of(np, compose, (maps, inputs), steps.first)
         u = np.matmul(reads, states) + told
         q_a = _pairs(np, q, a, total, total, upto)
         out = out + np.einsum("brnts,bnse->brnte", q_a, u)
     out = out + np.einsum("brntd,bnde->brnte", q * np.exp(total)[:, None], states)
     made = out.reshape(*out.shape[:2], out.shape[2] * chunk, out.shape[-1])
     return made[..., :n, :], last
+
+
+def fitting(chunk: int, steps: Any) -> int:
+    """The chunk for so many steps. Raises RuleError, see `chunkwise`."""
+    if chunk < 1 or chunk & (chunk - 1):
+        raise RuleError(f"'chunk' is a power of two, not {chunk}")
+    if not isinstance(steps, int):
+        raise RuleError(f"the length of a recurrence is a number, not {steps}")
+    return min(chunk, 1 << (steps - 1).bit_length())
 
 
 def compose(np: Any, earlier: Values, later: Values) -> Values:
@@ -137,16 +141,24 @@ def inverted(np: Any, lower: Any) -> Any:
 
 
 def _pairs(np: Any, x: Any, y: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
-    """sum_d x[t] y[s] exp(at_x[t] - at_y[s]) of `x [b, r, n, t, d]` and `y [b, n, s, d]`, or 0."""
+    return pairs_of(np, x, y, gates_between(np, at_x, at_y, kept))
+
+
+def gates_between(np: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
+    """exp(at_x[t] - at_y[s]) `[b, n, t, s, d]` where steps are kept, or 0."""
     apart = at_x[..., :, None, :] - at_y[..., None, :, :]
-    factors = np.exp(np.where(kept[:, :, None], apart, -np.inf))
-    if apart.shape[-1] == 1:  # one decay for all features: a product of matrices
+    return np.exp(np.where(kept[:, :, None], apart, -np.inf))
+
+
+def pairs_of(np: Any, x: Any, y: Any, factors: Any) -> Any:
+    """sum_d x[t] y[s] factors[t, s] of `x [b, r, n, t, d]` and `y [b, n, s, d]`."""
+    if factors.shape[-1] == 1:  # one decay for all features: a product of matrices
         return np.einsum("brntd,bnsd->brnts", x, y) * factors[..., 0][:, None]
     together = y[..., None, :, :] * factors
     return np.sum(x[..., :, None, :] * together[:, None], axis=-1)
 
 
-def _states(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
+def states_of(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
     """The states [b, n, d, e] at the start of each chunk, and the last one."""
     transitions, inputs = blocked(np, combine, maps, axis=-3)
     start = first[:, None]
@@ -157,7 +169,7 @@ def _states(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
     return np.concatenate([start, ends], axis=1)[:, :-1], ends[:, -1]
 
 
-def _chunked(np: Any, x: Any, chunk: int) -> Any:
+def chunked(np: Any, x: Any, chunk: int) -> Any:
     """[..., n, d] as [..., n / chunk, chunk, d]; zeros at the end are steps that change nothing."""
     *lead, n, width = x.shape
     rest = -n % chunk

@@ -17,6 +17,7 @@ from stack.hosted import Kernel, Op, op
 from stack.ir.dim import equal, mod
 from stack.ir.types import TensorType
 from stack.ops.scan.chunkwise import Steps, chunkwise, recurrent
+from stack.ops.scan.chunkwise_gradient import gradient
 
 Form = Callable[..., Steps]  # (numpy, *operands, **attributes)
 LARGEST = 128  # features of a key that a program of the kernel holds
@@ -28,6 +29,7 @@ def member(
     chunk: int,
     after: Callable[..., Any] | None = None,
     kernels: tuple[Kernel, ...] = (),
+    gradient: Op | None = None,
 ):
     """Declare an operator of a function that gives its `Steps`, in f32 at least.
 
@@ -67,7 +69,14 @@ def member(
             parameters=[*known.parameters.values(), size]
         )
         decomposition.__doc__ = inspect.getdoc(form)
-        made = op(name, rule=rule, reference=reference, kernels=kernels, autocast="f32")
+        made = op(
+            name,
+            rule=rule,
+            reference=reference,
+            kernels=kernels,
+            gradient=gradient,
+            autocast="f32",
+        )
         return made(decomposition)
 
     return declare
@@ -94,16 +103,21 @@ def _heads(np: Any, x: Any, heads: Any) -> Any:
 
 
 def _too_wide(*types: TensorType, **_: Any) -> str:
-    """What the kernel in `chunkwise_triton` has no code for."""
+    """What kernels that hold a state have no code for."""
     features = types[-1].shape[-2]
     if not isinstance(features, int) or features > LARGEST:
         return f"it holds up to {LARGEST} features of a key, not {features}"
     return ""
 
 
-def _by_hand(run: str) -> tuple[Kernel, ...]:
-    where, types = f"stack.ops.scan.chunkwise_triton:{run}", ("bf16", "f16")
-    return (Kernel("cuda", where, "carried", types, _too_wide, capturable=True),)
+def _not_gla(*types: TensorType, **_: Any) -> str:
+    """What the kernels in `chunkwise_features_triton` have no code for."""
+    return _too_wide(*types) or ("" if len({t.dtype for t in types}) == 1 else "two element types")
+
+
+def _by_hand(run: str, refuses: Callable[..., str] = _too_wide) -> tuple[Kernel, ...]:
+    where, types = f"stack.ops.scan.chunkwise_{run}", ("bf16", "f16")
+    return (Kernel("cuda", where, "carried", types, refuses, capturable=True),)
 
 
 _STATE = "... h d e"
@@ -143,7 +157,46 @@ def linear_attention(
     return Steps(queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay))
 
 
-@member("scan.gla", f"{_QKV}, ... h n~ d, {_STATE} {_MADE}", chunk=16)
+_GLA = f"{_QKV}, ... h n~ d, {_STATE}"
+
+
+@op(
+    "scan.gla_gradient",
+    rule=f"{_GLA}, ... h n~ e, {_STATE}, ... h n~ e, {_STATE} -> {_GLA}",
+    kernels=_by_hand("features_backward_triton:gla_gradient", _not_gla),
+)
+def gla_gradient(
+    np,
+    q,
+    k,
+    v,
+    log_gate,
+    first,
+    out,
+    last,
+    told,
+    told_last,
+    *,
+    scale: float = 0.0,
+    chunk: int = 16,
+):
+    """The gradients of `gla`: `told [..., h, n, e]`, `told_last [..., h, d, e]` of its results."""
+    if q.shape[-2] == 0:
+        raise RuleError("'q' has no steps: a recurrence needs at least one")
+    scale = scale or q.shape[-1] ** -0.5
+    steps = _plain(np, q, k, v, log_gate, first, scale)
+    dq, *rest = gradient(np, steps, _flat(np, told, 2), _flat(np, told_last, 2), chunk)
+    made = zip((dq * scale, *rest), (q, k, v, log_gate, first), strict=True)
+    return tuple(x.reshape(*of.shape).astype(of.dtype) for x, of in made)
+
+
+@member(
+    "scan.gla",
+    f"{_GLA} {_MADE}",
+    chunk=16,
+    kernels=_by_hand("features_triton:gla", _not_gla),
+    gradient=gla_gradient,
+)
 def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     """Gated linear attention: Yang et al., 2023. S <- diag(exp(log_gate)) S + k v^T.
 
@@ -153,7 +206,12 @@ def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     return _plain(np, q, k, v, log_gate, first, scale)
 
 
-@member("scan.retention", f"{_QKV}, h, {_STATE} {_MADE}", chunk=64, kernels=_by_hand("retention"))
+@member(
+    "scan.retention",
+    f"{_QKV}, h, {_STATE} {_MADE}",
+    chunk=64,
+    kernels=_by_hand("triton:retention"),
+)
 def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
     """Retention: Sun et al., "Retentive network", 2023. S <- exp(log_decay) S + k v^T.
 
@@ -209,7 +267,7 @@ def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
     "... h n~ p, ... h n~, h, ... n~ m, ... n~ m, h, ... h m p -> ... h n~ p, ... h m p",
     chunk=64,
     after=_skipped,
-    kernels=_by_hand("ssd"),
+    kernels=_by_hand("triton:ssd"),
 )
 def ssd(np, x, dt, a, b, c, skip, first):
     """Mamba-2's state space duality: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.

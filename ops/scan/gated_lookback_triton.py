@@ -8,6 +8,7 @@ Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled lo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +19,20 @@ from stack.ops.scan.lookback_triton import nearest, value_of, word_of
 from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-STEPS, WARPS = 4, 4  # of a run; of a program
+STEPS, WARPS, STAGES = 8, 4, 3  # of a run; of a program; tiles that are under way
 LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
-WINDOW = 16  # tiles that are looked at together
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tiles of a part, and how many parts are looked at together."""
+
+    tiles: int
+    window: int
+
+
+FORWARD = Config(4, 8)
+BACKWARD = Config(2, 32)
 
 
 @triton.jit
@@ -35,13 +47,18 @@ def _last(tile, ROWS: tl.constexpr):
 
 
 @triton.jit
+def _whole(gate, end, RUNS: tl.constexpr):
+    """The map of a tile, by those of its runs."""
+    maps, ends = tl.associative_scan((gate, end), 0, after)
+    return _last(maps, RUNS), _last(ends, RUNS)
+
+
+@triton.jit
 def _looked_back(
-    gate, end, state, gate_words, words, tile,
+    own_gate, own, state, gate_words, words, tile,
     RUNS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """What comes before a tile, by maps of its runs; `state` before the first, `words` of that."""
-    maps, ends = tl.associative_scan((gate, end), 0, after)
-    own_gate, own = _last(maps, RUNS), _last(ends, RUNS)
+    """What comes before a part, by its map; `state` before the first, `words` of that."""
     mine = tile * CHANNELS
     if tile > 0:
         tl.atomic_xchg(gate_words + mine, word_of(own_gate, 1), sem="relaxed")
@@ -82,52 +99,74 @@ def _taken(next_ptr, blocks, channels, CHANNELS: tl.constexpr):
 @triton.jit
 def gated_kernel(
     g_ptr, x_ptr, first_ptr, y_ptr, gate_word_ptr, word_ptr, next_ptr,
-    steps, channels, blocks, tiles,
-    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
+    steps, channels, blocks, parts,
+    TILES: tl.constexpr, RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr,
+    WINDOW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One tile of some channels of a sequence."""
-    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
+    """One part of the steps of some channels of a sequence."""
+    part, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
-    step = tile * RUNS * STEPS + steps_of(RUNS, STEPS)
-    at = (row * steps + step) * channels + channel
-    seen = (step < steps) & inside
-    gate, x = tl.load(g_ptr + at, seen, 0.0), tl.load(x_ptr + at, seen, 0.0)
-    gates, values, gate, end = runs_of(gate, x, STEPS)
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    words = block * tiles * CHANNELS + tl.arange(0, CHANNELS)
+    start = part * TILES * RUNS * STEPS + steps_of(RUNS, STEPS)
+    whole_gate, whole = tl.zeros_like(first) + 1.0, tl.zeros_like(first)
+    for tile in tl.range(0, TILES, num_stages=STAGES):  # pyright: ignore
+        step = start + tile * RUNS * STEPS
+        at, seen = (row * steps + step) * channels + channel, (step < steps) & inside
+        gate, x = tl.load(g_ptr + at, seen, 0.0), tl.load(x_ptr + at, seen, 0.0)
+        _, _, gate, end = runs_of(gate, x, STEPS)
+        gate, end = _whole(gate, end, RUNS)
+        whole_gate, whole = after(whole_gate, whole, gate, end)
+    words = block * parts * CHANNELS + tl.arange(0, CHANNELS)
     state = _looked_back(
-        gate, end, first, gate_word_ptr + words, word_ptr + words, tile, RUNS, CHANNELS, WINDOW
-    )
-    y, _ = joined(gates, values, gate, end, state, RUNS)
-    tl.store(y_ptr + at, y, seen)
+        whole_gate, whole, first, gate_word_ptr + words, word_ptr + words, part,
+        RUNS, CHANNELS, WINDOW,
+    )  # fmt: skip
+    for tile in tl.range(0, TILES, num_stages=STAGES):  # pyright: ignore
+        step = start + tile * RUNS * STEPS
+        at, seen = (row * steps + step) * channels + channel, (step < steps) & inside
+        gate, x = tl.load(g_ptr + at, seen, 0.0), tl.load(x_ptr + at, seen, 0.0)
+        gates, values, gate, end = runs_of(gate, x, STEPS)
+        y, state = joined(gates, values, gate, end, state, RUNS)
+        tl.store(y_ptr + at, y, seen)
 
 
 @triton.jit
 def gated_gradient_kernel(
     g_ptr, first_ptr, h_ptr, told_ptr, dg_ptr, dx_ptr, dfirst_ptr,
-    gate_word_ptr, word_ptr, next_ptr, steps, channels, blocks, tiles,
-    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
+    gate_word_ptr, word_ptr, next_ptr, steps, channels, blocks, parts,
+    TILES: tl.constexpr, RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr,
+    WINDOW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The same, where tiles are counted from the end."""
-    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
+    """The same, where parts are counted from the end."""
+    part, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
-    left = steps - 1 - tile * RUNS * STEPS - steps_of(RUNS, STEPS)  # steps before each
-    at = (row * steps + left) * channels + channel
-    seen = (left >= 0) & inside
-    following = tl.load(g_ptr + at + channels, seen & (left < steps - 1), 1.0)
-    before = tl.load(h_ptr + at - channels, (left > 0) & inside, 0.0).to(tl.float32)
-    told = tl.load(told_ptr + at, seen, 0.0)
-    gates, values, gate, end = runs_of(following, told, STEPS)
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    words = block * tiles * CHANNELS + tl.arange(0, CHANNELS)
+    start = steps - 1 - part * TILES * RUNS * STEPS - steps_of(RUNS, STEPS)  # steps before each
+    whole_gate, whole = tl.zeros_like(first) + 1.0, tl.zeros_like(first)
+    for tile in tl.range(0, TILES, num_stages=STAGES):  # pyright: ignore
+        left = start - tile * RUNS * STEPS
+        at, seen = (row * steps + left) * channels + channel, (left >= 0) & inside
+        following = tl.load(g_ptr + at + channels, seen & (left < steps - 1), 1.0)
+        told = tl.load(told_ptr + at, seen, 0.0)
+        _, _, gate, end = runs_of(following, told, STEPS)
+        gate, end = _whole(gate, end, RUNS)
+        whole_gate, whole = after(whole_gate, whole, gate, end)
+    words = block * parts * CHANNELS + tl.arange(0, CHANNELS)
     worth = _looked_back(
-        gate, end, tl.zeros_like(first), gate_word_ptr + words, word_ptr + words, tile,
+        whole_gate, whole, tl.zeros_like(first), gate_word_ptr + words, word_ptr + words, part,
         RUNS, CHANNELS, WINDOW,
     )  # fmt: skip
-    dx, worth = joined(gates, values, gate, end, worth, RUNS)
-    tl.store(dx_ptr + at, dx, seen)
-    tl.store(dg_ptr + at, dx * tl.where(left > 0, before, first), seen)
-    if tile == tiles - 1:
+    for tile in tl.range(0, TILES, num_stages=STAGES):  # pyright: ignore
+        left = start - tile * RUNS * STEPS
+        at, seen = (row * steps + left) * channels + channel, (left >= 0) & inside
+        following = tl.load(g_ptr + at + channels, seen & (left < steps - 1), 1.0)
+        before = tl.load(h_ptr + at - channels, (left > 0) & inside, 0.0).to(tl.float32)
+        told = tl.load(told_ptr + at, seen, 0.0)
+        gates, values, gate, end = runs_of(following, told, STEPS)
+        dx, worth = joined(gates, values, gate, end, worth, RUNS)
+        tl.store(dx_ptr + at, dx, seen)
+        tl.store(dg_ptr + at, dx * tl.where(left > 0, before, first), seen)
+    if part == parts - 1:
         opening = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)
         to = dfirst_ptr + row * channels + tl.broadcast_to(channel[None, :], [RUNS, CHANNELS])
         is_first = tl.arange(0, RUNS)[:, None] == 0
@@ -135,16 +174,18 @@ def gated_gradient_kernel(
 
 
 def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor) -> None:
-    """Tiles of some steps and channels of the sequences `x [..., n, d]`."""
+    """Parts of the steps of some channels of the sequences `x [..., n, d]`."""
+    c = FORWARD if kernel is gated_kernel else BACKWARD
     steps, width = x.shape[-2:]
     channels = min(LINE // x.element_size(), 1 << (width - 1).bit_length())
     blocks = x.numel() // (steps * width) * -(-width // channels)
     runs = max(1, 32 * WARPS * ACCESS // x.element_size() // channels)
-    tiles = -(-steps // (runs * STEPS))
-    count = blocks * tiles * channels
+    parts = -(-steps // (c.tiles * runs * STEPS))
+    count = blocks * parts * channels
     words = torch.zeros(2 * count + 1, dtype=torch.int64, device=x.device)
     held = words[1:].view(torch.uint64)
-    kernel[(blocks * tiles,)](
+    kernel[(blocks * parts,)](
         *arrays, held[:count], held[count:], words[:1].view(torch.int32),
-        steps, width, blocks, tiles, runs, STEPS, channels, WINDOW, num_warps=WARPS,
+        steps, width, blocks, parts, c.tiles, runs, STEPS, channels, c.window, STAGES,
+        num_warps=WARPS,
     )  # fmt: skip

@@ -16,10 +16,21 @@ from stack.ir.node import Node
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
+from stack.target import Gpu
 
 TILE = 4096  # elements that are scanned at once
 ITERATIONS = 16  # tiles that few lines may take, one after another
 KINDS = ("sum", "prod")
+
+
+def leaves_idle(node: Node, gpu: Gpu) -> bool:
+    """Whether the lines of a scan are so few and long that a program for each is slow."""
+    along = int(node.attrs["axis"])
+    sizes = [s for s in node.shape if isinstance(s, int)]
+    if len(sizes) < len(node.shape):
+        return False
+    lines = prod(s for a, s in enumerate(sizes) if a != along)
+    return sizes[along] > ITERATIONS * TILE and lines < gpu.processors
 
 
 class ScanTiler(BlockTiler):
@@ -41,7 +52,7 @@ class ScanTiler(BlockTiler):
         room = TILE // self.block
         while room > 1 and lines // room < self.gpu.processors:
             room //= 2
-        if self.iterations > ITERATIONS and lines // room < self.gpu.processors:
+        if leaves_idle(node, self.gpu):
             raise CannotTile(f"{lines} lines of {shape[self.along]} leave most programs idle")
         blocks = [1] * len(shape)
         for axis in reversed(range(len(shape))):

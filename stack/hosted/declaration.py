@@ -135,7 +135,8 @@ class Op:
     Attributes:
         name: "family.operator"; the family is the entry point in `stack.ops` that declares it.
         rule: axes of operands and results; `...` stands for the same leading axes everywhere.
-            Operands are of floats, or as said after their axes: `n: i32`, `n: int`, `n: any`.
+            Operands are of floats, or as said after their axes: `n: i32`, `n: int`, `n: any`; with
+            limits of integers, `n: int < v`: see `element_types`.
         decomposition: `(numpy, *arrays, **attributes)`, see the module.
         language: what the decomposition is written for: "numpy", "torch" or "jax".
         reference: the algorithm to be read, on NumPy arrays; default: the decomposition.
@@ -145,9 +146,8 @@ class Op:
         autocast: under torch.autocast, floats become "f32", the "low" type of autocast, or stay.
         packs: `(weight [n, k], group) -> operands after the first`, of NumPy, where the operator is
             a product with weights that are stored in another way: pass `quantize` goes by it.
-        values: `(*arrays, **attributes)` of NumPy, raises RuleError for values that the operator
-            does not take, before an eager call launches anything. It sees integers only; other
-            arrays have their shapes.
+        values: `(*arrays, **attributes)` of NumPy, raises RuleError for integers that the operator
+            does not take and limits do not say. Of other arrays it sees the shapes.
     """
 
     name: str
@@ -176,6 +176,11 @@ class Op:
             raise unknown_name(
                 f"{self.name}: no elements are called", unknown[0], element_types.KINDS
             )
+        axes = re.findall(r"[a-z]\w*", " ".join(self._sides[0]))
+        for elements in self.elements:
+            for word, names in ((elements.limit, axes), (elements.beside, self.attributes)):
+                if word.isidentifier() and word not in names:
+                    raise unknown_name(f"{self.name}: nothing is called", word, names)
         if len(self._sides[0]) != len(self.operands):
             count = len(self.operands)
             raise UsageError(f"{self.name} takes {count} arrays, its rule is {self.rule!r}")
@@ -230,10 +235,15 @@ class Op:
         return [element_types.split(side)[0] for side in left.split(",")], right.split(",")
 
     @cached_property
-    def asked(self) -> tuple[str, ...]:
-        """Element types that operands are to have, see `element_types`."""
+    def elements(self) -> tuple[element_types.Elements, ...]:
+        """What elements operands are to have."""
         left = self.rule.partition("->")[0]
         return tuple(element_types.split(side)[1] for side in left.split(","))
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """Types of elements that operands are to have, see `element_types`."""
+        return tuple(e.kind for e in self.elements)
 
     @property
     def results(self) -> int:
@@ -291,6 +301,36 @@ class Op:
         except RuleError as error:
             raise RuleError(f"{self.name}: {error}") from error
 
+    @cached_property
+    def has_limits(self) -> bool:
+        """Whether there are integers that it does not take."""
+        return self.values is not None or any(e.relation for e in self.elements)
+
+    def check_values(
+        self,
+        arrays: Sequence[Any],
+        attributes: Mapping[str, Any],
+        held: Callable[[Any], np.ndarray[Any, Any]] = np.asarray,
+    ) -> None:
+        """Raise RuleError by the name of the argument that has integers past its limits.
+
+        Arrays of any framework, whose sizes fit: `shapes`. Those on a GPU are waited for.
+
+        Args:
+            held: an array as one of NumPy, for `values`.
+        """
+        if not self.has_limits:
+            return
+        shapes = [tuple(a.shape) for a in arrays]
+        sizes = self.rule_for([len(s) for s in shapes]).sizes(shapes)
+        for name, elements, array in zip(self.operands, self.elements, arrays, strict=True):
+            try:
+                elements.refuse(array, {**sizes, **attributes})
+            except RuleError as error:
+                raise RuleError(f"{self.name}: {name!r} {error}") from error
+        if self.values is not None:
+            self.values(*map(held, arrays), **attributes)
+
     def _refuse_empty(self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]) -> None:
         """Raise RuleError for an axis of size 0 that is reduced: of nothing there is no result."""
         kept = {name for side in rule.outputs for axis in side for name in axis.names}
@@ -346,8 +386,7 @@ class Op:
         read = self.read(attributes)
         types = tuple(TensorType(dtype_of(a), a.shape) for a in held)
         decomposed(self, types, tuple(sorted(read.items())))  # refuses what is wrong
-        if self.values is not None:
-            self.values(*held, **read)
+        self.check_values(held, read)
         if self.reference is not None:
             return self.reference(*held, **read)
         return self.decomposition(np, *held, **read)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
+import numpy as np
+
 import stack.hosted.element_types as element_types
 import stack.plugins as plugins
-from stack.errors import RuleError, StackError
+from stack.errors import RuleError, StackError, UsageError
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
@@ -91,6 +93,28 @@ def attributes_of(node: Node) -> dict[str, Any]:
     """The attributes of the operator that a `custom` node calls."""
     pairs: Attributes = node.attrs.get("params") or ()
     return dict(pairs)
+
+
+def check_calls(func: Func, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Raise RuleError where arguments of a function are integers that its operators do not take.
+
+    Of operators whose integers are all parameters: nothing is computed.
+    """
+    known = dict(zip(func.params, arrays, strict=True))
+    for node in func.nodes:
+        if node.op != "custom" or any(a not in known and a.dtype.is_integer for a in node.args):
+            continue
+        given = [known[a] if a in known else _unknown(a) for a in node.args]
+        try:
+            made = find(str(node.attrs["name"]))
+        except UsageError:
+            continue  # declared elsewhere
+        made.check_values(given, attributes_of(node))
+
+
+def _unknown(node: Node) -> np.ndarray[Any, Any]:
+    """Floats of its shape."""
+    return np.broadcast_to(np.float32(0), tuple(map(int, node.shape)))  # pyright: ignore[reportArgumentType]
 
 
 def kernel_of(node: Node, device: str) -> Kernel:

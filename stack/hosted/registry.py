@@ -46,7 +46,8 @@ def op(
         name: "family.operator".
         rule: axes of operands and results, `"... k, n k -> ... n"`: the same name is the same size,
             `...` any leading axes, `d!` an axis that is needed whole. Operands are of floats, or as
-            said after their axes: `n: i32`, one type, `n: int`, integers, `n: any`.
+            said after their axes: `n: i32`, one type, `n: int`, integers, `n: any`. Integers have
+            limits where the rule says so: `n: int < v`, see `stack.hosted.element_types`.
         language: "torch" or "jax" where the decomposition is written for these.
         reference: the algorithm to be read, on NumPy arrays.
         kernels: code by hand, best first; what none has code for is decomposed. See `stack.Kernel`.
@@ -54,8 +55,8 @@ def op(
             default the derivative of the decomposition.
         autocast: under torch.autocast floats become "f32", or its "low" type.
         packs: for a product with weights that are stored in another way, what stores them.
-        values: raises RuleError for integers that the operator does not take, as a page that is not
-            there, before an eager call launches anything.
+        values: raises RuleError for integers that the operator does not take and limits do not
+            say: which pages of a table are used.
 
     Raises:
         UsageError: a name that is taken, a rule of another number of arrays, an attribute without

@@ -45,7 +45,10 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 FORWARD, BACKWARD = ("forward",), ("forward", "backward")
 # on a CPU gradients race where an operator declares its own
 MODES = {
-    "cpu": {"attention.with_lse": BACKWARD[1:], "scan.gated": BACKWARD},
+    "cpu": {
+        "attention.with_lse": BACKWARD[1:],
+        **dict.fromkeys(("scan.gated", "scan.gla"), BACKWARD),
+    },
     "cuda": {
         "attention.with_lse": BACKWARD[1:],
         **dict.fromkeys(("scan.gated", "scan.ssd", "scan.gla"), BACKWARD),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError, VerifyError
+from stack.hosted.nodes import check_calls
 from stack.ir.data import Data
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16, DTYPES, F64, DType, TensorType, TupleType, Type
@@ -87,7 +88,10 @@ def held(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def reference(func: Func, storage: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Results in double precision on storage arrays, by the NumPy interpreter."""
+    """Results in double precision on storage arrays, by the NumPy interpreter.
+
+    Raises RuleError where they are integers that an operator of the function does not take.
+    """
     sizes = {s.name for s in func.symbols}
     if sizes:
         raise StackError(f"@{func.name} has symbolic sizes: {', '.join(sorted(sizes))}")
@@ -98,6 +102,7 @@ def reference(func: Func, storage: Sequence[np.ndarray]) -> list[np.ndarray]:
         held(a, p.dtype).astype(widen_dtype(p.dtype).numpy)
         for a, p in zip(storage, func.params, strict=True)
     ]
+    check_calls(func, inputs)
     return [np.asarray(r) for r in as_list(wide.interpret(*inputs))]
 
 

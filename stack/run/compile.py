@@ -130,11 +130,12 @@ def stages_of(
 
 
 def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "cost") -> Stages:
-    """The stage that decides about hosted operators, where a function has some.
+    """The stage that decides about hosted operators, where a function has some, or a scan.
 
     To peers an operator is its decomposition.
     """
-    if "hosted" in str(passes) or all(node.op != "custom" for node in walk(func)):
+    asked = ("custom", "scan") if backend.lowering.hosts == "cuda" else ("custom",)
+    if "hosted" in str(passes) or all(node.op not in asked for node in walk(func)):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)

@@ -80,6 +80,9 @@ def coverage_of(
         steps = _library_calls(kernels)
     for step in steps:
         _give(step, ops)
+    for block, node in _walk(lowered.body) if lowered is not None else ():
+        if node.op == "custom":
+            _take(node, frozenset(block.locs.get(node, ())), ops)
     kinds = [op.kind for op in ops]
     return {
         "ops": len(ops),
@@ -131,6 +134,15 @@ def _give(step: Step, ops: Sequence[_Op]) -> None:
         found |= _mark(own, step.lines) or _is_of_operator(name, step.lines, ops)
     if not found and step.lines:
         _mark(ops, step.lines)
+
+
+def _take(call: Node, lines: frozenset[str], ops: Sequence[_Op]) -> None:
+    """Mark the op for which a pass put in a hosted operator."""
+    inner = {n.op for b in call.blocks for n in b.nodes}
+    here = [op for op in ops if not lines.isdisjoint(op.lines)]
+    own = [op for op in here if op.kind == "native" and op.name in inner]
+    if own and all(op.name != "custom" for op in here):
+        own[0].kind = "hosted"
 
 
 def _is_of_operator(name: str, lines: frozenset[str], ops: Sequence[_Op]) -> bool:

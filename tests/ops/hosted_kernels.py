@@ -23,7 +23,16 @@ from stack.frontends.torch_arrays import dtype_of
 from stack.hosted import declaration
 from stack.ir.types import TensorType
 from stack.ops.loss import linear_triton
-from stack.ops.scan import gated, gated_gradient, gated_lookback_triton, lookback_triton
+from stack.ops.scan import (
+    chunkwise_features_backward_triton,
+    chunkwise_features_triton,
+    gated,
+    gated_gradient,
+    gated_lookback_triton,
+    gla,
+    gla_gradient,
+    lookback_triton,
+)
 
 declaration._gpu_at_hand = lambda: "any"  # Triton interprets its own kernels, no Gluon or C++
 SMALL = linear_triton.Config(16, 32, 16, 4, 1, group=4)
@@ -55,6 +64,7 @@ def main() -> None:
     sums = torch.cumsum(x.double(), -1)
     found["inclusive in tiles"] = error(lookback_triton.inclusive(x, most=16), sums)
     found |= looking_back()
+    found |= strong_gates()
     print(json.dumps(found))
 
 
@@ -73,6 +83,28 @@ def looking_back() -> dict[str, float]:
         "gated looks back": error(out, exact),
         "gated_gradient looks back": error(made, gradient),
     }
+
+
+def strong_gates() -> dict[str, float]:
+    """Gates that no single exponent can undo, beside some that forget nothing."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v, gate, first = (
+        torch.randn(1, 2, *s, generator=generator, dtype=torch.double)
+        for s in ((150, 20), (150, 20), (150, 18), (150, 20), (20, 18))
+    )
+    found: dict[str, float] = {}
+    for size in (0.01, 2.0, 60.0):
+        args = [t.half() for t in (q, k, v, -size * gate.abs() * (gate < 1), first)]
+        wide = [t.double() for t in args]
+        exact = gla(*wide)
+        told = tuple(torch.randn_like(t) for t in exact)
+        gradient = gla_gradient(*wide, *exact, *told)
+        made = chunkwise_features_triton.gla(*args, 0.0, 16)
+        halves = [t.half() for t in (*exact, *told)]
+        back = chunkwise_features_backward_triton.gla_gradient(*args, *halves, 0.0, 16)
+        found[f"gla, gates to {size}, float16"] = error(made, exact)
+        found[f"gla_gradient, gates to {size}, float16"] = error(back, gradient)
+    return found
 
 
 def compiled(case: Case, args: list[Any]) -> Any:

@@ -297,7 +297,7 @@ REFUSED = {
         "attention.with_cache",
         (ONE, *[np.zeros((2, 2, 6, 8), np.float32)] * 2, np.array([7, 1])),
         {},
-        "'lengths' has 7: 'k' has room for 1 to 6 keys",
+        "'lengths' has 7, its rule asks for 1 <= any <= t, where t is 6",
     ),
     "subtrees that cross": (
         "attention.with_tree",

@@ -22,6 +22,8 @@ from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
 from stack.ops.scan import (
     carried_triton,
+    chunkwise_features_backward_triton,
+    chunkwise_features_triton,
     chunkwise_triton,
     gated_lookback_triton,
     lookback_triton,
@@ -54,7 +56,7 @@ def compiled(
         name: f"*{next(types)}" if name.endswith("_ptr")
         else tiles[name] if tiles and name in tiles
         else "constexpr" if name in constants
-        else "fp32" if name in ("eps", "scale")
+        else "fp32" if name in ("eps", "limit", "scale")
         else "i32"
         for name in kernel.arg_names
     }  # fmt: skip
@@ -165,12 +167,26 @@ def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
         (
             gated_lookback_triton.gated_kernel,
             "bf16 bf16 bf16 bf16 u64 u64 i32",
-            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
+            {
+                "RUNS": 16,
+                "STEPS": 4,
+                "CHANNELS": 64,
+                "WINDOW": gated_lookback_triton.BACKWARD.window,
+                "TILES": 4,
+                "STAGES": 3,
+            },
         ),
         (
             gated_lookback_triton.gated_gradient_kernel,
             "bf16 " * 7 + "u64 u64 i32",
-            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
+            {
+                "RUNS": 16,
+                "STEPS": 4,
+                "CHANNELS": 64,
+                "WINDOW": gated_lookback_triton.BACKWARD.window,
+                "TILES": 4,
+                "STAGES": 3,
+            },
         ),
         (
             lookback_triton.inclusive_kernel,
@@ -192,6 +208,39 @@ def test_what_scans_carry_stays_in_registers(
     made = compiled(kernel, pointers, constants, num_warps=4)
     assert made.asm["cubin"]
     assert "ld.local" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pointers", "constants"),
+    [
+        (chunkwise_features_triton.decayed_kernel, "bf16 " * 6 + "fp32", {"FEATURES": 128}),
+        (
+            chunkwise_features_triton.carried_kernel,
+            "bf16 bf16 bf16 bf16 fp32 bf16 bf16 bf16 bf16",
+            {
+                "FEATURES": 128,
+                "COLUMNS": chunkwise_features_triton.CONFIG.columns,
+                "STAGES": chunkwise_features_triton.CONFIG.stages,
+                "READ": True,
+                "KEPT": True,
+                "REVERSED": True,
+            },
+        ),
+        (
+            chunkwise_features_backward_triton.gradient_kernel,
+            "bf16 " * 11,
+            {"FEATURES": chunkwise_features_backward_triton.FEATURES, "COLUMNS": 128},
+        ),
+    ],
+    ids=["decayed", "carried", "gradient"],
+)
+def test_gated_linear_attention_runs_on_tensor_cores(
+    kernel: Any, pointers: str, constants: dict[str, int]
+) -> None:
+    constants = {"CHUNK": chunkwise_features_triton.CHUNK, **constants}
+    made = compiled(kernel, pointers, constants, num_warps=4)
+    assert "wgmma.mma_async" in made.asm["ptx"]
+    assert made.metadata.shared <= SHARED
 
 
 @pytest.mark.parametrize("is_ssd", [True, False], ids=["ssd", "retention"])

@@ -212,8 +212,3 @@ def test_attributes_are_refused_by_name() -> None:
         find("norm.rms_norm")(x, w, eps="1")
     with pytest.raises(UsageError, match=r"norm\.rms_norm"):
         find("norm.rms_nom")
-
-
-def test_a_class_that_there_is_not_is_refused() -> None:
-    with pytest.raises(IndexError, match="from 0 to 2"):
-        find("loss.cross_entropy")(np.zeros((1, 3)), np.array([3]))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stack.errors import RuleError, UsageError
-from stack.hosted import Kernel, Op, op, registry
+from stack.hosted import Kernel, Op, find, op, registry
 from stack.hosted.nodes import custom
 from stack.ir import Func, parse
 from stack.ir.builder import Builder, param
@@ -148,3 +148,48 @@ def test_kernels_of_a_device_have_names_of_their_own() -> None:
     kernels = (Kernel("cuda", _by_hand, "rows"), Kernel("cuda", _at_most_64, "rows"))
     with pytest.raises(UsageError, match="two kernels for cuda are called 'rows'"):
         op("toys.twice", rule="... d! -> ...", kernels=kernels)(lambda np, x: np.sum(x, axis=-1))
+
+
+LONG = """\
+func @f(%x: f32[{rows}, {columns}]) -> (f32[{rows}, {columns}]) at tensor {{
+  %s = scan(%x) {{axis={axis}, kind="{kind}", reverse={reverse}}} : f32[{rows}, {columns}]
+  return %s
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({}, True),
+        ({"prefer": "generated"}, False),
+        ({"device": "cpu"}, False),
+        ({"rows": 4096}, False),
+        ({"columns": 4096}, False),
+        ({"kind": "prod"}, False),
+        ({"reverse": "true"}, False),
+        ({"rows": 1 << 20, "columns": 4, "axis": 0}, False),
+    ],
+)
+def test_a_scan_that_leaves_a_gpu_idle_becomes_an_operator(
+    options: dict[str, object], changed: bool
+) -> None:
+    at = {"rows": 2, "columns": 1 << 20, "axis": 1, "kind": "sum", "reverse": "false"} | options
+    chosen = ", ".join(f"{n}={v}" for n, v in {"device": "cuda", **options}.items() if n in HOW)
+    func = parse(LONG.format(**at))
+    done = Pipeline(f"hosted{{{chosen}}}").run(func)
+    notes = [str(n) for n in done.records[0].notes]
+    assert ("custom(" in str(done.func)) == changed
+    assert any("scan becomes scan.inclusive, hand kernel" in n for n in notes) == changed
+
+
+HOW = ("device", "prefer")
+
+
+def test_an_operator_of_few_long_lines_is_kept() -> None:
+    """Its decomposition would be a library's, whatever it costs."""
+    b = Builder()
+    x = param("x", tensor("f32", 1, 1 << 22))
+    func = b.func("f", [x], custom(b, find("scan.inclusive"), [x], {}))
+    done = Pipeline("hosted{device=cuda}").run(func)
+    assert 'kernel="lookback"' in str(done.func)
+    assert "no program scans lines that are so few and long" in str(done.records[0].notes[0])

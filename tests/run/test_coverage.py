@@ -11,6 +11,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.types import F32, TensorType
 from stack.passes.library import wrap
 from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of
 
@@ -88,3 +89,16 @@ def test_steps_inside_of_loops_count() -> None:
     assert compiled.run.coverage["ops"] == sum(
         compiled.run.coverage[k] for k in ("native", "library", "fallback")
     )
+
+
+def test_scans_that_became_operators_are_hosted() -> None:
+    """Two of one line, for which a pass put in calls; what else stands there is not."""
+    long = TensorType(F32, (1, 1 << 20))
+    b, x = Builder(), param("x", long)
+    b.loc = ("model.py:1",)
+    scan = {"axis": 1, "kind": "sum", "reverse": False}
+    once = b.op("scan", (b.op("exp", (x,), {}),), scan)
+    func = b.func("f", [x], [b.op("scan", (once,), scan)])
+    lowered = Pipeline("hosted{device=cuda}").run(func).func
+    found = coverage_of(func, put(lowered, {lowered.nodes[0]: generated(lowered.nodes[0])}))
+    assert (found["native"], found["hosted"]) == (1, 2)

@@ -1,16 +1,12 @@
-"""Products of 8-bit codes with many rows, in Gluon: a warp that loads, two groups that multiply.
+"""Products of 8-bit codes, in Gluon: a warp that loads, two groups of four warps that multiply.
 
-The loader keeps `stages` pairs of tiles under way through the tensor memory accelerator; four warps
-each have 64 rows of a tile and tell it which pair they are done with. Tensor cores add 8-bit floats
-with about 14 bits of mantissa; where blocks have scales, a block's sum is scaled and added in f32
-(DeepSeek-V3, 2024, section 3.3.2), which also mends that. While one group of warps adds, tensor
-cores have the products of the other; results leave while the next tile's operands come.
-
-What limits it: bytes from the L2 cache, and power. For 128 of k a tile of 128 x 128 takes 32 KiB
-and 512 cycles of tensor cores, 64 bytes a cycle; one of 128 x 256 takes 48 bytes a cycle, but with
-scales of blocks its sums would need all registers twice. Seen on an H200 beside torch._scaled_mm:
-scales of rows 1.09x and 1.06x at 4096^3 and 8192^3, of blocks 0.91x and 0.97x; starting the next
-block's product before sums are added was slower (0.77x), as were stores that pass shared memory by.
+The loader keeps some pairs of tiles under way through the tensor memory accelerator; a group has 64
+rows of a tile and tells the loader which pair it is done with. Tensor cores add 8-bit floats with
+about 14 bits of mantissa; where blocks have scales, the sum of a block is scaled and added in f32
+(DeepSeek-V3, 2024, section 3.3.2), which also mends that. A tile of 256 columns is two parts, each
+with sums of its own, so that the block of one part at a time is in registers, 64 of them beside 128
+of sums. While one group adds, tensor cores have the products of the other; results leave while the
+next tile's operands come. Where tiles are fewer than processors, several share the sum of a tile.
 """
 
 from __future__ import annotations
@@ -19,6 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -32,125 +30,157 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 Tensor = torch.Tensor
 BLOCK = 128
+SIZE = 2048  # elements that a program sums
 HALF = 64  # rows of a group of four warps
-
-
 SHARED = 232448 - 1024  # bytes that a program may have, but for barriers
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of 128 rows x `columns`, `stages` of 128 of k under way, in bands of `group` tiles."""
+    """Tiles of 128 rows x `columns`, in bands of `group` tiles; `splits` programs share a sum."""
 
     columns: int
-    stages: int
+    splits: int = 1
     group: int = 8
 
 
 @gluon.jit
-def _corner(tile, rows, columns, ROWS: gl.constexpr, COLUMNS: gl.constexpr, GROUP: gl.constexpr):
-    """Where a tile begins: bands of GROUP rows of tiles share what they read in the L2 cache."""
+def _place(unit, sizes, held, GROUP: gl.constexpr):
+    """Where a tile begins, which steps of k are its own, and above which row its results stand.
+
+    Bands of GROUP rows of tiles share what they read in the L2 cache.
+    """
+    rows, columns, depth, splits = sizes
+    ROWS: gl.constexpr = 2 * held[0].shape[1]
+    COLUMNS: gl.constexpr = held[1].shape[1]
     down, wide = gl.cdiv(rows, ROWS), gl.cdiv(columns, COLUMNS)
+    tile, split = unit // splits, unit % splits
     first = tile // (GROUP * wide) * GROUP
     high = gl.minimum(down - first, GROUP)
     inside = tile % (GROUP * wide)
-    return (first + inside % high) * ROWS, inside // high * COLUMNS
+    steps = gl.cdiv(depth, held[1].shape[2])
+    each = gl.cdiv(steps, splits)
+    begin = split * each
+    end = gl.minimum(begin + each, steps)
+    row, column = (first + inside % high) * ROWS, inside // high * COLUMNS
+    return row, column, begin, end, split * down * ROWS
 
 
 @gluon.jit
-def _load(held, x_desc, w_desc, sizes, PROGRAMS: gl.constexpr, GROUP: gl.constexpr):
+def _load(held, x_desc, w_desc, sizes, units, GROUP: gl.constexpr):
     """All tiles of operands that this program needs, in order."""
     x_slots, w_slots, ready, free = held
-    rows, columns, depth = sizes
     STAGES: gl.constexpr = w_slots.shape[0]
     HALF: gl.constexpr = x_slots.shape[1]
     COLUMNS: gl.constexpr = w_slots.shape[1]
     DEPTH: gl.constexpr = w_slots.shape[2]
-    tiles = gl.cdiv(rows, 2 * HALF) * gl.cdiv(columns, COLUMNS)
     count = 0
-    for tile in range(gl.program_id(0), tiles, PROGRAMS):
-        row, column = _corner(tile, rows, columns, 2 * HALF, COLUMNS, GROUP)
-        for at in range(0, depth, DEPTH):
-            slot = count % STAGES
-            here = ready.index(slot)
+    for unit in range(gl.program_id(0), units, gl.num_programs(0)):  # pyright: ignore
+        row, column, begin, end, _ = _place(unit, sizes, held, GROUP)  # pyright: ignore
+        for step in range(begin, end):
+            slot = count % STAGES  # pyright: ignore
+            here, at = ready.index(slot), step * DEPTH
             mbarrier.wait(free.index(slot), count // STAGES & 1 ^ 1)
             mbarrier.expect(here, (2 * HALF + COLUMNS) * DEPTH)
-            tma.async_copy_global_to_shared(x_desc, [row, at], here, x_slots.index(2 * slot))
-            tma.async_copy_global_to_shared(
-                x_desc, [row + HALF, at], here, x_slots.index(2 * slot + 1)
-            )
+            for half in gl.static_range(2):  # pyright: ignore
+                to = x_slots.index(2 * slot + half)
+                tma.async_copy_global_to_shared(x_desc, [row + half * HALF, at], here, to)
             tma.async_copy_global_to_shared(w_desc, [column, at], here, w_slots.index(slot))
             count += 1
 
 
 @gluon.jit
+def _plus(sums, part, scale):
+    """`sums + part scale`, before the next product: that has the registers of this one."""
+    scale, _ = gl.broadcast(scale[:, None], part)
+    return gl.inline_asm_elementwise(
+        "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", [part, scale, sums], gl.float32, False, 1
+    )
+
+
+@gluon.jit
+def _waited(made, PENDING: gl.constexpr):
+    """Sums of products of which at most PENDING are still under way."""
+    done = warpgroup_mma_wait(PENDING, made)  # pyright: ignore
+    if len(made) == 1:
+        done = (done,)
+    return done
+
+
+@gluon.jit
 def _multiply(
-    held, y_desc, out, scales, sizes, WHICH: gl.constexpr, PROGRAMS: gl.constexpr,
-    GROUP: gl.constexpr, BLOCKED: gl.constexpr,
+    held, y_desc, out, scales, sizes, units, WHICH: gl.constexpr, GROUP: gl.constexpr,
+    BLOCKED: gl.constexpr,
 ):  # fmt: skip
     """Rows of a tile, the first half of them or the second, of each tile of this program."""
     x_slots, w_slots, ready, free = held
     x_scale_ptr, w_scale_ptr = scales
-    rows, columns, depth = sizes
+    rows, columns, depth, _ = sizes
     STAGES: gl.constexpr = w_slots.shape[0]
     HALF: gl.constexpr = x_slots.shape[1]
     COLUMNS: gl.constexpr = w_slots.shape[1]
     DEPTH: gl.constexpr = w_slots.shape[2]
+    PART: gl.constexpr = out.shape[1]
+    PARTS: gl.constexpr = COLUMNS // PART
     layout: gl.constexpr = gl.NVMMADistributedLayout(  # pyright: ignore
         [3, 0],
         [4, 1],
-        [16, COLUMNS, 32],  # pyright: ignore
+        [16, PART, 32],  # pyright: ignore
     )
     along: gl.constexpr = gl.SliceLayout(1, layout)  # pyright: ignore
     across: gl.constexpr = gl.SliceLayout(0, layout)  # pyright: ignore
-    tiles = gl.cdiv(rows, 2 * HALF) * gl.cdiv(columns, COLUMNS)
-    steps = gl.cdiv(depth, DEPTH)
-    SUM: gl.constexpr = gl.int32 if x_slots.dtype == gl.int8 else gl.float32
-    none = gl.zeros([HALF, COLUMNS], SUM, layout)
+    is_integer: gl.constexpr = x_slots.dtype == gl.int8
+    none = gl.zeros([HALF, PART], gl.int32 if is_integer else gl.float32, layout)  # pyright: ignore
+    never = rows < 0
+    blocks = gl.cdiv(depth, DEPTH)
     count = 0
-    for tile in range(gl.program_id(0), tiles, PROGRAMS):
-        at_row, at_column = _corner(tile, rows, columns, 2 * HALF, COLUMNS, GROUP)  # pyright: ignore
+    for unit in range(gl.program_id(0), units, gl.num_programs(0)):  # pyright: ignore
+        at_row, at_column, begin, end, above = _place(unit, sizes, held, GROUP)  # pyright: ignore
         row = at_row + WHICH * HALF + gl.arange(0, HALF, along)
-        column = at_column + gl.arange(0, COLUMNS, across)
-        is_row, is_column = row < rows, column < columns
-        sums = none
+        sums = (none,) * PARTS
         if BLOCKED:
-            for step in range(steps):
+            product = none
+            for step in range(begin, end):
                 slot = count % STAGES
-                left = gl.load(x_scale_ptr + row * steps + step, is_row, 0.0)
-                right = gl.load(w_scale_ptr + at_column // 128 * steps + step)
+                left = gl.load(x_scale_ptr + row * blocks + step, row < rows, 0.0)
                 mbarrier.wait(ready.index(slot), count // STAGES & 1)
-                x, w = x_slots.index(2 * slot + WHICH), w_slots.index(slot).permute([1, 0])
-                made = warpgroup_mma(x, w, none, use_acc=False, is_async=True)
-                part = warpgroup_mma_wait(0, [made])
-                gl.thread_barrier()
-                mbarrier.arrive(free.index(slot), count=1)
-                sums += part * (left * right)[:, None]
+                x, w = x_slots.index(2 * slot + WHICH), w_slots.index(slot)
+                for i in gl.static_range(PARTS):  # pyright: ignore
+                    square = gl.minimum(at_column + i * PART, columns - 1) // 128
+                    right = gl.load(w_scale_ptr + square * blocks + step)
+                    own = w.slice(i * PART, PART).permute([1, 0])
+                    product = warpgroup_mma(x, own, product, use_acc=never, is_async=True)
+                    product = warpgroup_mma_wait(0, [product])
+                    if i == PARTS - 1:
+                        gl.thread_barrier()
+                        mbarrier.arrive(free.index(slot), count=1)
+                    sums = sums[1:] + (_plus(sums[0], product, left * right),)
                 count += 1
         else:
-            for step in range(steps):
+            for step in range(begin, end):
                 slot = count % STAGES
                 mbarrier.wait(ready.index(slot), count // STAGES & 1)
-                x, w = x_slots.index(2 * slot + WHICH), w_slots.index(slot).permute([1, 0])
-                made = warpgroup_mma(x, w, sums, is_async=True)
-                sums = warpgroup_mma_wait(1, [made])  # the one before it is done
+                x, w = x_slots.index(2 * slot + WHICH), w_slots.index(slot)
+                made = ()
+                for i in gl.static_range(PARTS):  # pyright: ignore
+                    own = w.slice(i * PART, PART).permute([1, 0])
+                    made = made + (warpgroup_mma(x, own, sums[i], is_async=True),)
+                sums = _waited(made, PARTS)  # the products before these are done
                 gl.thread_barrier()
-                before = (count + STAGES - 1) % STAGES
-                mbarrier.arrive(free.index(before), count=1, pred=step > 0)
+                before = free.index((count + STAGES - 1) % STAGES)
+                mbarrier.arrive(before, count=1, pred=step > begin)
                 count += 1
-            sums = warpgroup_mma_wait(0, [sums])
+            sums = _waited(sums, 0)
             gl.thread_barrier()
-            mbarrier.arrive(free.index((count + STAGES - 1) % STAGES), count=1)
-            left = gl.load(x_scale_ptr + row, is_row, 0.0)
-            right = gl.load(w_scale_ptr + column, is_column, 0.0).to(gl.float32)
-            sums = sums.to(gl.float32) * left[:, None] * right[None, :]
-        first = at_row + WHICH * HALF
-        if 2 * out.shape[1] == COLUMNS:
-            near, far = sums.reshape([HALF, 2, out.shape[1]]).permute([0, 2, 1]).split()
-            _store(y_desc, out, near, first, at_column)
-            _store(y_desc, out, far, first, at_column + out.shape[1])
-        else:
-            _store(y_desc, out, sums, first, at_column)
+            mbarrier.arrive(free.index((count + STAGES - 1) % STAGES), count=1, pred=end > begin)
+        for i in gl.static_range(PARTS):  # pyright: ignore
+            part = sums[i]
+            if not BLOCKED:
+                column = at_column + i * PART + gl.arange(0, PART, across)
+                left = gl.load(x_scale_ptr + row, row < rows, 0.0)
+                right = gl.load(w_scale_ptr + column, column < columns, 0.0).to(gl.float32)
+                part = part.to(gl.float32) * left[:, None] * right[None, :]
+            _store(y_desc, out, part, above + at_row + WHICH * HALF, at_column + i * PART)
     tma.store_wait(0)
 
 
@@ -167,10 +197,13 @@ def _store(y_desc, out, sums, row, column):
 
 @gluon.jit
 def gemm8_kernel(
-    x_desc, w_desc, y_desc, x_scale_ptr, w_scale_ptr, rows, columns, depth,
-    STAGES: gl.constexpr, GROUP: gl.constexpr, PROGRAMS: gl.constexpr, BLOCKED: gl.constexpr,
+    x_desc, w_desc, y_desc, x_scale_ptr, w_scale_ptr, rows, columns, depth, splits,
+    STAGES: gl.constexpr, GROUP: gl.constexpr, BLOCKED: gl.constexpr,
 ):  # fmt: skip
-    """Tiles PROGRAMS apart. Scales as `fp8_triton.fp8_kernel` has them."""
+    """Tiles, or parts of their sums, as far apart as there are programs.
+
+    Scales of blocks: `[rows, blocks]`, `[columns / 128, blocks]`; others `[rows]`, `[columns]`.
+    """
     HALF: gl.constexpr = x_desc.block_type.shape[0]
     COLUMNS: gl.constexpr = w_desc.block_type.shape[0]
     DEPTH: gl.constexpr = w_desc.block_type.shape[1]
@@ -185,81 +218,105 @@ def gemm8_kernel(
     fence_async_shared()
     gl.thread_barrier()
     held = (x_slots, w_slots, ready, free)
-    sizes = (rows, columns, depth)
+    sizes = (rows, columns, depth, splits)
     scales = (x_scale_ptr, w_scale_ptr)
+    units = gl.cdiv(rows, 2 * HALF) * gl.cdiv(columns, COLUMNS) * splits
     gl.warp_specialize(
         [
-            (_multiply, (held, y_desc, out.index(0), scales, sizes, 0, PROGRAMS, GROUP, BLOCKED)),
-            (_multiply, (held, y_desc, out.index(1), scales, sizes, 1, PROGRAMS, GROUP, BLOCKED)),
-            (_load, (held, x_desc, w_desc, sizes, PROGRAMS, GROUP)),
+            (_multiply, (held, y_desc, out.index(0), scales, sizes, units, 0, GROUP, BLOCKED)),
+            (_multiply, (held, y_desc, out.index(1), scales, sizes, units, 1, GROUP, BLOCKED)),
+            (_load, (held, x_desc, w_desc, sizes, units, GROUP)),
         ],
         [4, 1],
-        [232, 24],
+        [240, 24],
     )
 
 
-def config_for(is_narrow: bool, out: torch.dtype) -> Config:
-    """The widest tile whose sums fit registers, and all stages that shared memory has."""
-    columns = 128 if is_narrow else 256
-    results = 2 * HALF * BLOCK * out.itemsize
-    return Config(columns, (SHARED - results) // ((2 * HALF + columns) * BLOCK))
+@triton.jit
+def sum_kernel(parts_ptr, y_ptr, count, stride, splits, SIZE: tl.constexpr):
+    """Elements of `splits` arrays that stand `stride` apart, in order."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    sums = tl.zeros([SIZE], tl.float32)
+    for i in range(splits):
+        sums += tl.load(parts_ptr + i * stride + at, at < count, 0.0)
+    tl.store(y_ptr + at, sums.to(y_ptr.dtype.element_ty), at < count)
 
 
-def _launched(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, is_blocked: bool,
-    config: Config | None, out: torch.dtype,
+def stages_for(columns: int, size: int) -> int:
+    """All that shared memory has beside results of `size` bytes."""
+    results = 2 * HALF * min(columns, BLOCK) * size
+    return (SHARED - results) // ((2 * HALF + columns) * BLOCK)
+
+
+CONFIGS = [Config(columns, splits) for splits in range(1, 9) for columns in (256, 128, 64)]
+LAUNCH = 128 << 10  # bytes that a processor takes from the L2 cache while a kernel starts
+
+
+def config_for(rows: int, columns: int, depth: int, size: int, processors: int) -> Config:
+    """How the processor with most to do is done first, in bytes that it takes from the L2 cache.
+
+    Memory, where weights come from, has half of that rate. Results have `size` bytes.
+    """
+
+    down, steps = -(-rows // (2 * HALF)), -(-depth // BLOCK)
+    high = min(rows, 2 * HALF)
+
+    def most(c: Config) -> float:
+        units = down * -(-columns // c.columns) * c.splits
+        each = -(-steps // c.splits) * (high + c.columns) * BLOCK
+        each += high * c.columns * (4 if c.splits > 1 else size)
+        own = -(-units // processors) * each
+        if c.splits > 1:
+            own += LAUNCH + rows * columns * (4 * c.splits + size) // processors
+        return max(own, 2 * columns * depth / processors)
+
+    return min(CONFIGS, key=most)
+
+
+def product(
+    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor,
+    format: str = "e4m3", block: int = BLOCK,
+    config: Config | None = None, out: torch.dtype = torch.float32,
 ) -> Tensor:  # fmt: skip
+    """x @ weight.T, times scales of all, of rows or of blocks of 128, by the axes of weight_scale.
+
+    Args:
+        x: [..., k], int8 or codes of E4M3, dense as all are; k is a multiple of 16.
+        weight: [n, k] of the same; a row of results is whole lines of 16 bytes.
+        x_scale: f32, [], [...] or [..., k / 128].
+        weight_scale: [], [n] or [n / 128, k / 128].
+    """
     (columns, depth), rows = weight.shape, x.numel() // x.shape[-1]
     y = torch.empty((*x.shape[:-1], columns), dtype=out, device=x.device)
     if not y.numel():
         return y
-    is_integer = x.dtype is torch.int8
-    codes = torch.int8 if is_integer else torch.float8_e4m3fn
-    cut = config or config_for(is_blocked or is_integer, out)
+    if not weight_scale.ndim:
+        x_scale = x_scale.expand(rows).contiguous()
+        weight_scale = weight_scale.expand(columns).contiguous()
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    cut = config or config_for(rows, columns, depth, out.itemsize, processors)
+    down = -(-rows // (2 * HALF))
+    made = y.view(rows, columns)
+    if cut.splits > 1:
+        above = cut.splits * down * 2 * HALF
+        made = torch.empty((above, columns), dtype=torch.float32, device=x.device)
+    codes = torch.int8 if x.dtype is torch.int8 else torch.float8_e4m3fn
     layout = gl.NVMMASharedLayout(128, 8, 2)
     operands = [
         TensorDescriptor.from_tensor(t.view(codes).view(-1, depth), [size, BLOCK], layout)
         for t, size in ((x, HALF), (weight, cut.columns))
     ]
-    stored = gl.NVMMASharedLayout(128, 8 * y.element_size(), 2)
-    operands.append(TensorDescriptor.from_tensor(y.view(rows, columns), [HALF, BLOCK], stored))
-    tiles = -(-rows // (2 * HALF)) * -(-columns // cut.columns)
-    programs = min(torch.cuda.get_device_properties(x.device).multi_processor_count, tiles)
-    launch: Any = gemm8_kernel[(programs,)]  # pyright: ignore
+    stored = gl.NVMMASharedLayout(128, 8 * made.element_size(), 2)
+    part = min(cut.columns, BLOCK)
+    operands.append(TensorDescriptor.from_tensor(made, [HALF, part], stored))
+    units = down * -(-columns // cut.columns) * cut.splits
+    launch: Any = gemm8_kernel[(min(processors, units),)]  # pyright: ignore
     launch(
-        *operands, x_scale, weight_scale, rows, columns, depth,
-        cut.stages, cut.group, programs, is_blocked, num_warps=4,
+        *operands, x_scale, weight_scale, rows, columns, depth, cut.splits,
+        stages_for(cut.columns, made.element_size()), cut.group, weight_scale.ndim == 2,
+        num_warps=4,
     )  # fmt: skip
+    if cut.splits > 1:
+        add: Any = sum_kernel[(-(-y.numel() // SIZE),)]
+        add(made, y, y.numel(), down * 2 * HALF * columns, cut.splits, SIZE, num_warps=8)
     return y
-
-
-def rows_scaled(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor,
-    config: Config | None = None, out: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
-    """`x [..., k]`, `weight [n, k]` int8 or codes of E4M3; `x_scale [...]`, `weight_scale [n]`."""
-    return _launched(x, weight, x_scale, weight_scale, False, config, out)
-
-
-def fp8_block(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor,
-    format: str = "e4m3", block: int = BLOCK,
-    config: Config | None = None, out: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
-    """`x [..., k]`, `weight [n, k]` codes of E4M3, scales in f32 for 128 and 128 x 128 of them."""
-    return _launched(x, weight, x_scale, weight_scale, True, config, out)
-
-
-def fp8(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3"
-) -> Tensor:
-    """`x_scale [...]`, `weight_scale [n]` in f32."""
-    return rows_scaled(x, weight, x_scale, weight_scale)
-
-
-def fp8_tensor(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3"
-) -> Tensor:
-    """`x_scale []`, `weight_scale []` in f32."""
-    rows, columns = x_scale.expand(x.shape[:-1]), weight_scale.expand(len(weight))
-    return rows_scaled(x, weight, rows.contiguous(), columns.contiguous())

@@ -1,4 +1,4 @@
-"""The Gluon kernel of products of 8-bit codes: code for Hopper, without a GPU; values on one."""
+"""Products of 8-bit codes: what there is no code for, bad scales by name, values on a GPU."""
 
 from __future__ import annotations
 
@@ -10,71 +10,12 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.compiler import compile as compile_kernel
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from stack.errors import RuleError
 from stack.hosted import Op
 from stack.ir.types import DTYPES, TensorType
+from stack.ops.gemm.specialized_gluon import CONFIGS
 from stack.ops.qgemm import fp8, fp8_block, fp8_tensor, gemm8_gluon, w8a8, w8a8_dynamic
-from stack.ops.qgemm.gemm8_gluon import CONFIGS, Config, config_for
-
-SHARED = 232448  # bytes that one program may have
-PROCESSORS = 132
-
-
-@pytest.mark.parametrize(
-    ("codes", "out", "is_blocked"),
-    [
-        ("fp8e4nv", "fp32", True),
-        ("fp8e4nv", "bf16", True),
-        ("fp8e4nv", "fp32", False),
-        ("i8", "bf16", False),
-    ],
-)
-@pytest.mark.parametrize("columns", [64, 256])
-def test_tiles_fit_shared_memory_and_registers(
-    columns: int, codes: str, out: str, is_blocked: bool
-) -> None:
-    size, part = {"fp32": 4, "bf16": 2}[out], min(columns, 128)
-    constants = {
-        "STAGES": gemm8_gluon.stages_for(columns, size), "GROUP": 8, "BLOCKED": is_blocked,
-    }  # fmt: skip
-    tiles = {
-        "x_desc": (codes, gemm8_gluon.HALF, 128, 8),
-        "w_desc": (codes, columns, 128, 8),
-        "y_desc": (out, gemm8_gluon.HALF, part, 8 * size),
-    }
-    kernel = gemm8_gluon.gemm8_kernel
-    signature = {
-        n: "*fp32" if n.endswith("_ptr") else "i32" for n in kernel.arg_names
-    } | dict.fromkeys(constants, "constexpr")
-    for name, (dtype, rows, across, bits) in tiles.items():
-        layout = gl.NVMMASharedLayout(128, bits, 2)
-        signature[name] = f"tensordesc<{dtype}[{rows}, {across}],{layout!r}>"
-    source = GluonASTSource(kernel, signature, constants)
-    made = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
-    text, product = made.asm["ptx"], "s8.s8" if codes == "i8" else "e4m3.e4m3"
-    for name in (product, "setmaxnreg", "shared::cluster.global", "global.shared::cta"):
-        assert name in text
-    assert made.metadata.shared <= SHARED and "ld.local" not in text
-
-
-@pytest.mark.parametrize(
-    ("shape", "config"),
-    [
-        ((4096, 4096, 4096), Config(256)),  # 512 tiles, four waves
-        ((128, 24576, 1536), Config(256)),  # memory is what is slow
-        ((64, 7168, 2048), Config(64)),  # 112 tiles
-        ((64, 4096, 7168), Config(128, 4)),  # 32 tiles are few
-    ],
-)
-def test_tiles_are_small_or_shared_where_they_are_few(
-    shape: tuple[int, int, int], config: Config
-) -> None:
-    assert config_for(*shape, 2, PROCESSORS) == config
 
 
 def types(*each: tuple[str, tuple[int, ...]]) -> list[TensorType]:

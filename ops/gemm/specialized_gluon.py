@@ -36,7 +36,7 @@ BLOCK = 128  # columns of a part, and bytes of k in a tile
 HALF = 64  # rows of a group of four warps
 SIZE = 2048  # elements that a program sums
 SHARED = 232448 - 1024  # bytes that a program may have, but for barriers
-LAUNCH = 128 << 10  # bytes that a processor takes from the L2 cache while a kernel starts
+LAUNCH = 64 << 10  # bytes that a processor takes from the L2 cache while a kernel starts
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _place(unit, at, sizes, held, BAND: gl.constexpr, GROUPED: gl.constexpr):
 @gluon.jit
 def _load(held, x_desc, w_desc, sizes, units, BAND: gl.constexpr, GROUPED: gl.constexpr):
     """All tiles of operands that this program needs, in order."""
-    x_slots, w_slots, ready, free = held
+    x_slots, w_slots, ready, free, lead = held
     STAGES: gl.constexpr = w_slots.shape[0]
     HALF: gl.constexpr = x_slots.shape[1]
     COLUMNS: gl.constexpr = w_slots.shape[1]
@@ -137,7 +137,7 @@ def _multiply(
     GROUPED: gl.constexpr, SCALES: gl.constexpr,
 ):  # fmt: skip
     """Rows of a tile, the first half of them or the second, of each tile of this program."""
-    x_slots, w_slots, ready, free = held
+    x_slots, w_slots, ready, free, lead = held
     y_desc, y_ptr, out = result
     x_scale_ptr, w_scale_ptr = scales
     rows, columns, depth, _, groups, _ = sizes
@@ -145,8 +145,9 @@ def _multiply(
     HALF: gl.constexpr = x_slots.shape[1]
     COLUMNS: gl.constexpr = w_slots.shape[1]
     DEPTH: gl.constexpr = w_slots.shape[2]
-    PART: gl.constexpr = out.shape[2]
+    PART: gl.constexpr = min(COLUMNS, 128)
     PARTS: gl.constexpr = COLUMNS // PART
+    STORED: gl.constexpr = out.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout(  # pyright: ignore
         [3, 0],
         [4, 1],
@@ -172,6 +173,8 @@ def _multiply(
                 slot = count % STAGES  # pyright: ignore
                 left = gl.load(x_scale_ptr + row * blocks + step, row < rows, 0.0)
                 mbarrier.wait(ready.index(slot), count // STAGES & 1)
+                if WHICH == 1:
+                    mbarrier.wait(lead.index(slot), count // STAGES & 1)
                 x, w = x_slots.index(2 * slot + WHICH), w_slots.index(slot)
                 for i in gl.static_range(PARTS):  # pyright: ignore
                     square = gl.minimum(at_column + i * PART, columns - 1) // 128
@@ -179,6 +182,8 @@ def _multiply(
                     own = w.slice(i * PART, PART).permute([1, 0])
                     product = warpgroup_mma(x, own, product, use_acc=never, is_async=True)
                     product = warpgroup_mma_wait(0, [product])
+                    if WHICH == 0 and i == 0:
+                        mbarrier.arrive(lead.index(slot), count=1)
                     if i == PARTS - 1:
                         gl.thread_barrier()
                         mbarrier.arrive(free.index(slot), count=1)
@@ -215,7 +220,12 @@ def _multiply(
                 is_inside = (row < last)[:, None] & (column < columns)[None, :]
                 gl.store(to, part.to(y_desc.dtype), is_inside)
             else:
-                _store(y_desc, out.index(WHICH), part, above + first, at_column + i * PART)
+                own = (part,)
+                if STORED < PART:
+                    own = part.reshape([HALF, 2, STORED]).permute([0, 2, 1]).split()
+                for j in gl.static_range(PART // STORED):  # pyright: ignore
+                    to_column = at_column + i * PART + j * STORED
+                    _store(y_desc, out.index(WHICH), own[j], above + first, to_column)
     tma.store_wait(0)
 
 
@@ -249,12 +259,14 @@ def product_kernel(
     out = gl.allocate_shared_memory(y_desc.dtype, [2] + y_desc.block_type.shape, y_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    lead = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):  # pyright: ignore
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(free.index(i), count=2)
+        mbarrier.init(lead.index(i), count=1)
     fence_async_shared()
     gl.thread_barrier()
-    held = (x_slots, w_slots, ready, free)
+    held = (x_slots, w_slots, ready, free, lead)
     result = (y_desc, y_ptr, out)
     scales = (x_scale_ptr, w_scale_ptr)
     sizes = (rows, columns, depth, splits, groups, sizes_ptr)
@@ -283,9 +295,14 @@ def sum_kernel(parts_ptr, y_ptr, count, stride, splits, SIZE: tl.constexpr):
     tl.store(y_ptr + at, sums.to(y_ptr.dtype.element_ty), at < count)
 
 
+def stored_for(columns: int, size: int) -> int:
+    """Columns of results of `size` bytes that leave at a time: 256 bytes."""
+    return min(columns, 2 * BLOCK // size)
+
+
 def stages_for(columns: int, size: int) -> int:
     """All that shared memory has beside results of `size` bytes."""
-    results = 2 * HALF * min(columns, BLOCK) * size
+    results = 2 * HALF * stored_for(columns, size) * size
     return (SHARED - results) // ((2 * HALF + columns) * BLOCK)
 
 
@@ -294,7 +311,7 @@ def config_for(
 ) -> Config:
     """How the processor with most to do is done first, in bytes that it takes from the L2 cache.
 
-    Memory, where weights come from, has half of that rate. `width` bytes are multiplied to a
+    Memory, for weights and results, has half of that rate. `width` bytes are multiplied to a
     result of `size` bytes; groups have the same part of `rows` each.
     """
     each = -(-rows // groups)
@@ -304,10 +321,10 @@ def config_for(
     def most(c: Config) -> float:
         units = down * -(-columns // c.columns) * c.splits
         tile = -(-steps // c.splits) * (high + c.columns) * BLOCK
-        tile += high * c.columns * (4 if c.splits > 1 else size)
+        tile += 2 * high * c.columns * (4 if c.splits > 1 else size)
         own = -(-units // processors) * tile
         if c.splits > 1:
-            own += LAUNCH + rows * columns * (4 * c.splits + size) // processors
+            own += LAUNCH + 2 * rows * columns * (4 * c.splits + size) // processors
         return max(own, 2 * groups * columns * width / processors)
 
     return min((c for c in CONFIGS if groups == 1 or c.splits == 1), key=most)
@@ -343,7 +360,7 @@ def product(
     operands = [
         _described(x, HALF, BLOCK // x.element_size()),
         _described(weight.view(-1, depth), cut.columns, BLOCK // x.element_size()),
-        _described(made, HALF, min(cut.columns, BLOCK)),
+        _described(made, HALF, stored_for(cut.columns, made.element_size())),
     ]
     kind = "none"
     if scales is not None:

@@ -44,7 +44,7 @@ def test_tiles_fit_shared_memory_and_registers(
     tiles = {
         "x_desc": (kind, HALF, step),
         "w_desc": (kind, columns, step),
-        "y_desc": (out, HALF, min(columns, BLOCK)),
+        "y_desc": (out, HALF, specialized_gluon.stored_for(columns, BITS[out] // 8)),
     }
     pointers = {"y_ptr": out, "sizes_ptr": "i32"}
     kernel = specialized_gluon.product_kernel

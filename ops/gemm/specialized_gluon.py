@@ -83,7 +83,8 @@ def _place(unit, at, sizes, held, BAND: gl.constexpr, GROUPED: gl.constexpr):
     begin = split * each
     end = gl.minimum(begin + each, steps)
     row, column = start + (first + inside % band) * ROWS, inside // band * COLUMNS
-    return (group, before, start), row, column, start + high, begin, end, split * down * ROWS
+    last = gl.minimum(start + high, rows)
+    return (group, before, start), row, column, last, begin, end, split * down * ROWS
 
 
 @gluon.jit

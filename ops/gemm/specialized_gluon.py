@@ -168,6 +168,12 @@ def _multiply(
         first = at_row + WHICH * HALF
         row = first + gl.arange(0, HALF, along)
         sums = (none,) * PARTS
+        busy = gl.where(first < last, begin, end)  # half a tile may have no rows
+        for step in range(begin, busy):
+            mbarrier.wait(ready.index(count % STAGES), count // STAGES & 1)  # pyright: ignore
+            mbarrier.arrive(free.index(count % STAGES), count=1)  # pyright: ignore
+            count += 1
+        begin = busy
         if SCALES == "blocks":
             product = none
             for step in range(begin, end):
@@ -220,7 +226,7 @@ def _multiply(
                 to = y_ptr + row[:, None].to(gl.int64) * columns + column[None, :]
                 is_inside = (row < last)[:, None] & (column < columns)[None, :]
                 gl.store(to, part.to(y_desc.dtype), is_inside)
-            else:
+            elif first < last:
                 own = (part,)
                 if STORED < PART:
                     own = part.reshape([HALF, 2, STORED]).permute([0, 2, 1]).split()

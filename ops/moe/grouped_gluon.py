@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from stack.ops.gemm.specialized_gluon import Config, product
+from stack.ops.gemm.specialized_gluon import product
+from stack.ops.gemm.tiles import Config
 
 Tensor = torch.Tensor
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from stack.ops.gemm.specialized_gluon import Config
 from stack.ops.gemm.specialized_gluon import product as multiplied
+from stack.ops.gemm.tiles import Config
 
 Tensor = torch.Tensor
 

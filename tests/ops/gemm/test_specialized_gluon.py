@@ -13,7 +13,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from stack.ops.gemm import specialized_gluon
-from stack.ops.gemm.specialized_gluon import BLOCK, HALF, Config, config_for
+from stack.ops.gemm.tiles import BLOCK, HALF, Config, config_for, stages_for, stored_for
 
 SHARED = 232448  # bytes that one program may have
 PROCESSORS = 132
@@ -36,7 +36,7 @@ def test_tiles_fit_shared_memory_and_registers(
 ) -> None:
     bits, step = BITS[kind], 8 * BLOCK // BITS[kind]
     constants = {
-        "STAGES": specialized_gluon.stages_for(columns, BITS[out] // 8),
+        "STAGES": stages_for(columns, BITS[out] // 8),
         "BAND": 8,
         "GROUPED": is_grouped,
         "SCALES": scales,
@@ -44,7 +44,7 @@ def test_tiles_fit_shared_memory_and_registers(
     tiles = {
         "x_desc": (kind, HALF, step),
         "w_desc": (kind, columns, step),
-        "y_desc": (out, HALF, specialized_gluon.stored_for(columns, BITS[out] // 8)),
+        "y_desc": (out, HALF, stored_for(columns, BITS[out] // 8)),
     }
     pointers = {"y_ptr": out, "sizes_ptr": "i32"}
     kernel = specialized_gluon.product_kernel

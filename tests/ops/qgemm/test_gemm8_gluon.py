@@ -14,7 +14,7 @@ import torch
 from stack.errors import RuleError
 from stack.hosted import Op
 from stack.ir.types import DTYPES, TensorType
-from stack.ops.gemm.specialized_gluon import Config
+from stack.ops.gemm.tiles import Config
 from stack.ops.qgemm import fp8, fp8_block, fp8_tensor, gemm8_gluon, w8a8, w8a8_dynamic
 
 

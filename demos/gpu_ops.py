@@ -81,7 +81,8 @@ def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tup
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     found = cost(custom(b, made, params, attributes)[0])
     share = 0.5 if attributes.get("causal") and args[0].shape[-2] > 1 else 1.0
-    if all(a.element_size() == 1 for a in args[:2]):
+    is_integer = any(a.dtype is torch.int8 for a in args)
+    if is_integer or all(a.element_size() == 1 for a in args[:2]):
         share /= 2  # products of 8 bits run at twice the rate of those of 16
     return float(found.flops) * share, float(found.bytes)
 

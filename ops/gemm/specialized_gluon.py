@@ -5,11 +5,11 @@ rows of x are in groups, by weights of each group. The loader keeps tiles under 
 tensor memory accelerator; a group of four warps has 64 rows of a tile and tells it which ones it is
 done with. A tile of 256 columns is two parts, each with sums of its own.
 
-Tensor cores add 8-bit floats with about 14 bits of mantissa; where blocks have scales, the sum of a
-block is scaled and added in f32 (DeepSeek-V3, 2024, section 3.3.2), which also mends that. One part
-of a block at a time is in registers, 64 of them beside 128 of sums. While one group of warps adds,
-tensor cores have the products of the other; results leave while the next tile's operands come.
-Where tiles are fewer than processors, several share the sum of a tile.
+Tensor cores add 8-bit floats with about 14 bits of mantissa; where blocks have scales, a block's
+sum is scaled and added in f32 (DeepSeek-V3, 2024, section 3.3.2), which also mends that. One part
+of a block at a time is in registers, 64 of them beside 128 of sums. The second group starts its
+product when the first has its own, so that one adds while tensor cores have the other's. Results
+leave while the next tile's operands come. Where tiles are few, several programs share a sum.
 """
 
 from __future__ import annotations

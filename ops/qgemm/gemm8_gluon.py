@@ -1,6 +1,7 @@
 """Products of 8-bit codes for Hopper, scales of all, of rows or of blocks of 128.
 
-The kernel is that of `specialized_gluon.py`. What limits it: bytes from the L2 cache, and power.
+The kernel is that of `specialized_gluon.py`. What limits it: with few rows memory; with many power,
+and the addition of sums of blocks, which products of the other group of warps hide in part.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +24,15 @@ from stack.measure.gpu_program import GpuProgram, Rival
 Tensor = torch.Tensor
 
 
-def operator(op: str, mode: str = "forward", device: str = "cuda", width: int = 0) -> GpuProgram:
+def operator(
+    op: str,
+    mode: str = "forward",
+    device: str = "cuda",
+    width: int = 0,
+    shape: Sequence[int] = (),
+) -> GpuProgram:
     """An operator with its rivals; `mode` "backward" times its gradients."""
-    run, args = program(op, device, width=width)
+    run, args = program(op, device, width=width, shape=shape)
     attributes = PROGRAMS[op][0]
     first = (lambda *xs: run(*xs)[0]) if find(op).results > 1 else run
     rivals = dict(_rivals(op, args))
@@ -75,7 +81,8 @@ def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tup
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     found = cost(custom(b, made, params, attributes)[0])
     share = 0.5 if attributes.get("causal") and args[0].shape[-2] > 1 else 1.0
-    if all(a.element_size() == 1 for a in args[:2]):
+    is_integer = any(a.dtype is torch.int8 for a in args)
+    if is_integer or all(a.element_size() == 1 for a in args[:2]):
         share /= 2  # products of 8 bits run at twice the rate of those of 16
     return float(found.flops) * share, float(found.bytes)
 
@@ -104,10 +111,13 @@ def _rivals(op: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
         return {"associative_scan": Rival("peer", _associative)}
     if op in ("scan.gla", "scan.retention", "scan.delta"):
         return {"fla": Rival("peer", lambda: _fla(op))}
-    if op in ("qgemm.fp8_tensor", "qgemm.fp8"):
-        return {"_scaled_mm": Rival("library", lambda: _scaled)}
+    if op in ("qgemm.fp8_tensor", "qgemm.fp8", "qgemm.fp8_block"):
+        return {"_scaled_mm": Rival("library", _scaled)}
     if op.startswith("qgemm.") and args[0].is_floating_point():
-        return {"bf16": Rival("library", lambda: _unpacked(op, args))}
+        found = {"bf16": Rival("library", lambda: _unpacked(op, args))}
+        if op == "qgemm.w8a8_dynamic":
+            found["_int_mm"] = Rival("peer", _rounded)
+        return found
     if op == "scan.ssd":
         return {"mamba-ssm": Rival("peer", _mamba)}
     return {}
@@ -157,15 +167,38 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, 1e-6)
 
 
-def _scaled(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+def _scaled() -> Callable[..., Tensor]:
     """cuBLAS, or torch's CUTLASS where rows have scales."""
-    codes = [t.view(torch.float8_e4m3fn) for t in (x, weight)]
-    scales = x_scale, weight_scale
-    if x_scale.ndim:
-        scales = x_scale[:, None], weight_scale[None]
-    return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
-        codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16
-    )
+    turned: dict[int, Tensor] = {}  # cuBLAS has scales of blocks by columns
+
+    def run(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+        codes = [t.view(torch.float8_e4m3fn) for t in (x, weight)]
+        scales = x_scale, weight_scale
+        if weight_scale.ndim == 1:
+            scales = x_scale[:, None], weight_scale[None]
+        elif weight_scale.ndim == 2:
+            at = x_scale.data_ptr()
+            if at not in turned:
+                turned[at] = x_scale.T.contiguous().T
+            scales = turned[at], weight_scale.T
+        return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
+            codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16
+        )
+
+    return run
+
+
+def _rounded() -> Callable[..., Tensor]:
+    """torch's product of integers; Inductor rounds rows of x before it, and scales after."""
+
+    def run(x: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+        wide = x.float()
+        scale = wide.abs().amax(-1, keepdim=True) / 127
+        codes = (wide / scale).round().to(torch.int8)
+        sums = torch._int_mm(codes, weight.T)  # pyright: ignore[reportPrivateImportUsage]
+        return (sums * scale * weight_scale).to(x.dtype)
+
+    return torch.compile(run, dynamic=False)
 
 
 def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:

@@ -7,7 +7,7 @@ program("attention.with_lse", mode="backward")    the gradient that it declares
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,11 +21,15 @@ Target = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
 
 class Drawing:
-    """Random tensors where a program runs; `width` is that of heads, 0 for the usual one."""
+    """Random tensors where a program runs.
 
-    def __init__(self, device: str, width: int = 0) -> None:
+    `width` is that of heads, 0 for the usual one; `shape` rows, results and depth of a product.
+    """
+
+    def __init__(self, device: str, width: int = 0, shape: Sequence[int] = ()) -> None:
         self.device = device
         self.width = width
+        self.shape = shape
         self.large = device != "cpu"
         self.dtype = torch.bfloat16 if self.large else torch.float32
 
@@ -167,9 +171,9 @@ def _rope(d: Drawing) -> tuple[Tensor, ...]:
     return q, cos.contiguous(), sin.contiguous()
 
 
-def _weight(d: Drawing) -> tuple[int, int, int]:
+def _weight(d: Drawing) -> Sequence[int]:
     """Rows, results and depth of a product."""
-    return d.size(64, 4096), d.size(512, 4096), d.size(512, 4096)
+    return d.shape or (d.size(64, 4096), d.size(512, 4096), d.size(512, 4096))
 
 
 def _fp8(d: Drawing, x_scale: tuple[int, ...], w_scale: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -190,7 +194,7 @@ def _fp8_rows(d: Drawing) -> tuple[Tensor, ...]:
 
 def _fp8_blocks(d: Drawing) -> tuple[Tensor, ...]:
     m, n, k = _weight(d)
-    return _fp8(d, (m, k // 128), (n // 128, k // 128))
+    return _fp8(d, (m, k // 128), (-(-n // 128), k // 128))
 
 
 def _packed(scheme: str) -> Callable[[Drawing], tuple[Tensor, ...]]:
@@ -234,6 +238,8 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]
     "qgemm.w4a16_awq": ({}, _packed("qgemm.w4a16_awq")),
     "qgemm.w4a16_gptq": ({}, _packed("qgemm.w4a16_gptq")),
     "qgemm.nf4": ({}, _packed("qgemm.nf4")),
+    "qgemm.mx": ({}, _packed("qgemm.mx")),
+    "qgemm.nvfp4": ({}, _packed("qgemm.nvfp4")),
     "qgemm.w8a8_dynamic": ({}, _integers),
     "norm.rms_norm": ({}, _rows),
     "loss.linear_cross_entropy": ({}, _loss),
@@ -253,13 +259,14 @@ def program(
     frontend: str = "torch",
     mode: str = "forward",
     width: int = 0,
+    shape: Sequence[int] = (),
 ) -> Target:
     """A call of an operator, or of the gradient that it declares, with operands."""
     torch.manual_seed(0)
     attributes, draw = PROGRAMS[op]
     made = find(op)
     made.on("torch")  # so that Dynamo meets an operator of torch
-    call, args = partial(made, **attributes), draw(Drawing(device, width))
+    call, args = partial(made, **attributes), draw(Drawing(device, width, shape))
     if mode == "forward":
         return call, args
     if made.gradient is None:

@@ -13,6 +13,7 @@ et al., 2017; Lepikhin et al., GShard, 2020; Gale et al., MegaBlocks, 2022 (drop
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from stack.errors import RuleError
@@ -105,14 +106,15 @@ def combine(np, rows, gates, tokens, sizes):
     return scattered(np, start, token, weighted, "add").astype(rows.dtype)
 
 
-def _kernel(name: str, *dtypes: str, **more: Any) -> Kernel:
-    run = f"stack.ops.moe.grouped_triton:{name}"
-    return Kernel("cuda", run, "triton", dtypes, capturable=True, **more)
+def _kernel(name: str, *dtypes: str, refuses: Callable[..., str]) -> Kernel:
+    run = f"stack.ops.moe.grouped_gluon:{name}"
+    return Kernel("cuda", run, "gluon", dtypes, refuses, capturable=True, arch="sm_90")
 
 
 def _lines(x: Any, weight: Any, *_: Any, **__: Any) -> str:
     size = 16 // x.dtype.bytes
-    return "" if x.shape[1] % size == 0 else f"k is not a multiple of {size}"
+    is_whole = x.shape[1] % size == 0 and weight.shape[1] % 8 == 0
+    return "" if is_whole else "rows are not whole lines of 16 bytes"
 
 
 @op(

@@ -13,10 +13,10 @@ import stack.ops.qgemm.pack as pack
 import stack.ops.qgemm.reference as reference
 import stack.ops.qgemm.storage as storage
 from stack.errors import RuleError
-from stack.hosted import Kernel, op
+from stack.hosted import op
 from stack.ir.types import TensorType
 from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
-from stack.ops.qgemm.integers import not_many_rows
+from stack.ops.qgemm.integers import kernel, lines
 
 
 def _decoded(np: Any, codes: Any, format: str, dtype: Any) -> Any:
@@ -33,35 +33,17 @@ def _product(np: Any, x: Any, weight: Any) -> Any:
 def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
     if format != "e4m3" or block != 128:
         return "it has code for e4m3 in blocks of 128"
-    k, n = types[0].shape[-1], types[1].shape[0]
-    return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
+    return lines(*types)
 
 
-def _not_many_rows(*types: TensorType, format: str, block: int = 128) -> str:
-    return _not_fp8(*types, format=format, block=block) or not_many_rows(*types)
-
-
-def _kernels(name: str) -> tuple[Kernel, ...]:
-    found = ("gemm8_gluon", _not_many_rows, "sm_90"), ("fp8_triton", _not_fp8, "")
-    return tuple(
-        Kernel(
-            "cuda",
-            f"stack.ops.qgemm.{module}:{name}",
-            module.partition("_")[2],
-            ("f32",),
-            refuses,
-            capturable=True,
-            arch=arch,
-        )
-        for module, refuses, arch in found
-    )
+KERNELS = (kernel("gemm8_gluon:product", "f32", refuses=_not_fp8),)
 
 
 @op(
     "qgemm.fp8",
     rule="... k: u8, n k: u8, ..., n -> ... n",
     reference=reference.fp8,
-    kernels=_kernels("fp8"),
+    kernels=KERNELS,
 )
 def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
@@ -77,7 +59,7 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_tensor",
     rule="... k: u8, n k: u8, , -> ... n",
     reference=reference.fp8_tensor,
-    kernels=_kernels("fp8_tensor"),
+    kernels=KERNELS,
 )
 def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
@@ -92,7 +74,7 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_block",
     rule="... k: u8, n k: u8, ... g, h g -> ... n",
     reference=reference.fp8_block,
-    kernels=_kernels("fp8_block"),
+    kernels=KERNELS,
 )
 def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", block: int = 128):
     """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.

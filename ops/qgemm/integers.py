@@ -6,7 +6,7 @@ al., "LLM.int8()", 2022; Jacob et al., "Quantization and training", 2018.
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
 from typing import Any
 
 import stack.ops.qgemm.pack as pack
@@ -19,13 +19,16 @@ LARGEST = 127
 LONGEST = (1 << 31) // LARGEST**2  # a longer sum of products may leave 32 bits
 
 
-def not_many_rows(x: TensorType, weight: TensorType, *_: TensorType) -> str:
-    """Why tiles of 128 rows of bytes are not for a product, or ""."""
-    rows = prod(map(int, x.shape[:-1]))
-    if rows <= 64:
-        return f"{rows} rows of x leave half of a tile empty"
-    n, k = map(int, weight.shape)
-    return "" if k % 16 == 0 and n % 8 == 0 else "rows are not whole lines of 16 bytes"
+def lines(x: TensorType, weight: TensorType, *_: TensorType) -> str:
+    """Why the memory accelerator cannot move rows of a product of bytes, or ""."""
+    (n, k), size = map(int, weight.shape), 16
+    return "" if k % size == 0 and n % 8 == 0 else f"rows are not whole lines of {size} bytes"
+
+
+def kernel(run: str, *dtypes: str, refuses: Callable[..., str] = lines) -> Kernel:
+    """Code in Gluon, for Hopper only."""
+    path = f"stack.ops.qgemm.{run}"
+    return Kernel("cuda", path, "gluon", dtypes, refuses, capturable=True, arch="sm_90")
 
 
 def _scaled(np: Any, x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> Any:
@@ -48,17 +51,7 @@ def _codes(np: Any, x: Any, scale: Any) -> Any:
     "qgemm.w8a8",
     rule="... k: i8, n k: i8, ..., n -> ... n",
     reference=reference.w8a8,
-    kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.qgemm.gemm8_gluon:rows_scaled",
-            "gluon",
-            ("f32",),
-            not_many_rows,
-            capturable=True,
-            arch="sm_90",
-        ),
-    ),
+    kernels=(kernel("gemm8_gluon:product", "f32"),),
 )
 def w8a8(np, x, weight, x_scale, weight_scale):
     """x @ weight.T of 8-bit integers, times a scale for each row and for each column.
@@ -92,17 +85,7 @@ def w8a8_static(np, x, weight, x_scale, weight_scale):
     rule="... k, n k: i8, n -> ... n",
     reference=reference.w8a8_dynamic,
     packs=pack.w8a8,
-    kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.qgemm.w8a8_triton:w8a8_dynamic",
-            "gluon",
-            ("f32", "bf16", "f16"),
-            not_many_rows,
-            capturable=True,
-            arch="sm_90",
-        ),
-    ),
+    kernels=(kernel("w8a8_triton:w8a8_dynamic", "f32", "bf16", "f16"),),
 )
 def w8a8_dynamic(np, x, weight, weight_scale):
     """x @ weight.T where each row of x is rounded to 8 bits by its own largest size.

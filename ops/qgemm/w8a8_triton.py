@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stack.ops.qgemm import gemm8_gluon
+from stack.ops.qgemm.gemm8_gluon import product
 
 Tensor = torch.Tensor
 
@@ -50,4 +50,4 @@ def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
 def w8a8_dynamic(x: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
     """`x [..., k]` floats, `weight [n, k]` int8, `weight_scale [n]` of the type of x, dense."""
     codes, scales = codes_of(x)
-    return gemm8_gluon.rows_scaled(codes, weight, scales, weight_scale, out=x.dtype)
+    return product(codes, weight, scales, weight_scale, out=x.dtype)

@@ -31,6 +31,8 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("G9", "qgemm.w4a16_awq", {}),
     ("G9", "qgemm.w4a16_gptq", {}),
     ("G9", "qgemm.nf4", {}),
+    ("G9", "qgemm.mx", {}),
+    ("G9", "qgemm.nvfp4", {}),
     ("G10", "qgemm.w8a8_dynamic", {}),
     ("G11", "norm.rms_norm", {}),
     ("G14", "loss.linear_cross_entropy", {}),
@@ -42,6 +44,19 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("G17", "scan.retention", {}),
     ("G17", "scan.delta", {}),
 )
+# rows, results and depth of products on a GPU, beside 4096^3; layers of DeepSeek-V3
+DEEPSEEK = (
+    *((2112, 7168), (24576, 1536), (32768, 512)),
+    *((7168, 16384), (4096, 7168), (7168, 2048)),
+)
+SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
+    "qgemm.fp8": ((8192, 8192, 8192),),
+    "qgemm.fp8_block": (
+        (8192, 8192, 8192),
+        *((rows, *layer) for rows in (64, 128, 4096) for layer in DEEPSEEK),
+    ),
+    "qgemm.w8a8_dynamic": tuple((rows, 8192, 8192) for rows in (16, 128, 1024, 8192)),
+}
 FORWARD, BACKWARD = ("forward",), ("forward", "backward")
 # on a CPU gradients race where an operator declares its own
 MODES = {
@@ -71,7 +86,8 @@ def ops_cases(device: str = "cpu", quick: bool = False) -> list[Case]:
     """
     found = [
         _case(row, {"op": op, "mode": mode, **sizes}, device, quick)
-        for row, op, sizes in ROWS
+        for row, op, usual in ROWS
+        for sizes in (usual, *({"shape": s} for s in SHAPES.get(op, ()) if device == "cuda"))
         for mode in MODES[device].get(op, FORWARD)
     ]
     for row, names in RANKS.items():

@@ -10,7 +10,7 @@ import pytest
 import stack
 from stack.errors import RuleError
 from stack.hosted import find
-from stack.ops.moe import combine, dispatch, grouped_gemm, plan, top_k
+from stack.ops.moe import combine, dispatch, grouped_gemm, grouped_gemm_fp8, plan, top_k
 
 T, D, E = 24, 16, 4
 RNG = np.random.default_rng(0)
@@ -93,6 +93,27 @@ def test_jax_under_jit_and_its_gradients() -> None:
         (mixture(X, ROUTER, UP, DOWN + s * step, queue(2 * T), relu) ** 2).sum() for s in (1, -1)
     ]
     np.testing.assert_allclose(slopes[1, 2, 3], (rise[0] - rise[1]) / 2e-6, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sizes", [(100, 0, 300, 7, 128, 0), (0, 0), (513,)], ids=str)
+def test_products_by_expert_on_a_gpu(sizes: tuple[int, ...]) -> None:
+    """Experts without rows, tiles in part, and rows of nobody, which are 0."""
+    torch = pytest.importorskip("torch")
+    rows, count, columns, depth = sum(sizes) + 200, len(sizes), 136, 208
+    x = torch.randn(rows, depth, device="cuda")
+    weight = torch.randn(count, columns, depth, device="cuda")
+    scales = torch.rand(rows, device="cuda"), torch.rand(count, columns, device="cuda")
+    each = torch.tensor(sizes, dtype=torch.int32, device="cuda")
+    narrow = [t.to(torch.float8_e4m3fn).view(torch.uint8) for t in (x, weight)]
+    for op, operands in (
+        (grouped_gemm, (x.bfloat16(), weight.bfloat16(), each)),
+        (grouped_gemm_fp8, (*narrow, *scales, each)),
+    ):
+        exact = op(*(o.double().cpu() if o.is_floating_point() else o.cpu() for o in operands))
+        found = op(*operands).double().cpu()
+        assert torch.equal(found[sum(sizes) :], torch.zeros(200, columns).double())
+        assert float((found - exact).norm()) <= 5e-3 * float(exact.norm())
 
 
 @pytest.mark.parametrize(

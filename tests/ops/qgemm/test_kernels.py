@@ -17,8 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from stack.ops.moe import grouped_triton
-from stack.ops.qgemm import fp8_triton, w4a16_triton
+from stack.ops.qgemm import w4a16_triton
 
 SHARED = 232448  # bytes that one program may have
 WHOLE = ("half", "columns", "depth")  # multiples of 16, and so is memory
@@ -60,39 +59,6 @@ def test_weights_of_4_bits_meet_tensor_cores_from_registers(rows: int) -> None:
     assert made.metadata.shared <= SHARED and not instructions(made, "ld.local")
 
 
-@pytest.mark.parametrize("is_blocked", [True, False])
-def test_8_bit_floats_come_through_the_memory_accelerator(is_blocked: bool) -> None:
-    config = fp8_triton.FEW
-    rows, columns = config.rows, config.columns
-    made = compiled(
-        fp8_triton.fp8_kernel,
-        f"tensordesc<fp8e4nv[{rows},128]> tensordesc<fp8e4nv[{columns},128]>"
-        f" tensordesc<fp32[{rows},{columns}]> fp32 fp32",
-        {"ROWS": rows, "COLUMNS": columns, "DEPTH": 128, "GROUP": 8, "BLOCKED": is_blocked},
-        config.warps,
-        config.stages,
-    )
-    assert "e4m3.e4m3" in made.asm["ptx"] and instructions(made, "cp.async.bulk.tensor")
-    assert made.metadata.shared <= SHARED and not instructions(made, "ld.local")
-
-
-@pytest.mark.parametrize("config", [grouped_triton.config_for(r) for r in (1, 64, 4096)], ids=str)
-def test_products_by_expert_are_one_launch_of_tensor_cores(config: Any) -> None:
-    rows, columns, step = config.rows, config.columns, config.depth // 2
-    made = compiled(
-        grouped_triton.grouped_kernel,
-        f"tensordesc<bf16[{rows},{step}]> tensordesc<bf16[{columns},{step}]> bf16 i32 fp32 fp32",
-        {
-            "ROWS": rows, "COLUMNS": columns, "DEPTH": step, "GROUP": 8, "EXPERTS": 8,
-            "SCALED": False,
-        },
-        config.warps,
-        config.stages,
-    )  # fmt: skip
-    assert instructions(made, "wgmma.mma_async") and instructions(made, "cp.async.bulk.tensor")
-    assert made.metadata.shared <= SHARED and not instructions(made, "ld.local")
-
-
 PARTS = """
 import torch
 import triton_interpreter
@@ -107,6 +73,17 @@ for rows, parts in ((1, 1), (3, 4), (20, 3), (20, 8)):
     found = kernel(x.half(), packed, scales.half(), Config(16, 32, 4, 2, parts))
     error = ((found - exact).abs().max() / exact.abs().max()).item()
     assert error < 1e-3, (rows, parts, error)
+"""
+
+SUMS = """
+import torch
+import triton_interpreter
+from stack.ops.gemm.specialized_gluon import sum_kernel
+
+parts = torch.randn(3, 1000)
+y = torch.empty(900, dtype=torch.float16)
+sum_kernel[(4,)](parts, y, 900, 1000, 3, 256)
+torch.testing.assert_close(y, parts.double().sum(0)[:900].half(), rtol=1e-3, atol=1e-3)
 """
 
 CODES = """
@@ -124,7 +101,9 @@ for depth in (6, 5000):
 """
 
 
-@pytest.mark.parametrize("script", [PARTS, CODES], ids=["parts of a sum", "codes of rows"])
+@pytest.mark.parametrize(
+    "script", [PARTS, SUMS, CODES], ids=["parts of a sum", "sums of parts", "codes of rows"]
+)
 def test_values_in_the_interpreter(script: str) -> None:
     """Of sums in parts, who arrives last adds; more parts than steps leave some empty."""
     done = subprocess.run(

@@ -94,11 +94,12 @@ def _on_peer_memory(
     import torch
     import torch.distributed as dist
 
+    from stack.ops.collectives.peer_memory import predicted
+
+    for way in predicted(collective, peers.world, x.nbytes):
+        yield "hand", way, partial(getattr(peers, collective), x, way)
     if collective != "all_reduce":
-        yield "hand", "direct", partial(getattr(peers, collective), x)
         return
-    yield "hand", "one_shot", lambda: peers.one_shot_all_reduce(x)
-    yield "hand", "two_shot", lambda: peers.two_shot_all_reduce(x)
     name = dist.group.WORLD.group_name  # type: ignore[union-attr]
     shared, symmetric = peers.torchs_own(x), torch.ops.symm_mem
     yield "peer", "one_shot", lambda: symmetric.one_shot_all_reduce(shared, "sum", name)
@@ -205,7 +206,7 @@ def _with_torchs_own(size: int) -> Any:
     import torch
     import torch.distributed as dist
 
-    from stack.ops.collectives.peer_triton import PeerMemory
+    from stack.ops.collectives.peer_memory import PeerMemory
 
     class Both(PeerMemory):
         def torchs_own(self, x: torch.Tensor) -> torch.Tensor:

@@ -215,72 +215,66 @@ class PeerMemory(Waiting):
     # ---- launches
 
     def _push(self, x: Tensor, out: Tensor, parts: int, reduces: bool, norm: Any = None) -> Tensor:
-        if not x.numel():
-            return out
-        part, size = x.numel() // parts, x.element_size()
-        cut = self._cut(x, part, PUSH_WARPS, PUSH_LANE, norm)
-        residual, weight, added, eps = norm or NO_NORM
-        push[(cut["PROGRAMS"],)](
-            x,
-            out,
-            residual,
-            weight,
-            added,
-            eps,
-            self.tables[1],
-            self.turns,
-            self.failed,
-            self.patience,
-            part,
-            -(-part // cut["WIDTH"]),
-            PUSHED // 4,
-            PARTS=parts,
-            REDUCES=reduces,
-            RANK=self.rank,
-            WORLD=self.world,
-            **cut,
-        )
+        part = x.numel() // parts
+        width, options = _unit(x, PUSH_WARPS, PUSH_LANE, norm)
+        units = -(-part // width)
+        if units:
+            push[(min(PROGRAMS, units),)](
+                x,
+                out,
+                *(norm or NO_NORM),
+                self.tables[1],
+                self.turns,
+                self.failed,
+                self.patience,
+                part,
+                units,
+                PUSHED // 4,
+                PARTS=parts,
+                REDUCES=reduces,
+                RANK=self.rank,
+                WORLD=self.world,
+                **options,
+            )
         return out
 
     def _pull(self, kernel: Any, x: Tensor, out: Tensor, parts: int, norm: Any = None) -> Tensor:
-        if not x.numel():
-            return out
-        part, size = x.numel() // parts, x.element_size()
-        cut = self._cut(x, part, WARPS, LANE, norm)
-        programs = cut["PROGRAMS"]
-        units = -(-part // cut["WIDTH"])
-        depth = max(DEPTH, -(-units // programs // (CHUNKS.value - 2)))
-        residual, weight, added, eps = norm or NO_NORM
-        kernel[(programs, 2)](
-            x,
-            out,
-            residual,
-            weight,
-            added,
-            eps,
-            self.tables[0],
-            self.tables[2],
-            self.turns,
-            self.failed,
-            self.patience,
-            part,
-            self.half // size,
-            units,
-            depth * programs,
-            PARTS=parts,
-            RANK=self.rank,
-            WORLD=self.world,
-            PEERS=triton.next_power_of_2(self.world),
-            **cut,
-        )
+        part = x.numel() // parts
+        width, options = _unit(x, WARPS, LANE, norm)
+        units = -(-part // width)
+        if units:
+            programs = min(PROGRAMS, units)
+            depth = max(DEPTH, -(-units // programs // (CHUNKS.value - 2)))
+            kernel[(programs, 2)](
+                x,
+                out,
+                *(norm or NO_NORM),
+                self.tables[0],
+                self.tables[2],
+                self.turns,
+                self.failed,
+                self.patience,
+                part,
+                self.half // x.element_size(),
+                units,
+                depth * programs,
+                PARTS=parts,
+                RANK=self.rank,
+                WORLD=self.world,
+                PEERS=triton.next_power_of_2(self.world),
+                **options,
+            )
         return out
 
-    def _cut(self, x: Tensor, part: int, warps: int, lane: int, norm: Any) -> dict[str, int]:
-        """Into units, which are rows where there is a norm, and programs."""
-        size = x.element_size()
-        width = x.shape[-1] if norm else warps * 32 * lane // size
-        block = triton.next_power_of_2(width)
-        if norm:
-            warps = min(max(block * size // (32 * lane), 1), 16)
-        programs = min(PROGRAMS, triton.next_power_of_2(-(-part // width)))
-        return {"WIDTH": width, "BLOCK": block, "PROGRAMS": programs, "num_warps": warps}
+
+def _unit(x: Tensor, warps: int, lane: int, norm: Any) -> tuple[int, dict[str, int]]:
+    """How many elements are dealt with at once, and what a kernel is told of it.
+
+    Rows where there is a norm; `lane`: bytes of a thread.
+    """
+    size = x.element_size()
+    width = x.shape[-1] if norm else warps * 32 * lane // size
+    block = triton.next_power_of_2(width)
+    if norm:
+        warps = min(max(block * size // (32 * lane), 1), 16)
+    return width, {"WIDTH": width, "BLOCK": block, "num_warps": warps}

@@ -30,12 +30,13 @@ LOOK: tl.constexpr = tl.constexpr(4096)  # polls between looks at whether to wai
 
 
 @triton.jit
-def _count(turns, pid, PROGRAMS: tl.constexpr, COUNTERS: tl.constexpr):
+def _count(turns, pid, COUNTERS: tl.constexpr):
     """The flags raised before this call; counted for programs that it does without, too."""
     turn = tl.load(turns + pid)
     tl.debug_barrier()  # all threads have read it
-    counters = pid + PROGRAMS * tl.arange(0, COUNTERS // PROGRAMS)
-    tl.store(turns + counters, turn + CHUNKS + tl.zeros_like(counters))
+    counters = tl.arange(0, COUNTERS)
+    mine = counters % tl.num_programs(0) == pid
+    tl.store(turns + counters, turn + CHUNKS + tl.zeros_like(counters), mask=mine)
     return turn
 
 
@@ -116,14 +117,13 @@ def _unit(number, part, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 def _publish(
     x, data, flags, turn, pid, part, half, units, span, PARTS: tl.constexpr, RANK: tl.constexpr,
     WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-    PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Copy what others read of the input to where they see it, and tell them, chunk by chunk."""
     wide = tl.cast(part, tl.int64)
     own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + _half(turn) * half
     for first in range(0, units, span):
         turn += 1
-        for number in range(first + pid, min(first + span, units), PROGRAMS):
+        for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
             at, seen = _unit(number, part, WIDTH, BLOCK)
             for piece in tl.static_range(PARTS):  # pyright: ignore
                 if PARTS == 1 or piece != RANK:
@@ -169,11 +169,11 @@ def _finish(total, out, at, seen, before, gain, added, eps, WIDTH: tl.constexpr)
 # ---- kernels
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units",))
 def push(
     x, out, residual, weight, added, eps, words, turns, failed, patience, part, units, room,
     PARTS: tl.constexpr, REDUCES: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A collective of little: every 32 bits of data go with the number of the call.
 
@@ -181,13 +181,13 @@ def push(
     `collect`. `part`, `WIDTH` and `BLOCK` count elements, `room` the words of a rank for another.
     """
     pid = tl.program_id(0)
-    turn = _count(turns, pid, PROGRAMS, 2 * MOST) + CHUNKS
+    turn = _count(turns, pid, 2 * MOST) + CHUNKS
     kind: tl.constexpr = x.dtype.element_ty
     FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # elements of a word
     x = x.to(tl.pointer_type(tl.int32), bitcast=True)
     wide = tl.cast(part // FIT, tl.int64)
     slots = _half(turn) * WORLD * tl.cast(room, tl.int64)
-    for number in range(pid, units, PROGRAMS):
+    for number in range(pid, units, tl.num_programs(0)):
         at, seen = _unit(number, part // FIT, WIDTH // FIT, BLOCK // FIT)
         for step in tl.static_range(1, WORLD):  # pyright: ignore
             peer = (RANK + step) % WORLD
@@ -238,19 +238,19 @@ def _elements(bits, kind: tl.constexpr):
     return tl.interleave(low, high)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units", "span"))
 def reduce_part(
     x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
     units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One part, summed: with one part a one-shot all-reduce, with one a rank a reduce-scatter."""
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, PROGRAMS, MOST)
+    turn = _count(turns + role * MOST, pid, MOST)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
-            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK, PROGRAMS,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
         )  # fmt: skip
     else:
         begin = _half(turn) * half
@@ -258,26 +258,26 @@ def reduce_part(
         for first in range(0, units, span):
             turn += 1
             _await(flags, failed, patience, pid, 0, turn, RANK, WORLD, PEERS)
-            for number in range(first + pid, min(first + span, units), PROGRAMS):
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 before, gain = _beside(residual, weight, at, seen, WIDTH)
                 total = _sum(x, data, own + at, seen, begin, RANK, WORLD)
                 _finish(total, out, at, seen, before, gain, added, eps, WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units", "span"))
 def collect(
     x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
     units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A part of every rank: with one part an all-gather, with one a rank an all-to-all."""
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, PROGRAMS, MOST)
+    turn = _count(turns + role * MOST, pid, MOST)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
-            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK, PROGRAMS,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
         )  # fmt: skip
     else:
         begin = _half(turn) * half
@@ -287,7 +287,7 @@ def collect(
         for first in range(0, units, span):
             turn += 1
             _await(flags, failed, patience, pid, 0, turn, RANK, WORLD, PEERS)
-            for number in range(first + pid, min(first + span, units), PROGRAMS):
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 for step in tl.static_range(WORLD):  # pyright: ignore
                     peer = (RANK + step) % WORLD  # not all read from one
@@ -296,22 +296,22 @@ def collect(
                     tl.store(out + peer * wide + at, value, mask=seen)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units", "span"))
 def two_shot(
     x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
     units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """An all-reduce: this rank's part is summed where others see it, then all parts are collected.
 
     Residuals and norms come last, on all ranks, so that no more than the sums has to travel.
     """
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, PROGRAMS, MOST)
+    turn = _count(turns + role * MOST, pid, MOST)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
-            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK, PROGRAMS,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
         )  # fmt: skip
     else:
         begin = _half(turn) * half
@@ -322,7 +322,7 @@ def two_shot(
         for first in range(0, units, span):
             summed += 1
             _await(flags, failed, patience, pid, 0, summed, RANK, WORLD, PEERS)
-            for number in range(first + pid, min(first + span, units), PROGRAMS):
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 place = RANK * wide + at
                 before, gain = _beside(residual, weight, place, seen, WIDTH)
@@ -336,7 +336,7 @@ def two_shot(
             for step in tl.static_range(1, WORLD):  # pyright: ignore
                 peer = (RANK + step) % WORLD
                 source = _memory(data, peer, kind) + begin
-                for number in range(first + pid, min(first + span, units), PROGRAMS):
+                for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                     at, seen = _unit(number, part, WIDTH, BLOCK)
                     place = peer * wide + at
                     before, gain = _beside(residual, weight, place, seen, WIDTH)

@@ -22,7 +22,7 @@ from stack.errors import UsageError  # noqa: E402
 from stack.ops.collectives import peer_products, peer_triton  # noqa: E402
 
 TESTS = Path(__file__).parents[2]
-RANKS = {"RANK": 1, "WORLD": 4, "PEERS": 4, "PROGRAMS": 128, "WIDTH": 8192, "BLOCK": 8192}
+RANKS = {"RANK": 1, "WORLD": 4, "PEERS": 4, "WIDTH": 8192, "BLOCK": 8192}
 BESIDE = ("residual", "weight", "added", "eps")
 TYPES = {
     **dict.fromkeys(("x", "out", "residual", "weight", "added"), "*bf16"),

@@ -219,7 +219,8 @@ class PeerMemory(Waiting):
         width, options = _unit(x, PUSH_WARPS, PUSH_LANE, norm)
         units = -(-part // width)
         if units:
-            push[(min(PROGRAMS, units),)](
+            launch: Any = push[(min(PROGRAMS, units),)]
+            launch(
                 x,
                 out,
                 *(norm or NO_NORM),
@@ -274,7 +275,7 @@ def _unit(x: Tensor, warps: int, lane: int, norm: Any) -> tuple[int, dict[str, i
     """
     size = x.element_size()
     width = x.shape[-1] if norm else warps * 32 * lane // size
-    block = triton.next_power_of_2(width)
+    block = 1 << (width - 1).bit_length()
     if norm:
         warps = min(max(block * size // (32 * lane), 1), 16)
     return width, {"WIDTH": width, "BLOCK": block, "num_warps": warps}

@@ -128,13 +128,6 @@ class PeerProducts(Waiting):
 
     def _meet(self) -> None:
         peers = triton.next_power_of_2(self.world)
-        meet[(1,)](
-            self.table,
-            self.turns,
-            self.failed,
-            self.patience,
-            self.rank,
-            self.world,
-            peers,
-            num_warps=1,
-        )  # pyright: ignore
+        launch: Any = meet[(1,)]
+        waits = self.table, self.turns, self.failed, self.patience
+        launch(*waits, self.rank, self.world, peers, num_warps=1)

@@ -231,7 +231,7 @@ def _come(place, seen, turn, failed, patience):
 @triton.jit
 def _elements(bits, kind: tl.constexpr):
     """The elements that words of 32 bits hold, one after the other."""
-    if kind.primitive_bitwidth == 32:
+    if kind.primitive_bitwidth == 32:  # pyright: ignore
         return bits.to(kind, bitcast=True).to(tl.float32)
     low = bits.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
     high = (bits >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)

@@ -47,7 +47,7 @@ def _peer_links(rows: Sequence[Row], ranks: int) -> dict[str, Link]:
             continue
         link, algorithm = _way(row)
         schedule = build(row["collective"], algorithm, ranks)
-        if len(schedule.steps) == 1:
+        if sum(any(not t.is_local for t in step) for step in schedule.steps) == 1:
             times = found.setdefault(link, {})
             times.setdefault(schedule.sent_bytes(row["bytes"]), []).append(row["us"] / 1e6)
     return {

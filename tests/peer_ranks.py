@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from stack.errors import StackError
 from stack.ops.collectives.peer_memory import WAYS, PeerMemory, predicted
 from stack.ops.collectives.peer_products import PeerProducts
 
@@ -38,6 +39,7 @@ def compare(rank: int, ranks: int, store: str) -> None:
     _norms(peers, rank, drawn)
     _replays(peers, rank)
     _products(rank, ranks, drawn)
+    _without_the_last(rank, ranks)
     dist.destroy_process_group()
 
 
@@ -85,6 +87,22 @@ def _products(rank: int, ranks: int, drawn: torch.Generator) -> None:
         part = y.new_empty(64, 96)
         dist.reduce_scatter_tensor(part, y @ v)
         assert torch.equal(products.gemm_scatter(y, v), part), "GEMM + reduce-scatter"
+
+
+def _without_the_last(rank: int, ranks: int) -> None:
+    """A rank that does not come ends the wait of the others, in time."""
+    peers = PeerMemory(1 << 12, limit=0.2)
+    if rank < ranks - 1:
+        x = torch.ones(64, device=f"cuda:{rank}")
+        for way in ("push", "one_shot", "two_shot"):
+            peers.failed.zero_()
+            peers.all_reduce(x, way)
+            try:
+                peers.wait()
+            except StackError:
+                continue
+            raise AssertionError(f"{way}: nobody says that a rank did not come")
+    dist.barrier()
 
 
 def _replays(peers: PeerMemory, rank: int) -> None:

@@ -30,14 +30,12 @@ LOOK: tl.constexpr = tl.constexpr(4096)  # polls between looks at whether to wai
 
 
 @triton.jit
-def _count(turns, pid, COUNTERS: tl.constexpr):
-    """The flags raised before this call; counted for programs that it does without, too."""
-    turn = tl.load(turns + pid)
+def _count(turns, pid, turn, COUNTERS: tl.constexpr):
+    """The end of a call that began at a turn: also for programs that it did without."""
     tl.debug_barrier()  # all threads have read it
     counters = tl.arange(0, COUNTERS)
     mine = counters % tl.num_programs(0) == pid
     tl.store(turns + counters, turn + CHUNKS + tl.zeros_like(counters), mask=mine)
-    return turn
 
 
 @triton.jit
@@ -181,7 +179,8 @@ def push(
     `collect`. `part`, `WIDTH` and `BLOCK` count elements, `room` the words of a rank for another.
     """
     pid = tl.program_id(0)
-    turn = _count(turns, pid, 2 * MOST) + CHUNKS
+    turn = tl.load(turns + pid)
+    now = turn + CHUNKS  # no word that is there has it
     kind: tl.constexpr = x.dtype.element_ty
     FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # elements of a word
     x = x.to(tl.pointer_type(tl.int32), bitcast=True)
@@ -192,7 +191,7 @@ def push(
         for step in tl.static_range(1, WORLD):  # pyright: ignore
             peer = (RANK + step) % WORLD
             data = tl.load(x + (peer % PARTS) * wide + at, mask=seen, other=0).to(tl.int64)
-            word = (tl.cast(turn, tl.int64) << 32) | (data & 0xFFFFFFFF)
+            word = (tl.cast(now, tl.int64) << 32) | (data & 0xFFFFFFFF)
             memory = _memory(words, peer, tl.pointer_type(tl.int64)) + slots
             tl.store(memory + RANK * room + at, word, mask=seen)
         place, there = _unit(number, part, WIDTH, BLOCK)
@@ -203,7 +202,7 @@ def push(
             if peer == RANK:
                 data = tl.load(x + (RANK % PARTS) * wide + at, mask=seen, other=0)
             else:
-                data = _come(memory + peer * room + at, seen, turn, failed, patience)
+                data = _come(memory + peer * room + at, seen, now, failed, patience)
             if REDUCES:
                 total += _elements(data, kind)
             else:
@@ -211,6 +210,7 @@ def push(
                 tl.store(beside + at, data, mask=seen)
         if REDUCES:
             _finish(total, out, place, there, before, gain, added, eps, WIDTH)
+    _count(turns, pid, turn, 2 * MOST)
 
 
 @triton.jit
@@ -246,7 +246,7 @@ def reduce_part(
 ):  # fmt: skip
     """One part, summed: with one part a one-shot all-reduce, with one a rank a reduce-scatter."""
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, MOST)
+    turn = tl.load(turns + role * MOST + pid)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
@@ -255,14 +255,16 @@ def reduce_part(
     else:
         begin = _half(turn) * half
         own = (RANK % PARTS) * tl.cast(part, tl.int64)
+        now = turn
         for first in range(0, units, span):
-            turn += 1
-            _await(flags, failed, patience, pid, 0, turn, RANK, WORLD, PEERS)
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
             for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 before, gain = _beside(residual, weight, at, seen, WIDTH)
                 total = _sum(x, data, own + at, seen, begin, RANK, WORLD)
                 _finish(total, out, at, seen, before, gain, added, eps, WIDTH)
+    _count(turns + role * MOST, pid, turn, MOST)
 
 
 @triton.jit(do_not_specialize=("units", "span"))
@@ -273,7 +275,7 @@ def collect(
 ):  # fmt: skip
     """A part of every rank: with one part an all-gather, with one a rank an all-to-all."""
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, MOST)
+    turn = tl.load(turns + role * MOST + pid)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
@@ -284,9 +286,10 @@ def collect(
         wide = tl.cast(part, tl.int64)
         own = (RANK % PARTS) * wide
         kind = tl.pointer_type(x.dtype.element_ty)
+        now = turn
         for first in range(0, units, span):
-            turn += 1
-            _await(flags, failed, patience, pid, 0, turn, RANK, WORLD, PEERS)
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
             for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 for step in tl.static_range(WORLD):  # pyright: ignore
@@ -294,6 +297,7 @@ def collect(
                     source = x if peer == RANK else _memory(data, peer, kind) + begin
                     value = tl.load(source + own + at, mask=seen)
                     tl.store(out + peer * wide + at, value, mask=seen)
+    _count(turns + role * MOST, pid, turn, MOST)
 
 
 @triton.jit(do_not_specialize=("units", "span"))
@@ -307,7 +311,7 @@ def two_shot(
     Residuals and norms come last, on all ranks, so that no more than the sums has to travel.
     """
     pid, role = tl.program_id(0), tl.program_id(1)
-    turn = _count(turns + role * MOST, pid, MOST)
+    turn = tl.load(turns + role * MOST + pid)
     if role == 0:
         _publish(
             x, data, flags, turn, pid, part, half, units, span,
@@ -318,10 +322,10 @@ def two_shot(
         wide = tl.cast(part, tl.int64)
         kind = tl.pointer_type(x.dtype.element_ty)
         memory = _memory(data, RANK, kind) + begin
-        summed = turn
+        now = turn
         for first in range(0, units, span):
-            summed += 1
-            _await(flags, failed, patience, pid, 0, summed, RANK, WORLD, PEERS)
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
             for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 place = RANK * wide + at
@@ -329,10 +333,11 @@ def two_shot(
                 total = _sum(x, data, place, seen, begin, RANK, WORLD).to(x.dtype.element_ty)
                 tl.store(memory + place, total, mask=seen)
                 _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
-            _tell(flags, pid, 1, summed, RANK, WORLD, PEERS)
+            _tell(flags, pid, 1, now, RANK, WORLD, PEERS)
+        now = turn
         for first in range(0, units, span):
-            turn += 1
-            _await(flags, failed, patience, pid, 1, turn, RANK, WORLD, PEERS)
+            now += 1
+            _await(flags, failed, patience, pid, 1, now, RANK, WORLD, PEERS)
             for step in tl.static_range(1, WORLD):  # pyright: ignore
                 peer = (RANK + step) % WORLD
                 source = _memory(data, peer, kind) + begin
@@ -342,3 +347,4 @@ def two_shot(
                     before, gain = _beside(residual, weight, place, seen, WIDTH)
                     total = tl.load(source + place, mask=seen, other=0)
                     _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
+    _count(turns + role * MOST, pid, turn, MOST)

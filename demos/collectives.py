@@ -104,9 +104,14 @@ class Host:
         yield "library", "nccl" if is_gpu else "gloo", library(collective, x, self.world)
         if is_gpu:
             yield from self._on_peer_memory(collective, x)
-        if SIZES.index(size) % SPARSE == 0:
-            for algorithm in algorithms_of(collective):
-                yield "schedule", algorithm, messages(build(collective, algorithm, self.world), x)
+
+    def schedules(self, collective: str, size: int) -> Iterable[tuple[str, str, Call]]:
+        """The same for messages."""
+        import torch
+
+        x = torch.randn(size // 2, device=self.device).bfloat16()
+        for algorithm in algorithms_of(collective):
+            yield "schedule", algorithm, messages(build(collective, algorithm, self.world), x)
 
     def _on_peer_memory(self, collective: str, x: Any) -> Iterable[tuple[str, str, Call]]:
         import torch
@@ -124,9 +129,9 @@ class Host:
         yield "peer", "one_shot", lambda: symmetric.one_shot_all_reduce(shared, "sum", name)
         yield "peer", "two_shot", lambda: symmetric.two_shot_all_reduce_(shared, "sum", name)
 
-    def rows(self, collective: str, size: int) -> list[Row]:
-        """All that does it, measured in turn."""
-        found = list(self.calls(collective, size))
+    def rows(self, collective: str, size: int, calls: Any) -> list[Row]:
+        """All of `calls`, measured in turn."""
+        found = list(calls(collective, size))
         times = rank.race([call for _, _, call in found], size, self.device)
         rows: list[Row] = []
         for (kind, algorithm, _), time in zip(found, times, strict=True):
@@ -159,34 +164,43 @@ def messages(schedule: Schedule, x: Any) -> Call:
 
 def measure(out: Path, sizes: Sequence[int] = SIZES) -> None:
     """All collectives by all means, on the ranks of one host; rank 0 writes the table."""
-    import torch
     import torch.distributed as dist
+
+    host = Host(max(sizes))
+    rows: list[Row] = []
+
+    def measured(calls: Any, sizes: Sequence[int], link: Link | None = None) -> None:
+        for size in sizes:
+            for collective in MEASURED:
+                rows.extend(host.rows(collective, size, calls))
+                if host.is_first:
+                    print(_line(rows, collective, size), flush=True)
+        if host.is_first:
+            _write(out, host, rows, link)
+
+    measured(host.calls, sizes)
+    measured(host.schedules, sizes[::SPARSE], host.message(sizes))
+    dist.destroy_process_group()
+
+
+def _write(out: Path, host: Host, rows: list[Row], link: Link | None) -> None:
+    import torch
 
     from stack.demos.collectives_table import judged, markdown, plot
 
-    host = Host(max(sizes))
-    link = host.message(sizes[::SPARSE])
-    rows: list[Row] = []
-    for size in sizes:
-        for collective in MEASURED:
-            rows += host.rows(collective, size)
-            if host.is_first:
-                print(_line(rows, collective, size), flush=True)
-    if host.is_first:
-        made = {
-            "schema": "stack.collectives/2",
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "device": f"{host.world} x {rank.name_of(host.device)}",
-            "ranks": host.world,
-            "versions": {"torch": torch.__version__, **_nccl(host.device)},
-            "command": f"torchrun --nproc-per-node {host.world} -m stack.demos.collectives OUT",
-            **judged(rows, link, host.world),
-        }
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "collectives.json").write_text(json.dumps(made, indent=1))
-        (out / "collectives.md").write_text(markdown(made))
-        plot(made, out / "collectives.png")
-    dist.destroy_process_group()
+    made = {
+        "schema": "stack.collectives/2",
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "device": f"{host.world} x {rank.name_of(host.device)}",
+        "ranks": host.world,
+        "versions": {"torch": torch.__version__, **_nccl(host.device)},
+        "command": f"torchrun --nproc-per-node {host.world} -m stack.demos.collectives OUT",
+        **judged(rows, link, host.world),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "collectives.json").write_text(json.dumps(made, indent=1))
+    (out / "collectives.md").write_text(markdown(made))
+    plot(made, out / "collectives.png")
 
 
 def _nccl(device: Any) -> dict[str, str]:

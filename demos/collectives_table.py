@@ -15,13 +15,13 @@ STYLES = {"hand": "-o", "library": "-k", "peer": "--s", "schedule": ":"}
 NAMES = {"hand": "ours", "library": "", "peer": "torch", "schedule": "messages"}
 
 
-def judged(rows: Sequence[Row], message: Link, ranks: int) -> dict[str, Any]:
+def judged(rows: Sequence[Row], message: Link | None, ranks: int) -> dict[str, Any]:
     """Rows with what they were predicted to take, the links that say so, and what these choose.
 
     Schedules of messages are predicted from one message. A kernel over peer memory is predicted
     from a link that is fitted to all kernels whose schedule has one step.
     """
-    links = {"message": message, **_peer_links(rows, ranks)}
+    links = _peer_links(rows, ranks) | ({"message": message} if message else {})
     predicted = [{**row, **_predicted(row, links, ranks)} for row in rows]
     told = {name: {"alpha_us": k.alpha * 1e6, "gb_per_s": _rate(k)} for name, k in links.items()}
     return {"fit": told, "choices": _choices(predicted), "rows": predicted}

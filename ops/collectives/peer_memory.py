@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import triton
 
 from stack.errors import StackError, UsageError, unknown_name
 from stack.ops.collectives.algorithms import build
@@ -21,14 +20,15 @@ from stack.ops.collectives.network import Link, Network
 from stack.ops.collectives.peer_triton import CHUNKS, MOST, collect, push, reduce_part, two_shot
 
 Tensor = torch.Tensor
-PROGRAMS, WARPS, LANE = 128, 16, 32  # LANE: bytes that a thread has on its way
-PUSH_WARPS, PUSH_LANE = 4, 8
+PROGRAMS, WARPS = 128, 16  # at most
+PUSH_LANE, LANE = 8, 32  # bytes of an input that a thread has on its way
+LANES = 128  # of those of all ranks together, which are in registers
 DEPTH = 8  # units of a chunk, at least
 PUSHED = 1 << 19  # bytes for each rank that are pushed, at most
 POLL = 1e-6  # seconds, about
 NO_NORM = (None, None, None, None)
 # two H200s of one host, bf16, in a CUDA graph; a word that is pushed holds as much flag as data
-LINKS: Mapping[str, Link] = {"push": Link(5e-6, 2 / 330e9), "pull": Link(7.5e-6, 1 / 330e9)}
+LINKS: Mapping[str, Link] = {"push": Link(3.3e-6, 2 / 290e9), "pull": Link(6e-6, 1 / 330e9)}
 # how each collective is done: the link, and the schedule that has the same messages
 WAYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "all_reduce": {
@@ -216,7 +216,7 @@ class PeerMemory(Waiting):
 
     def _push(self, x: Tensor, out: Tensor, parts: int, reduces: bool, norm: Any = None) -> Tensor:
         part = x.numel() // parts
-        width, options = _unit(x, PUSH_WARPS, PUSH_LANE, norm)
+        width, options = _unit(x, part, PUSH_LANE, norm)
         units = -(-part // width)
         if units:
             launch: Any = push[(min(PROGRAMS, units),)]
@@ -241,7 +241,7 @@ class PeerMemory(Waiting):
 
     def _pull(self, kernel: Any, x: Tensor, out: Tensor, parts: int, norm: Any = None) -> Tensor:
         part = x.numel() // parts
-        width, options = _unit(x, WARPS, LANE, norm)
+        width, options = _unit(x, part, min(LANE, LANES // self.world), norm)
         units = -(-part // width)
         if units:
             programs = min(PROGRAMS, units)
@@ -262,20 +262,25 @@ class PeerMemory(Waiting):
                 PARTS=parts,
                 RANK=self.rank,
                 WORLD=self.world,
-                PEERS=triton.next_power_of_2(self.world),
+                PEERS=_power(self.world),
                 **options,
             )
         return out
 
 
-def _unit(x: Tensor, warps: int, lane: int, norm: Any) -> tuple[int, dict[str, int]]:
-    """How many elements are dealt with at once, and what a kernel is told of it.
+def _unit(x: Tensor, part: int, lane: int, norm: Any) -> tuple[int, dict[str, int]]:
+    """How many elements of a part are dealt with at once, and what a kernel is told of it.
 
-    Rows where there is a norm; `lane`: bytes of a thread.
+    Rows where there is a norm, else as few as all programs have work with; `lane`: bytes of a
+    thread.
     """
-    size = x.element_size()
-    width = x.shape[-1] if norm else warps * 32 * lane // size
-    block = 1 << (width - 1).bit_length()
-    if norm:
-        warps = min(max(block * size // (32 * lane), 1), 16)
-    return width, {"WIDTH": width, "BLOCK": block, "num_warps": warps}
+    size, warp = x.element_size(), 32 * lane
+    together = x.shape[-1] * size if norm else -(-part * size // PROGRAMS)
+    warps = min(max(_power(-(-together // warp)), 1 if norm else 4), WARPS)
+    width = x.shape[-1] if norm else warps * warp // size
+    return width, {"WIDTH": width, "BLOCK": _power(width), "num_warps": warps}
+
+
+def _power(count: int) -> int:
+    """The next power of two."""
+    return 1 << max(count - 1, 0).bit_length()

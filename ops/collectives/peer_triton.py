@@ -176,13 +176,14 @@ def push(
     """A collective of little: every 32 bits of data go with the number of the call.
 
     `REDUCES`: whether parts are summed, as in `reduce_part`, or stand side by side, as in
-    `collect`. `part`, `WIDTH` and `BLOCK` count elements, `room` the words of a rank for another.
+    `collect`. `part`, `WIDTH` and `BLOCK` count elements, of which a word has `FIT`, and `room` the
+    words of a rank for another.
     """
     pid = tl.program_id(0)
     turn = tl.load(turns + pid)
     now = turn + CHUNKS  # no word that is there has it
     kind: tl.constexpr = x.dtype.element_ty
-    FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # elements of a word
+    FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # pyright: ignore
     x = x.to(tl.pointer_type(tl.int32), bitcast=True)
     wide = tl.cast(part // FIT, tl.int64)
     slots = _half(turn) * WORLD * tl.cast(room, tl.int64)

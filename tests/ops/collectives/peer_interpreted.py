@@ -78,9 +78,8 @@ def errors(peers: PeerMemory, turn: int) -> dict[str, float]:
 def take_part(peers: PeerMemory, told: Any) -> None:
     torch.set_num_threads(1)
     peer_memory.PROGRAMS, peer_memory.DEPTH = 4, 1  # several chunks
-    peer_memory.WARPS = peer_memory.PUSH_WARPS = 1
     peer_memory.PUSHED = 1 << 10
-    peer_memory.LANE = peer_memory.PUSH_LANE = 2
+    peer_memory.LANE = peer_memory.PUSH_LANE = 1
     found = [errors(peers, turn) for turn in range(2)]
     worst = {name: max(f[name] for f in found) for name in found[0]}
     peer_triton.LOOK = tl.constexpr(1)

@@ -208,13 +208,14 @@ class PeerMemory(Waiting):
         if size > PUSHED:
             return f"{size} bytes for each rank, at most {PUSHED} are pushed"
         together = row * x.element_size() if row > 1 else size
-        if x.element_size() not in (2, 4) or together % 4 or x.data_ptr() % 4:
+        if x.element_size() not in (2, 4) or together % 4:
             return "words of 32 bits are pushed"
         return ""
 
     # ---- launches
 
     def _push(self, x: Tensor, out: Tensor, parts: int, reduces: bool, norm: Any = None) -> Tensor:
+        x = x.clone() if x.data_ptr() % 4 else x  # which way it goes, all ranks say alike
         part = x.numel() // parts
         width, options = _unit(x, part, PUSH_LANE, norm)
         units = -(-part // width)

@@ -72,7 +72,10 @@ def counted() -> list[int]:
 
 
 def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> None:
-    """All algorithms against torch's own, and bytes against formulas; raises where one differs."""
+    """All algorithms against torch's own, bytes against formulas; raises where one differs.
+
+    Then norms of sums.
+    """
     join(rank, ranks, store)
     sent = counted()
     for collective, algorithm in names:
@@ -89,6 +92,7 @@ def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> 
                 assert torch.equal(x, before), at
                 part = -(-elements // schedule.chunks) * x.element_size()
                 assert sum(sent) == schedule.sent[rank] * part, at
+    norms(rank, ranks)
     dist.destroy_process_group()
 
 
@@ -119,9 +123,8 @@ def _misused(kind: str, rank: int, ranks: int, is_odd: bool) -> str:
     return "nothing"
 
 
-def norms(rank: int, ranks: int, store: str) -> None:
+def norms(rank: int, ranks: int) -> None:
     """A norm of what all ranks have, against the whole in NumPy; raises where one differs."""
-    join(rank, ranks, store)
     rows, width = 2 * ranks, 24
     inputs = [value(r, rows * width).view(rows, width) for r in range(ranks)]
     residual, weight = value(50, rows * width).view(rows, width), value(51, width)
@@ -142,4 +145,3 @@ def norms(rank: int, ranks: int, store: str) -> None:
         assert f"divide by {ranks} ranks" in str(error)
     else:
         raise AssertionError("rows that do not divide are taken")
-    dist.destroy_process_group()

@@ -136,7 +136,7 @@ def markdown(made: Mapping[str, Any]) -> str:
             if c["collective"] == collective and c["kind"] == "hand"
         }
         lines += ["", f"## {collective}", ""]
-        head = ["bytes", *names, *(["picked", "best", "regret", "first of all"] if choices else [])]
+        head = ["bytes", *names, *(["picked", "best", "regret", "best of all"] if choices else [])]
         lines += [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
         for size in sorted({r["bytes"] for r in own}):
             cells = {_name(r): r for r in own if r["bytes"] == size}

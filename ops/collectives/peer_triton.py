@@ -234,9 +234,10 @@ def _elements(bits, kind: tl.constexpr):
     """The elements that words of 32 bits hold, one after the other."""
     if kind.primitive_bitwidth == 32:  # pyright: ignore
         return bits.to(kind, bitcast=True).to(tl.float32)
-    low = bits.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
-    high = (bits >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
-    return tl.interleave(low, high)
+    else:
+        low = bits.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        high = (bits >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        return tl.interleave(low, high)
 
 
 @triton.jit(do_not_specialize=("units", "span"))

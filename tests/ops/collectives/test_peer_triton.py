@@ -23,9 +23,9 @@ from stack.ops.collectives import peer_products, peer_triton  # noqa: E402
 
 TESTS = Path(__file__).parents[2]
 RANKS = {"RANK": 1, "WORLD": 4, "PEERS": 4, "WIDTH": 8192, "BLOCK": 8192}
-BESIDE = ("residual", "weight", "added", "eps")
+PLAIN = dict.fromkeys(("residual", "weight", "added", "eps"))
+TENSORS = ("x", "out", "residual", "weight", "added")
 TYPES = {
-    **dict.fromkeys(("x", "out", "residual", "weight", "added"), "*bf16"),
     **dict.fromkeys(("data", "words", "flags"), "*i64"),
     **dict.fromkeys(("turns", "failed"), "*i32"),
     "eps": "fp32",
@@ -53,24 +53,23 @@ def _paths() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "constants", "norm"),
+    ("kernel", "constants", "dtype"),
     [
-        (peer_triton.push, {"PARTS": 4, "REDUCES": False}, False),
-        (peer_triton.push, {"PARTS": 1, "REDUCES": True}, True),
-        (peer_triton.reduce_part, {"PARTS": 1}, True),
-        (peer_triton.collect, {"PARTS": 4}, False),
-        (peer_triton.two_shot, {"PARTS": 4}, False),
-        (peer_products.meet, {}, False),
+        (peer_triton.push, {"PARTS": 4, "REDUCES": False} | PLAIN, "bf16"),
+        (peer_triton.push, {"PARTS": 4, "REDUCES": True} | PLAIN, "fp32"),
+        (peer_triton.push, {"PARTS": 1, "REDUCES": True}, "fp16"),
+        (peer_triton.reduce_part, {"PARTS": 1}, "bf16"),
+        (peer_triton.reduce_part, {"PARTS": 4} | PLAIN, "fp32"),
+        (peer_triton.collect, {"PARTS": 4} | PLAIN, "bf16"),
+        (peer_triton.two_shot, {"PARTS": 4} | PLAIN, "bf16"),
+        (peer_products.meet, {}, ""),
     ],
-    ids=["push", "push-norm", "reduce_part-norm", "collect", "two_shot", "meet"],
 )
-def test_code_for_hopper(kernel: Any, constants: dict[str, int], norm: bool) -> None:
-    given = dict(RANKS) | constants
-    if not norm:
-        given |= dict.fromkeys(BESIDE)
-    given = {name: value for name, value in given.items() if name in kernel.arg_names}
+def test_code_for_hopper(kernel: Any, constants: dict[str, Any], dtype: str) -> None:
+    given = {k: v for k, v in (RANKS | constants).items() if k in kernel.arg_names}
+    types = TYPES | dict.fromkeys(TENSORS, f"*{dtype}")
     signature = {
-        name: "constexpr" if name in given else TYPES.get(name, "i32") for name in kernel.arg_names
+        name: "constexpr" if name in given else types.get(name, "i32") for name in kernel.arg_names
     }
     options = {"num_warps": 1 if kernel is peer_products.meet else 16}
     source = ASTSource(kernel, signature, constexprs=given)

@@ -127,10 +127,12 @@ def main() -> None:
                 told = [f"{r['system']} {r.get('us', 0):.1f} ({r['error']:.1e})" for r in here]
                 print(f"{tokens} x {width}: {'; '.join(told)}", flush=True)
     if dist.get_rank() == 0 and args.out is not None:
+        ranks = dist.get_world_size()
         made = {
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "device": f"{dist.get_world_size()} x {rank.name_of(device)}",
+            "device": f"{ranks} x {rank.name_of(device)}",
             "versions": {"torch": torch.__version__},
+            "command": f"torchrun --nproc-per-node {ranks} -m stack.demos.norm_race OUT",
             "rows": rows,
         }
         (args.out / "norms.json").write_text(json.dumps(made, indent=1))

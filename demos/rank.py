@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -54,6 +55,51 @@ def elapsed(call: Callable[[], Any], count: int, device: torch.device) -> float:
     for _ in range(count):
         call()
     return (time.perf_counter() - start) / count
+
+
+def race(
+    calls: Sequence[Callable[[], Any]], size: int, device: torch.device, rounds: int = 7
+) -> list[tuple[float, float] | str]:
+    """The median seconds of each call on the slowest rank, and their spread, or why it refuses.
+
+    All take turns. `size`: bytes that a call deals with, about; few are repeated often. On a GPU
+    times are of a CUDA graph's replays.
+    """
+    count = 20 if size < 1 << 24 else 4
+    if device.type != "cuda":
+        count = max(1, min(count, (1 << 22) // size))
+    found: list[Callable[[], Any] | str] = []
+    for call in calls:
+        try:
+            found.append(_repeated(call, count, device))
+        except (RuntimeError, TypeError) as error:
+            found.append(str(error).partition("\n")[0])
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds):
+        for own, repeated in zip(times, found, strict=True):
+            if not isinstance(repeated, str):
+                own.append(elapsed(repeated, 1, device) / count)
+    return [f if isinstance(f, str) else _middle(t, device) for f, t in zip(found, times)]
+
+
+def _repeated(call: Callable[[], Any], count: int, device: torch.device) -> Callable[[], Any]:
+    for _ in range(3):
+        call()
+    wait(device)
+    if device.type != "cuda":
+        return lambda: [call() for _ in range(count)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            call()
+    graph.replay()
+    return graph.replay
+
+
+def _middle(times: Sequence[float], device: torch.device) -> tuple[float, float]:
+    known = slowest(times, device)
+    middle = statistics.median(known)
+    return middle, (known[-2] - known[1]) / middle
 
 
 def slowest(times: Sequence[float], device: torch.device) -> list[float]:

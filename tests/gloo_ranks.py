@@ -7,12 +7,15 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from stack.errors import StackError, UsageError
 from stack.ops.collectives import build
 from stack.ops.collectives.execute import run
+from stack.ops.collectives.norms import all_reduce_norm, scattered_norm
+from stack.ops.norm import add_rms_norm
 
 LIMIT = timedelta(seconds=30)
 
@@ -69,7 +72,10 @@ def counted() -> list[int]:
 
 
 def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> None:
-    """All algorithms against torch's own, and bytes against formulas; raises where one differs."""
+    """All algorithms against torch's own, bytes against formulas; raises where one differs.
+
+    Then norms of sums.
+    """
     join(rank, ranks, store)
     sent = counted()
     for collective, algorithm in names:
@@ -86,6 +92,7 @@ def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> 
                 assert torch.equal(x, before), at
                 part = -(-elements // schedule.chunks) * x.element_size()
                 assert sum(sent) == schedule.sent[rank] * part, at
+    norms(rank, ranks)
     dist.destroy_process_group()
 
 
@@ -114,3 +121,27 @@ def _misused(kind: str, rank: int, ranks: int, is_odd: bool) -> str:
     except (UsageError, StackError) as error:
         return f"{type(error).__name__}: {error}"
     return "nothing"
+
+
+def norms(rank: int, ranks: int) -> None:
+    """A norm of what all ranks have, against the whole in NumPy; raises where one differs."""
+    rows, width = 2 * ranks, 24
+    inputs = [value(r, rows * width).view(rows, width) for r in range(ranks)]
+    residual, weight = value(50, rows * width).view(rows, width), value(51, width)
+    whole = sum(x.numpy() for x in inputs)
+    wanted = add_rms_norm(whole, residual.numpy(), weight.numpy(), eps=1e-3)
+    given = inputs[rank].float(), residual.float(), weight.float()
+    for algorithm in ("one_shot", "two_shot", "ring"):
+        found = all_reduce_norm(*given, eps=1e-3, algorithm=algorithm)
+        for one, other in zip(found, wanted, strict=True):
+            assert np.abs(one.numpy() - other).max() < 1e-5, f"{algorithm} on rank {rank}"
+    own = given[1].chunk(ranks)[rank]
+    y, added = scattered_norm(given[0], own, given[2], eps=1e-3)
+    assert np.abs(y.numpy() - wanted[0]).max() < 1e-5
+    assert np.abs(added.numpy() - np.split(wanted[1], ranks)[rank]).max() < 1e-5
+    try:
+        scattered_norm(given[0][1:], own, given[2])
+    except UsageError as error:
+        assert f"divide by {ranks} ranks" in str(error)
+    else:
+        raise AssertionError("rows that do not divide are taken")

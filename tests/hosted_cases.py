@@ -104,6 +104,8 @@ FLASH_GRADIENT = (*FLASH, (1, 2, 100, 64), (1, 2, 100), (1, 2, 100, 64), (1, 2, 
 CASES = (
     Case("norm.rms_norm", ((2, 3, 8), (8,)), attributes={"eps": 1e-3}),
     Case("norm.rms_norm", ((300,), (300,))),
+    Case("norm.add_rms_norm", ((2, 3, 8), (2, 3, 8), (8,)), attributes={"eps": 1e-3}),
+    Case("norm.add_rms_norm", ((300,), (300,), (300,))),
     Case("norm.layer_norm", ((4, 300), (300,), (300,))),
     Case("norm.layer_norm", ((4, 6), (6,), (6,))),
     Case("norm.softmax", ((3, 2, 5),)),

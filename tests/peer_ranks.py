@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from stack.errors import StackError
+from stack.ops.collectives.peer_memory import WAYS, PeerMemory, predicted
 from stack.ops.collectives.peer_products import PeerProducts
-from stack.ops.collectives.peer_triton import PeerMemory
 
 
 def compare(rank: int, ranks: int, store: str) -> None:
@@ -25,19 +26,49 @@ def compare(rank: int, ranks: int, store: str) -> None:
             torch.cuda._sleep(rank * 200_000)  # nobody is in step
         wanted = x.clone()
         dist.all_reduce(wanted)
-        assert torch.equal(peers.one_shot_all_reduce(x), wanted), f"one shot, {elements}"
-        assert torch.equal(peers.two_shot_all_reduce(x), wanted), f"two shot, {elements}"
-        part = wanted.chunk(ranks)[rank]
-        assert torch.equal(peers.reduce_scatter(x), part), f"reduce-scatter, {elements}"
         whole = x.new_empty(elements * ranks)
         dist.all_gather_into_tensor(whole, x)
-        assert torch.equal(peers.all_gather(x), whole), f"all-gather, {elements}"
         given = torch.empty_like(x)
         dist.all_to_all_single(given, x)
-        assert torch.equal(peers.all_to_all(x), given), f"all-to-all, {elements}"
+        part = wanted.chunk(ranks)[rank]
+        results = dict(zip(WAYS, (wanted, part, whole, given), strict=True))
+        for collective, result in results.items():
+            for way in ways(collective, ranks, x.nbytes):
+                found = getattr(peers, collective)(x, way)
+                assert torch.equal(found, result), f"{collective} {way}, {elements}"
+    _norms(peers, rank, drawn)
     _replays(peers, rank)
     _products(rank, ranks, drawn)
+    _without_the_last(rank, ranks)
     dist.destroy_process_group()
+
+
+def ways(collective: str, ranks: int, size: int) -> list[str]:
+    """All that take so many bytes; "" is the one that should be fastest."""
+    return ["", *predicted(collective, ranks, size)]
+
+
+def _norms(peers: PeerMemory, rank: int, drawn: torch.Generator) -> None:
+    """Sums are exact, so that only the norm's own rounding is left."""
+    for tokens, width in ((1, 4096), (8, 8192), (64, 4096), (66, 96), (1500, 4096)):
+        for _ in range(3):
+            x = torch.randint(-8, 8, (tokens, width), device=drawn.device, generator=drawn)
+            x = x.bfloat16()
+            residual = torch.linspace(-4, 4, x.numel(), device=x.device).bfloat16().view_as(x)
+            weight = torch.linspace(0.5, 2, width, device=x.device).bfloat16()
+            total = x.clone()
+            dist.all_reduce(total)
+            total += residual
+            wide = total.double()
+            norm = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + 1e-6) * weight.double()
+            for way in ways("all_reduce", peers.world, x.nbytes):
+                if way == "two_shot" and tokens % peers.world:
+                    continue
+                torch.cuda._sleep(rank * 100_000)
+                y, added = peers.all_reduce_norm(x, residual, weight, way=way)
+                assert torch.equal(added, total), f"residual {way}, {tokens} x {width}"
+                error = float((y.double() - norm).norm() / norm.norm())
+                assert error < 4e-3, f"norm {way}, {tokens} x {width}: {error}"
 
 
 def _products(rank: int, ranks: int, drawn: torch.Generator) -> None:
@@ -58,15 +89,34 @@ def _products(rank: int, ranks: int, drawn: torch.Generator) -> None:
         assert torch.equal(products.gemm_scatter(y, v), part), "GEMM + reduce-scatter"
 
 
+def _without_the_last(rank: int, ranks: int) -> None:
+    """A rank that does not come ends the wait of the others, in time."""
+    peers = PeerMemory(1 << 12, limit=0.2)
+    if rank < ranks - 1:
+        x = torch.ones(64, device=f"cuda:{rank}")
+        for way in ("push", "one_shot", "two_shot"):
+            peers.failed.zero_()
+            peers.all_reduce(x, way)
+            try:
+                peers.wait()
+            except StackError:
+                continue
+            raise AssertionError(f"{way}: nobody says that a rank did not come")
+    dist.barrier()
+
+
 def _replays(peers: PeerMemory, rank: int) -> None:
-    """A graph of two calls, replayed with other values."""
+    """A graph of three calls, replayed with other values."""
     x = torch.zeros(4096, device=f"cuda:{rank}")
-    peers.one_shot_all_reduce(x)
+    peers.all_reduce(x, "push")
+    peers.all_reduce(x, "two_shot")
+    peers.all_reduce(x, "one_shot")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made = peers.two_shot_all_reduce(peers.one_shot_all_reduce(x))
+        made = peers.all_reduce(x, "one_shot")
+        made = peers.all_reduce(peers.all_reduce(made, "push"), "two_shot")
     for value in range(10):
         x.fill_(value)
         graph.replay()
-        assert torch.equal(made, torch.full_like(x, value * peers.world**2))
+        assert torch.equal(made, torch.full_like(x, value * peers.world**3))

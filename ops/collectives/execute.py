@@ -121,24 +121,29 @@ def _take(
 
 
 def _put(buffer: Tensor, transfer: Transfer, part: Tensor) -> None:
-    if not _is_run(transfer.writes):
-        places = list(transfer.writes)
-        buffer[places] = buffer[places] + part if transfer.adds else part
-    elif transfer.adds:
-        _rows(buffer, transfer.writes).add_(part)
-    else:
-        _rows(buffer, transfer.writes).copy_(part)
-
-
-def _is_run(slots: Sequence[int]) -> bool:
-    return list(slots) == list(range(slots[0], slots[0] + len(slots)))
+    runs = _runs(transfer.writes)
+    for run, piece in zip(runs, part.split([run.stop - run.start for run in runs]), strict=True):
+        if transfer.adds:
+            buffer[run].add_(piece)
+        else:
+            buffer[run].copy_(piece)
 
 
 def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
-    """Slots of the buffer: a view where they are neighbours, which no index has to travel for."""
-    if _is_run(slots):
-        return buffer[slots[0] : slots[0] + len(slots)]
-    return buffer[list(slots)]
+    """Slots of the buffer: a view where they are neighbours; no index has to travel for others."""
+    parts = [buffer[run] for run in _runs(slots)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _runs(slots: Sequence[int]) -> list[slice]:
+    """Slots as slices of neighbours."""
+    found: list[slice] = []
+    for slot in slots:
+        if found and found[-1].stop == slot:
+            found[-1] = slice(found[-1].start, slot + 1)
+        else:
+            found.append(slice(slot, slot + 1))
+    return found
 
 
 def _agree(schedule: Schedule, tensor: Tensor, ranks: int, group: Any) -> None:

@@ -19,30 +19,39 @@ import triton
 import triton.language as tl
 
 from stack.errors import UsageError
-from stack.ops.collectives.peer_triton import _meet
+from stack.ops.collectives.peer_memory import Waiting
+from stack.ops.collectives.peer_triton import _await, _tell
 
 Tensor = torch.Tensor
 
 
 @triton.jit
-def meet(flags, turns, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
+def meet(
+    flags, turns, failed, patience, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr
+):
     """Wait until all ranks have come here as often."""
     turn = tl.load(turns) + 1
     tl.store(turns, turn)
-    _meet(flags, 0, 0, turn, RANK, WORLD, PEERS)
+    _tell(flags, 0, 0, turn, RANK, WORLD, PEERS)
+    _await(flags, failed, patience, 0, 0, turn, RANK, WORLD, PEERS)
 
 
-class PeerProducts:
+class PeerProducts(Waiting):
     """Products over memory of their own that all GPUs of a host see.
 
     Args:
         size: the most bytes of the rows of one rank, of inputs or of results.
         group: of processes, one for each GPU of a host that its links reach.
+        limit: about how many seconds a rank waits for others.
 
-    Raises UsageError for operands that do not fit each other or the memory, or are not dense.
+    Raises UsageError for operands that do not fit each other or the memory, or are not dense, and
+    StackError in the call after one that has waited in vain.
     """
 
-    def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, size: int, group: dist.ProcessGroup | None = None, limit: float = 60.0
+    ) -> None:
+        super().__init__(limit)
         memory: Any = import_module("torch.distributed._symmetric_memory")
         group = group or dist.group.WORLD
         self.rank, self.world, self.size = dist.get_rank(group), dist.get_world_size(group), size
@@ -104,6 +113,7 @@ class PeerProducts:
         return own
 
     def _check(self, x: Tensor, w: Tensor, size: int) -> None:
+        self.check()
         if x.dtype != w.dtype or x.shape[1] != w.shape[0]:
             raise UsageError(f"x {list(x.shape)} of {x.dtype}, w {list(w.shape)} of {w.dtype}")
         if not x.is_contiguous():
@@ -118,4 +128,6 @@ class PeerProducts:
 
     def _meet(self) -> None:
         peers = triton.next_power_of_2(self.world)
-        meet[(1,)](self.table, self.turns, self.rank, self.world, peers, num_warps=1)  # pyright: ignore
+        launch: Any = meet[(1,)]
+        waits = self.table, self.turns, self.failed, self.patience
+        launch(*waits, self.rank, self.world, peers, num_warps=1)

@@ -1,38 +1,52 @@
-"""Collectives in one kernel over peer memory: each GPU reads what the others have published.
+"""Collectives in one kernel over peer memory: memory that all GPUs of a host see.
 
-A rank copies its input into memory that all GPUs of the host see, tells the others, waits until
-they have told it, and reads what it needs from them: no library, no copy engine, one launch. What
-limits them: a few microseconds for the flags where little is sent, the bandwidth of the links of
-one GPU where much is. The one-shot all-reduce reads all of every rank's input; the two-shot one
-reduces a part on each rank and then collects the parts, which is less from three ranks on.
+No library, no copy engine, one launch. Much is published and read: half of the programs copy the
+input to where others see it and raise flags, chunk by chunk, while the other half waits for the
+flags of the peers and reads: what limits it are the links of one GPU. The one-shot all-reduce
+reads all of every rank's input; the two-shot one reduces a part on each rank and then collects the
+parts, which is less from three ranks on. Little is pushed: words that hold their own flag go into
+the peers' memory, twice the bytes in one way over a link, with nothing to wait for in between (the
+LL protocol of NCCL).
 
 Programs with one number on all ranks deal with the same elements, so they wait for each other
-alone, not for whole grids. Published data alternates between two halves: who has passed the flags
-of a call has read all of the call before, so no second round of flags is needed. The half is told
-by a counter in memory, so that a CUDA graph can hold a call.
+alone, not for whole grids. What is sent alternates between two halves: who has heard from a peer in
+a call knows that it has read all of the call before, so no second round of flags is needed. Calls
+are counted in memory, so that a CUDA graph can hold one.
+
+An all-reduce may go on in registers to the residual and RMSNorm of a transformer's block.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
-import torch
-import torch.distributed as dist
 import triton
 import triton.language as tl
 
-from stack.errors import UsageError
+MOST: tl.constexpr = tl.constexpr(256)  # programs, which wait for others: all must run at once
+CHUNKS: tl.constexpr = tl.constexpr(64)  # more than a call has
+LOOK: tl.constexpr = tl.constexpr(4096)  # polls between looks at whether to wait on
 
-Tensor = torch.Tensor
-MOST: tl.constexpr = tl.constexpr(128)  # programs, which wait for others: all must run at once
-WARPS = 16
-LANE = 32  # bytes that a thread has on its way
+
+# ---- calls and flags
 
 
 @triton.jit
-def _meet(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
-    """Wait until the programs of this number on all ranks have come to this turn.
+def _count(turns, pid, turn, COUNTERS: tl.constexpr):
+    """The end of a call that began at a turn: also for programs that it did without."""
+    tl.debug_barrier()  # all threads have read it
+    counters = tl.arange(0, COUNTERS)
+    mine = counters % tl.num_programs(0) == pid
+    tl.store(turns + counters, turn + CHUNKS + tl.zeros_like(counters), mask=mine)
+
+
+@triton.jit
+def _half(turn):
+    """Which half of the memory a call has."""
+    return (turn // CHUNKS) & 1
+
+
+@triton.jit
+def _tell(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
+    """Say to the programs of this number on all ranks that this one has come to a turn.
 
     A flag holds the last turn that its rank has come to, so none is ever taken back. Peers are
     told all at once, a thread for each.
@@ -40,15 +54,43 @@ def _meet(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEER
     tl.debug_barrier()  # all threads have written
     peers = tl.arange(0, PEERS)
     there = peers < WORLD
-    place = (phase * MOST + pid) * WORLD
+    place = (phase * MOST + pid) * WORLD + RANK
     tables = tl.load(flags + peers, mask=there, other=0).to(tl.pointer_type(tl.int32))
     now = turn + tl.zeros_like(peers)
-    tl.atomic_xchg(tables + place + RANK, now, mask=there, sem="release", scope="sys")
-    own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32)) + place
+    tl.atomic_xchg(tables + place, now, mask=there, sem="release", scope="sys")
+
+
+@triton.jit
+def _gives_up(polls, failed, patience):
+    """Whether to wait no longer, as nobody came in so many polls, here or in another program.
+
+    The host sees `failed`, which is far from here, so it is not looked at each time.
+    """
+    over = 0
+    if polls % LOOK == 0:
+        if polls >= patience:
+            tl.store(failed, 1)
+        over = tl.load(failed, volatile=True)
+    return over
+
+
+@triton.jit
+def _await(
+    flags, failed, patience, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr,
+    PEERS: tl.constexpr,
+):  # fmt: skip
+    """Wait until the programs of this number on all ranks have come to a turn."""
+    peers = tl.arange(0, PEERS)
+    there = peers < WORLD
+    own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32)) + (phase * MOST + pid) * WORLD
     late = 1
+    polls = tl.full((), 0, tl.int32)
     while late > 0:
         seen = tl.atomic_add(own + peers, 0, mask=there, sem="acquire", scope="sys")
-        late = tl.max(tl.where(there & (seen - now < 0), 1, 0), 0)
+        late = tl.max(tl.where(there & (seen - turn < 0), 1, 0), 0)
+        polls += 1
+        if _gives_up(polls, failed, patience) != 0:
+            late = 0
     tl.debug_barrier()
 
 
@@ -58,182 +100,253 @@ def _memory(data, rank, kind):
     return tl.multiple_of(tl.load(data + rank).to(kind), 16)
 
 
+# ---- a unit: neighbouring elements that a program has in registers
+
+
 @triton.jit
-def _copy(target, source, pid, part, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
-    """Copy this program's share of a part."""
-    for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        tl.store(target + at, tl.load(source + at, mask=at < part), mask=at < part)
+def _unit(number, part, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """Where the elements of a unit lie in a part, and which of them are there."""
+    lanes = tl.arange(0, BLOCK)
+    at = number * WIDTH + lanes
+    return at, (at < part) & (lanes < WIDTH)
 
 
 @triton.jit
 def _publish(
-    x, data, flags, turns, pid, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    x, data, flags, turn, pid, part, half, units, span, PARTS: tl.constexpr, RANK: tl.constexpr,
+    WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy the input, cut into parts, to where all see it; gives where this call's half begins."""
-    turn = tl.load(turns + pid)
-    begin = tl.multiple_of(tl.cast(turn % 2, tl.int64) * half, 16)
-    own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + begin
-    for piece in tl.static_range(PARTS):  # pyright: ignore
-        first = piece * tl.cast(part, tl.int64)
-        _copy(own + first, x + first, pid, part, BLOCK, PROGRAMS)
-    tl.debug_barrier()
-    # for those that this call does without, too: all halves alternate together
-    counters = pid + PROGRAMS * tl.arange(0, MOST // PROGRAMS)
-    tl.store(turns + counters, turn + 1 + tl.zeros_like(counters))
-    _meet(flags, pid, 0, turn + 1, RANK, WORLD, PEERS)
-    return begin
+    """Copy what others read of the input to where they see it, and tell them, chunk by chunk."""
+    wide = tl.cast(part, tl.int64)
+    own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + _half(turn) * half
+    for first in range(0, units, span):
+        turn += 1
+        for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
+            at, seen = _unit(number, part, WIDTH, BLOCK)
+            for piece in tl.static_range(PARTS):  # pyright: ignore
+                if PARTS == 1 or piece != RANK:
+                    place = piece * wide + at
+                    tl.store(own + place, tl.load(x + place, mask=seen), mask=seen)
+        _tell(flags, pid, 0, turn, RANK, WORLD, PEERS)
 
 
 @triton.jit
-def _sum(data, place, seen, kind, WORLD: tl.constexpr, BLOCK: tl.constexpr):
+def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
     """The sum over all ranks at some places, in the order of ranks: the same bits everywhere."""
-    total = tl.zeros((BLOCK,), tl.float32)
+    kind = tl.pointer_type(x.dtype.element_ty)
+    total = tl.zeros(place.shape, tl.float32)
     for peer in tl.static_range(WORLD):  # pyright: ignore
-        memory = _memory(data, peer, kind)
-        total += tl.load(memory + place, mask=seen, other=0).to(tl.float32)
+        source = x if peer == RANK else _memory(data, peer, kind) + begin
+        total += tl.load(source + place, mask=seen, other=0).to(tl.float32)
     return total
 
 
 @triton.jit
+def _beside(residual, weight, at, seen, WIDTH: tl.constexpr):
+    """What a norm needs besides a sum, asked for before that is there."""
+    if weight is None:
+        return seen, seen  # nobody asks
+    else:
+        lanes = tl.arange(0, at.shape[0])
+        before = tl.load(residual + at, mask=seen, other=0)
+        return before, tl.load(weight + lanes, mask=lanes < WIDTH, other=0)
+
+
+@triton.jit
+def _finish(total, out, at, seen, before, gain, added, eps, WIDTH: tl.constexpr):
+    """Write a unit; with `added`, the RMSNorm of it and the residual, and what they add up to."""
+    if added is not None:
+        kind = out.dtype.element_ty
+        total = (total.to(kind).to(tl.float32) + before.to(tl.float32)).to(kind)
+        tl.store(added + at, total, mask=seen)
+        total = total.to(tl.float32)
+        total *= gain.to(tl.float32) / tl.sqrt(tl.sum(total * total, 0) / WIDTH + eps)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=seen)
+
+
+# ---- kernels
+
+
+@triton.jit(do_not_specialize=("units",))
+def push(
+    x, out, residual, weight, added, eps, words, turns, failed, patience, part, units, room,
+    PARTS: tl.constexpr, REDUCES: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A collective of little: every 32 bits of data go with the number of the call.
+
+    `REDUCES`: whether parts are summed, as in `reduce_part`, or stand side by side, as in
+    `collect`. `part`, `WIDTH` and `BLOCK` count elements, of which a word has `FIT`, and `room` the
+    words of a rank for another.
+    """
+    pid = tl.program_id(0)
+    turn = tl.load(turns + pid)
+    now = turn + CHUNKS  # no word that is there has it
+    kind: tl.constexpr = x.dtype.element_ty
+    FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # pyright: ignore
+    x = x.to(tl.pointer_type(tl.int32), bitcast=True)
+    wide = tl.cast(part // FIT, tl.int64)
+    slots = _half(turn) * WORLD * tl.cast(room, tl.int64)
+    for number in range(pid, units, tl.num_programs(0)):
+        at, seen = _unit(number, part // FIT, WIDTH // FIT, BLOCK // FIT)
+        for step in tl.static_range(1, WORLD):  # pyright: ignore
+            peer = (RANK + step) % WORLD
+            data = tl.load(x + (peer % PARTS) * wide + at, mask=seen, other=0).to(tl.int64)
+            word = (tl.cast(now, tl.int64) << 32) | (data & 0xFFFFFFFF)
+            memory = _memory(words, peer, tl.pointer_type(tl.int64)) + slots
+            tl.store(memory + RANK * room + at, word, mask=seen)
+        place, there = _unit(number, part, WIDTH, BLOCK)
+        before, gain = _beside(residual, weight, place, there, WIDTH)
+        memory = _memory(words, RANK, tl.pointer_type(tl.int64)) + slots
+        total = tl.zeros((BLOCK,), tl.float32)
+        for peer in tl.static_range(WORLD):  # pyright: ignore
+            if peer == RANK:
+                data = tl.load(x + (RANK % PARTS) * wide + at, mask=seen, other=0)
+            else:
+                data = _come(memory + peer * room + at, seen, now, failed, patience)
+            if REDUCES:
+                total += _elements(data, kind)
+            else:
+                beside = out.to(tl.pointer_type(tl.int32), bitcast=True) + peer * wide
+                tl.store(beside + at, data, mask=seen)
+        if REDUCES:
+            _finish(total, out, place, there, before, gain, added, eps, WIDTH)
+    _count(turns, pid, turn, 2 * MOST)
+
+
+@triton.jit
+def _come(place, seen, turn, failed, patience):
+    """The data of words that a peer sends in this call, when they are here."""
+    word = tl.load(place, mask=seen, other=0, volatile=True)
+    late = tl.max(tl.where(seen & ((word >> 32).to(tl.int32) - turn < 0), 1, 0), 0)
+    polls = tl.full((), 0, tl.int32)
+    while late > 0:
+        word = tl.load(place, mask=seen, other=0, volatile=True)
+        late = tl.max(tl.where(seen & ((word >> 32).to(tl.int32) - turn < 0), 1, 0), 0)
+        polls += 1
+        if _gives_up(polls, failed, patience) != 0:
+            late = 0
+    return word.to(tl.int32)
+
+
+@triton.jit
+def _elements(bits, kind: tl.constexpr):
+    """The elements that words of 32 bits hold, one after the other."""
+    if kind.primitive_bitwidth == 32:  # pyright: ignore
+        return bits.to(kind, bitcast=True).to(tl.float32)
+    else:
+        low = bits.to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        high = (bits >> 16).to(tl.int16).to(kind, bitcast=True).to(tl.float32)
+        return tl.interleave(low, high)
+
+
+@triton.jit(do_not_specialize=("units", "span"))
 def reduce_part(
-    x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
+    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One part, summed: with one part a one-shot all-reduce, with one a rank a reduce-scatter."""
-    pid = tl.program_id(0)
-    begin = _publish(
-        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
-    )
-    kind = tl.pointer_type(x.dtype.element_ty)
-    offset = begin + (RANK % PARTS) * tl.cast(part, tl.int64)
-    for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        total = _sum(data, offset + at, at < part, kind, WORLD, BLOCK)
-        tl.store(out + at, total.to(out.dtype.element_ty), mask=at < part)
+    pid, role = tl.program_id(0), tl.program_id(1)
+    turn = tl.load(turns + role * MOST + pid)
+    if role == 0:
+        _publish(
+            x, data, flags, turn, pid, part, half, units, span,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
+        )  # fmt: skip
+    else:
+        begin = _half(turn) * half
+        own = (RANK % PARTS) * tl.cast(part, tl.int64)
+        now = turn
+        for first in range(0, units, span):
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
+                at, seen = _unit(number, part, WIDTH, BLOCK)
+                before, gain = _beside(residual, weight, at, seen, WIDTH)
+                total = _sum(x, data, own + at, seen, begin, RANK, WORLD)
+                _finish(total, out, at, seen, before, gain, added, eps, WIDTH)
+    _count(turns + role * MOST, pid, turn, MOST)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units", "span"))
 def collect(
-    x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
+    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """A part of every rank: with one part an all-gather, with one a rank an all-to-all."""
-    pid = tl.program_id(0)
-    begin = _publish(
-        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
-    )
-    kind = tl.pointer_type(x.dtype.element_ty)
-    offset = begin + (RANK % PARTS) * tl.cast(part, tl.int64)
-    for step in tl.static_range(WORLD):  # pyright: ignore
-        peer = (RANK + step) % WORLD  # not all read from one
-        memory = _memory(data, peer, kind) + offset
-        target = out + peer * tl.cast(part, tl.int64)
-        _copy(target, memory, pid, part, BLOCK, PROGRAMS)
+    pid, role = tl.program_id(0), tl.program_id(1)
+    turn = tl.load(turns + role * MOST + pid)
+    if role == 0:
+        _publish(
+            x, data, flags, turn, pid, part, half, units, span,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
+        )  # fmt: skip
+    else:
+        begin = _half(turn) * half
+        wide = tl.cast(part, tl.int64)
+        own = (RANK % PARTS) * wide
+        kind = tl.pointer_type(x.dtype.element_ty)
+        now = turn
+        for first in range(0, units, span):
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
+                at, seen = _unit(number, part, WIDTH, BLOCK)
+                for step in tl.static_range(WORLD):  # pyright: ignore
+                    peer = (RANK + step) % WORLD  # not all read from one
+                    source = x if peer == RANK else _memory(data, peer, kind) + begin
+                    value = tl.load(source + own + at, mask=seen)
+                    tl.store(out + peer * wide + at, value, mask=seen)
+    _count(turns + role * MOST, pid, turn, MOST)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("units", "span"))
 def two_shot(
-    x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
+    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """An all-reduce: this rank's part is summed into its own copy, then all parts are collected."""
-    pid = tl.program_id(0)
-    begin = _publish(
-        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
-    )
-    kind = tl.pointer_type(x.dtype.element_ty)
-    wide = tl.cast(part, tl.int64)
-    own = _memory(data, RANK, kind) + begin + RANK * wide
-    for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        total = _sum(data, begin + RANK * wide + at, at < part, kind, WORLD, BLOCK)
-        tl.store(own + at, total.to(x.dtype.element_ty), mask=at < part)
-    _meet(flags, pid, 1, tl.load(turns + pid), RANK, WORLD, PEERS)
-    for step in tl.static_range(WORLD):  # pyright: ignore
-        peer = (RANK + step) % WORLD
-        memory = _memory(data, peer, kind) + begin + peer * wide
-        _copy(out + peer * wide, memory, pid, part, BLOCK, PROGRAMS)
+    """An all-reduce: this rank's part is summed where others see it, then all parts are collected.
 
-
-class PeerMemory:
-    """Memory of one host's GPUs that they all see, and the collectives over it.
-
-    Args:
-        size: the most bytes of an input.
-        group: of processes, one for each GPU of a host that its links reach.
-
-    Raises UsageError for inputs that are larger, not dense, or do not divide.
+    Residuals and norms come last, on all ranks, so that no more than the sums has to travel.
     """
-
-    def __init__(self, size: int, group: dist.ProcessGroup | None = None) -> None:
-        memory: Any = import_module("torch.distributed._symmetric_memory")
-        self.group = group or dist.group.WORLD
-        self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
-        device = torch.device("cuda", torch.cuda.current_device())
-        self.half = -(-size // 256) * 256
-        self.data = memory.empty(2 * self.half, dtype=torch.uint8, device=device)
-        count = 2 * MOST.value * self.world
-        self.flags = memory.empty(count, dtype=torch.int32, device=device).zero_()
-        self.turns = torch.zeros(MOST.value, dtype=torch.int32, device=device)
-        self.seen = memory.rendezvous(self.data, group=self.group)
-        self.heard = memory.rendezvous(self.flags, group=self.group)
-        # the addresses of all ranks' memory, as a table that kernels read
-        places = ((self.seen, self.data), (self.heard, self.flags))
-        self.tables = [torch.tensor(list(h.buffer_ptrs), device=device) for h, _ in places]
-        torch.cuda.synchronize()
-        dist.barrier(self.group)
-
-    def one_shot_all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over all ranks; least latency."""
-        return self._launch(reduce_part, x, torch.empty_like(x), 1)
-
-    def two_shot_all_reduce(self, x: Tensor) -> Tensor:
-        """The sum over all ranks; fewest bytes. `x` divides by the ranks."""
-        return self._launch(two_shot, x, torch.empty_like(x), self.world)
-
-    def reduce_scatter(self, x: Tensor) -> Tensor:
-        """This rank's part of the sum, along the first axis."""
-        self._check_parts(x)
-        out = x.new_empty(x.shape[0] // self.world, *x.shape[1:])
-        return self._launch(reduce_part, x, out, self.world)
-
-    def all_gather(self, x: Tensor) -> Tensor:
-        """The inputs of all ranks, one after the other along the first axis."""
-        out = x.new_empty(x.shape[0] * self.world, *x.shape[1:])
-        return self._launch(collect, x, out, 1)
-
-    def all_to_all(self, x: Tensor) -> Tensor:
-        """This rank's part of every rank's input, along the first axis."""
-        self._check_parts(x)
-        return self._launch(collect, x, torch.empty_like(x), self.world)
-
-    def _check_parts(self, x: Tensor) -> None:
-        if not x.dim() or x.shape[0] % self.world:
-            raise UsageError(f"axis 0 of {list(x.shape)} does not divide by {self.world} ranks")
-
-    def _launch(self, kernel: Any, x: Tensor, out: Tensor, parts: int) -> Tensor:
-        if x.nbytes > self.half:
-            raise UsageError(f"{x.nbytes} bytes do not fit the {self.half} of this peer memory")
-        if not x.is_contiguous() or x.numel() % parts:
-            raise UsageError(f"a dense input whose size divides by {parts}, not {list(x.shape)}")
-        part = x.numel() // parts
-        block = WARPS * 32 * LANE // x.element_size()
-        programs = min(MOST.value, triton.next_power_of_2(max(1, -(-part // block))))
-        kernel[(programs,)](
-            x,
-            out,
-            *self.tables,
-            self.turns,
-            part,
-            self.half // x.element_size(),
-            PARTS=parts,
-            RANK=self.rank,
-            WORLD=self.world,
-            PEERS=triton.next_power_of_2(self.world),
-            BLOCK=block,
-            PROGRAMS=programs,
-            num_warps=WARPS,
-        )
-        return out
+    pid, role = tl.program_id(0), tl.program_id(1)
+    turn = tl.load(turns + role * MOST + pid)
+    if role == 0:
+        _publish(
+            x, data, flags, turn, pid, part, half, units, span,
+            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
+        )  # fmt: skip
+    else:
+        begin = _half(turn) * half
+        wide = tl.cast(part, tl.int64)
+        kind = tl.pointer_type(x.dtype.element_ty)
+        memory = _memory(data, RANK, kind) + begin
+        now = turn
+        for first in range(0, units, span):
+            now += 1
+            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
+            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
+                at, seen = _unit(number, part, WIDTH, BLOCK)
+                place = RANK * wide + at
+                before, gain = _beside(residual, weight, place, seen, WIDTH)
+                total = _sum(x, data, place, seen, begin, RANK, WORLD).to(x.dtype.element_ty)
+                tl.store(memory + place, total, mask=seen)
+                _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
+            _tell(flags, pid, 1, now, RANK, WORLD, PEERS)
+        now = turn
+        for first in range(0, units, span):
+            now += 1
+            _await(flags, failed, patience, pid, 1, now, RANK, WORLD, PEERS)
+            for step in tl.static_range(1, WORLD):  # pyright: ignore
+                peer = (RANK + step) % WORLD
+                source = _memory(data, peer, kind) + begin
+                for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
+                    at, seen = _unit(number, part, WIDTH, BLOCK)
+                    place = peer * wide + at
+                    before, gain = _beside(residual, weight, place, seen, WIDTH)
+                    total = tl.load(source + place, mask=seen, other=0)
+                    _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
+    _count(turns + role * MOST, pid, turn, MOST)

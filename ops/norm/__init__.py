@@ -39,6 +39,25 @@ def rms_norm(np, x, weight, *, eps: float = 1e-6):
 
 
 @op(
+    "norm.add_rms_norm",
+    rule="... d!, ... d!, d! -> ... d!, ... d!",
+    reference=reference.add_rms_norm,
+    kernels=_triton("add_rms_norm"),
+    autocast="f32",
+)
+def add_rms_norm(np, x, residual, weight, *, eps: float = 1e-6):
+    """RMSNorm of x and a residual together, as in a transformer's block; gives their sum, too.
+
+    `x`, `residual [..., d]`, `weight [d]` of one float type, which both results have: the sum is
+    rounded to it before it is normed.
+    """
+    added = x + residual
+    wide = added.astype(np.result_type(x, np.float32))
+    scale = 1 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * weight.astype(wide.dtype)).astype(x.dtype), added
+
+
+@op(
     "norm.layer_norm",
     rule="... d!, d!, d! -> ... d!",
     reference=reference.layer_norm,

@@ -23,6 +23,12 @@ def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
     return out
 
 
+def add_rms_norm(x: Array, residual: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
+    """The sum stays for the block that comes next."""
+    added = x + residual
+    return rms_norm(added, weight, eps=eps), added
+
+
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
     """Mean and squared deviation of two parts merge: Chan, Golub and LeVeque, 1979."""
     mean = np.zeros(x.shape[:-1], wide(x))

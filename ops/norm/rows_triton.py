@@ -27,6 +27,24 @@ def rms_norm_kernel(x_ptr, w_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def add_rms_norm_kernel(
+    x_ptr, residual_ptr, w_ptr, y_ptr, added_ptr, size, eps, COLUMNS: tl.constexpr
+):
+    """One row, and what it and the residual add up to."""
+    columns = tl.arange(0, COLUMNS)
+    inside = columns < size
+    start = tl.program_id(0).to(tl.int64) * size
+    x = tl.load(x_ptr + start + columns, inside, 0.0).to(tl.float32)
+    residual = tl.load(residual_ptr + start + columns, inside, 0.0).to(tl.float32)
+    w = tl.load(w_ptr + columns, inside, 0.0).to(tl.float32)
+    added = (x + residual).to(added_ptr.dtype.element_ty)
+    tl.store(added_ptr + start + columns, added, inside)
+    added = added.to(tl.float32)
+    scale = 1 / tl.sqrt(tl.sum(added * added, 0) / size + eps)
+    tl.store(y_ptr + start + columns, added * scale * w, inside)
+
+
+@triton.jit
 def layer_norm_kernel(x_ptr, w_ptr, b_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
     """One row."""
     columns = tl.arange(0, COLUMNS)
@@ -51,8 +69,8 @@ def softmax_kernel(x_ptr, y_ptr, size, COLUMNS: tl.constexpr):
     tl.store(y_ptr + start + columns, powers / tl.sum(powers, 0), inside)
 
 
-def _launch(kernel: Any, x: Tensor, *rest: Any) -> Tensor:
-    """A program for each row of `x`; `rest` are more operands, then numbers."""
+def _launch(kernel: Any, x: Tensor, *rest: Any, more: tuple[Tensor, ...] = ()) -> Tensor:
+    """A program for each row of `x`; `rest` are more operands, then numbers; `more` are results."""
     y, size = torch.empty_like(x), x.shape[-1]
     tensors = [v for v in rest if isinstance(v, Tensor)]
     numbers = [v for v in rest if not isinstance(v, Tensor)]
@@ -60,13 +78,21 @@ def _launch(kernel: Any, x: Tensor, *rest: Any) -> Tensor:
     if y.numel():
         warps = min(max(columns // 512, 1), 16)
         launch = kernel[(x.numel() // size,)]
-        launch(x, *tensors, y, size, *numbers, columns, num_warps=warps)
+        launch(x, *tensors, y, *more, size, *numbers, columns, num_warps=warps)
     return y
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """`x [..., d]`, `weight [d]`, dense."""
     return _launch(rms_norm_kernel, x, weight, eps)
+
+
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """`x`, `residual [..., d]`, `weight [d]`, dense."""
+    added = torch.empty_like(x)
+    return _launch(add_rms_norm_kernel, x, residual, weight, eps, more=(added,)), added
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float) -> Tensor:

@@ -33,7 +33,7 @@ def _node(b: Builder, node: Node, done: dict[Node, Node], mesh: Mesh) -> Node:
         return node
     if is_item(node):
         return b.item(*args, index=node.attrs["index"])
-    if runs_blocks(node):
+    if runs_blocks(node) or node.op == "custom":
         blocks = [partitioned(inner, mesh) for inner in node.blocks]
         return b.op(node.op, args, node.attrs, blocks, local_types(node.type))
     if node.op == "reshard":

@@ -76,7 +76,7 @@ RANKS = {
     "G18": ("all-reduce",),
     "G19": ("all-reduce + norm", "GEMM + reduce-scatter", "all-gather + GEMM"),
 }
-SKIPPED = "one device has no peer; torchrun -m stack.demos.collectives measures several GPUs"
+SKIPPED = "one device has no peer; torchrun -m stack.demos.{collectives,norm_race,products_race}"
 
 
 def ops_cases(device: str = "cpu", quick: bool = False) -> list[Case]:

@@ -68,11 +68,12 @@ def compiled(
     ("kernel", "pointers"),
     [
         (norms.rms_norm_kernel, "bf16 bf16 bf16"),
+        (norms.add_rms_norm_kernel, "bf16 bf16 bf16 bf16 bf16"),
         (norms.layer_norm_kernel, "bf16 bf16 bf16 bf16"),
         (norms.softmax_kernel, "bf16 bf16"),
         (rows_triton.cross_entropy_kernel, "bf16 i64 fp32"),
     ],
-    ids=["rms_norm", "layer_norm", "softmax", "cross_entropy"],
+    ids=["rms_norm", "add_rms_norm", "layer_norm", "softmax", "cross_entropy"],
 )
 def test_rows_stay_in_registers(kernel: Any, pointers: str) -> None:
     made = compiled(kernel, pointers, {"COLUMNS": 4096}, num_warps=8)

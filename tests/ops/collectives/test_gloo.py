@@ -15,7 +15,9 @@ from stack.ops.collectives import ALGORITHMS  # noqa: E402
 
 
 @pytest.mark.parametrize("ranks", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_results_are_those_of_torch(ranks: int, tmp_path: Path) -> None:
+def test_results_are_those_of_torch_and_norms_of_sums_those_of_numpy(
+    ranks: int, tmp_path: Path
+) -> None:
     names = sorted(ALGORITHMS)
     mp.start_processes(
         compare, (ranks, str(tmp_path / "store"), names), ranks, start_method="spawn"

@@ -21,13 +21,13 @@ def test_results_are_those_of_nccl(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     from stack.errors import UsageError
-    from stack.ops.collectives.peer_triton import PeerMemory
+    from stack.ops.collectives.peer_memory import PeerMemory
 
     peers = object.__new__(PeerMemory)
-    peers.half, peers.world = 64, 4
+    peers.half, peers.world, peers.failed = 64, 4, torch.zeros(1, dtype=torch.int32)
     with pytest.raises(UsageError, match="80 bytes do not fit the 64"):
-        peers.one_shot_all_reduce(torch.zeros(20))
+        peers.all_reduce(torch.zeros(20))
     with pytest.raises(UsageError, match=r"axis 0 of \[6\] does not divide by 4"):
         peers.all_to_all(torch.zeros(6))
     with pytest.raises(UsageError, match="dense"):
-        peers.one_shot_all_reduce(torch.zeros(4, 4).T[:, 1:])
+        peers.all_reduce(torch.zeros(4, 4).T[:, 1:])

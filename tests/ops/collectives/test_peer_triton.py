@@ -22,20 +22,29 @@ from stack.errors import UsageError  # noqa: E402
 from stack.ops.collectives import peer_products, peer_triton  # noqa: E402
 
 TESTS = Path(__file__).parents[2]
-RANKS = {"RANK": 1, "WORLD": 4, "PEERS": 4, "PROGRAMS": 128}
-ADDRESSES = {"data": "*i64", "flags": "*i64", "turns": "*i32"}
+RANKS = {"RANK": 1, "WORLD": 4, "PEERS": 4, "WIDTH": 8192, "BLOCK": 8192}
+PLAIN = dict.fromkeys(("residual", "weight", "added", "eps"))
+TENSORS = ("x", "out", "residual", "weight", "added")
+TYPES = {
+    **dict.fromkeys(("data", "words", "flags"), "*i64"),
+    **dict.fromkeys(("turns", "failed"), "*i32"),
+    "eps": "fp32",
+}
 
 
-def test_values_of_several_ranks_in_the_interpreter() -> None:
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_values_of_ranks_that_run_at_once_in_the_interpreter(ranks: int) -> None:
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("peer_interpreted.py"))],
+        [sys.executable, str(Path(__file__).with_name("peer_interpreted.py")), str(ranks)],
         env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(_paths())},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 4
+    assert found.pop("said") == 0.0, "nobody says that a rank did not come"
+    assert len(found) == 12
     assert all(error < 1e-5 for error in found.values()), found
 
 
@@ -44,28 +53,37 @@ def _paths() -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "operands", "sizes", "constants"),
+    ("kernel", "constants", "dtype"),
     [
-        (peer_triton.two_shot, "x out", "part half", {"PARTS": 4, "BLOCK": 8192}),
-        (peer_triton.reduce_part, "x out", "part half", {"PARTS": 1, "BLOCK": 8192}),
-        (peer_products.meet, "", "", {}),
+        (peer_triton.push, {"PARTS": 4, "REDUCES": False} | PLAIN, "bf16"),
+        (peer_triton.push, {"PARTS": 4, "REDUCES": True} | PLAIN, "fp32"),
+        (peer_triton.push, {"PARTS": 1, "REDUCES": True}, "fp16"),
+        (peer_triton.reduce_part, {"PARTS": 1}, "bf16"),
+        (peer_triton.reduce_part, {"PARTS": 4} | PLAIN, "fp32"),
+        (peer_triton.collect, {"PARTS": 4} | PLAIN, "bf16"),
+        (peer_triton.two_shot, {"PARTS": 4} | PLAIN, "bf16"),
+        (peer_products.meet, {}, ""),
     ],
-    ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_code_for_hopper(kernel: Any, operands: str, sizes: str, constants: dict[str, int]) -> None:
-    given = {name: "*bf16" for name in operands.split()} | dict.fromkeys(sizes.split(), "i32")
-    constants = {k: v for k, v in (RANKS | constants).items() if k in kernel.arg_names}
-    full = {name: (given | ADDRESSES).get(name, "constexpr") for name in kernel.arg_names}
+def test_code_for_hopper(kernel: Any, constants: dict[str, Any], dtype: str) -> None:
+    given = {k: v for k, v in (RANKS | constants).items() if k in kernel.arg_names}
+    types = TYPES | dict.fromkeys(TENSORS, f"*{dtype}")
+    signature = {
+        name: "constexpr" if name in given else types.get(name, "i32") for name in kernel.arg_names
+    }
     options = {"num_warps": 1 if kernel is peer_products.meet else 16}
-    source = ASTSource(kernel, full, constexprs=constants)
+    source = ASTSource(kernel, signature, constexprs=given)
     made = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert made.asm["cubin"]
-    assert ".sys" in made.asm["ptx"]  # flags are seen by all GPUs of the host
+    told = "ld.volatile" if kernel is peer_triton.push else ".sys"  # what all GPUs of a host see
+    assert told in made.asm["ptx"]
+    assert "ld.local" not in made.asm["ptx"]
 
 
 def test_products_that_do_not_fit() -> None:
     products = object.__new__(peer_products.PeerProducts)
     products.size, products.world, products.rank = 64, 4, 0
+    products.failed = torch.zeros(1, dtype=torch.int32)
     with pytest.raises(UsageError, match=r"x \[4, 3\].*w \[2, 8\]"):
         products.gather_gemm(torch.zeros(4, 3), torch.zeros(2, 8))
     with pytest.raises(UsageError, match="80 bytes do not fit the 64"):

@@ -1,0 +1,143 @@
+"""All-reduce + residual + RMSNorm on the GPUs of one host, in one kernel, beside NCCL and torch.
+
+    torchrun --nproc-per-node 2 -m stack.demos.norm_race [OUT]
+
+What follows a row-parallel product in a tensor-parallel Llama (row G19 of the bench): values
+against float64, then the median of replays of a CUDA graph on the slowest rank, all in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stack.demos import rank
+from stack.ops.collectives.peer_memory import PeerMemory, predicted
+from stack.ops.norm.rows_triton import add_rms_norm
+
+TOKENS = (1, 16, 128, 1024, 8192)
+WIDTHS = (4096, 8192)
+EPS = 1e-6
+Results = tuple[Tensor, Tensor]
+Call = Callable[[], Results]
+
+
+def formula(x: Tensor, residual: Tensor, weight: Tensor) -> Results:
+    """For Inductor, and in float64 for all."""
+    added = x + residual
+    wide = added if added.dtype == torch.float64 else added.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
+    return (wide * scale * weight.to(wide.dtype)).to(x.dtype), added
+
+
+class Race:
+    """Calls of all systems, and memory that GPUs share."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, size = device, 2 * max(TOKENS) * max(WIDTHS)
+        memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
+        self.peers = PeerMemory(size)
+        self.theirs = memory.empty(size // 2, dtype=torch.bfloat16, device=device)
+        memory.rendezvous(self.theirs, group=dist.group.WORLD)
+        self.inductor = torch.compile(formula, dynamic=False)
+
+    def shared(self, x: Tensor) -> Tensor:
+        """The same values where all GPUs see them."""
+        return self.theirs[: x.numel()].view_as(x).copy_(x)
+
+    def calls(self, x: Tensor, residual: Tensor, weight: Tensor) -> dict[str, Call]:
+        """By system. NCCL's and torch's sums take the place of their input, in `theirs`."""
+        group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+        shared = self.shared(x)
+        symmetric: Any = torch.ops.symm_mem
+        own = partial(self.peers.all_reduce_norm, x, residual, weight, eps=EPS)
+        ways = list(predicted("all_reduce", self.peers.world, x.nbytes))
+        if len(x) % self.peers.world:
+            ways.remove("two_shot")
+
+        def nccl(norm: Callable[..., Results]) -> Results:
+            dist.all_reduce(shared)
+            return norm(shared, residual, weight)
+
+        def torchs() -> Results:
+            symmetric.two_shot_all_reduce_(shared, "sum", group)
+            return self.inductor(shared, residual, weight)
+
+        return {
+            "NCCL + Inductor": partial(nccl, self.inductor),
+            "NCCL + norm.add_rms_norm": partial(nccl, partial(add_rms_norm, eps=EPS)),
+            "torch two_shot + Inductor": torchs,
+            "ours": own,
+            **{f"ours {way}": partial(own, way=way) for way in ways},
+        }
+
+    def rows(self, tokens: int, width: int) -> Iterable[dict[str, Any]]:
+        """A row for each system."""
+        draw = partial(torch.randn, device=self.device)
+        x = draw(tokens, width).bfloat16()
+        residual = torch.linspace(-2, 2, tokens * width, device=self.device).bfloat16()
+        weight = torch.linspace(0.5, 1.5, width, device=self.device).bfloat16()
+        residual = residual.view_as(x)
+        total = x.double()
+        dist.all_reduce(total)
+        wanted = formula(total, residual.double(), weight.double())
+        torch._dynamo.reset()
+        known = self.calls(x, residual, weight)
+        errors: list[float] = []
+        for call in known.values():
+            self.shared(x)
+            errors.append(max(map(_error, call(), wanted)))
+        times = rank.race(list(known.values()), x.nbytes, self.device)
+        for system, error, taken in zip(known, errors, times, strict=True):
+            row = {"row": "G19", "tokens": tokens, "width": width, "system": system}
+            row["error"] = error
+            if isinstance(taken, str):
+                yield row | {"note": taken}
+            else:
+                yield row | {"us": taken[0] * 1e6, "spread": taken[1]}
+
+
+def _error(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted).norm() / wanted.norm())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("out", type=Path, nargs="?")
+    args = parser.parse_args()
+    device = rank.join()
+    torch.manual_seed(dist.get_rank())
+    race = Race(device)
+    rows: list[dict[str, Any]] = []
+    for width in WIDTHS:
+        for tokens in TOKENS:
+            rows += race.rows(tokens, width)
+            if dist.get_rank() == 0:
+                here = [r for r in rows if (r["tokens"], r["width"]) == (tokens, width)]
+                told = [f"{r['system']} {r.get('us', 0):.1f} ({r['error']:.1e})" for r in here]
+                print(f"{tokens} x {width}: {'; '.join(told)}", flush=True)
+    if dist.get_rank() == 0 and args.out is not None:
+        ranks = dist.get_world_size()
+        made = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "device": f"{ranks} x {rank.name_of(device)}",
+            "versions": {"torch": torch.__version__},
+            "command": f"torchrun --nproc-per-node {ranks} -m stack.demos.norm_race OUT",
+            "rows": rows,
+        }
+        (args.out / "norms.json").write_text(json.dumps(made, indent=1))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -17,6 +17,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import compile as compile_kernel
 from triton.experimental.gluon._runtime import GluonASTSource
 
+from stack.backends.device.tools import run_tool
 from stack.hosted import find
 from stack.hosted.nodes import custom
 from stack.ir.builder import Builder, param
@@ -40,7 +41,10 @@ def tiles(rows: int, width: int) -> str:
 def compiled(
     kernel: Any, descriptors: dict[str, str], constants: dict[str, Any], warps: int = 4
 ) -> str:
-    """PTX, in which no register is spilled to memory, and memory is brought by the copy engine."""
+    """PTX, in which no register is spilled to memory, and memory is brought by the copy engine.
+
+    Where ptxas cannot keep products under way it waits for each: machine code has more waits then.
+    """
     names = kernel.arg_names
     kinds = {"_ptr": "*fp32", "scal": "fp32"}
     signature = {
@@ -55,6 +59,9 @@ def compiled(
     assert "wgmma.mma_async" in ptx
     assert "cp.async.bulk.tensor.3d" in ptx
     assert "ld.local" not in ptx
+    sass = run_tool("cuobjdump", made.asm["cubin"], "-sass")
+    if "HGMMA" in sass:
+        assert sass.count("WARPGROUP.DEPBAR") == ptx.count("wgmma.wait_group")
     return ptx
 
 

@@ -38,41 +38,49 @@ from stack.ops.attention.ring_gluon import (
 )
 
 Tensor = torch.Tensor
-STAGES = 2
 
 
 @gluon.jit
-def _tiles_of_queries(work, tiles, CAUSAL: gl.constexpr):
-    """Head, and a range of tiles: one; where causal a tile and its mirror image.
+def _tile_of(work, tiles, heads, CAUSAL: gl.constexpr):
+    """Head and tile of queries of a piece of work; a tile below 0 is none.
 
-    Both together see as many keys as any other two.
+    Where causal, the longest come first, and every other round of programs runs backwards: who has
+    more in one has less in the next.
     """
     if CAUSAL:
-        pairs = (tiles + 1) // 2
-        head, first = work // pairs, work % pairs
-        end = tiles - first
-        by = gl.maximum(end - 1 - first, 1)
+        programs = gl.num_programs(0)
+        turn, place = work // programs, work % programs
+        at = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
+        head, tile = at % heads, tiles - 1 - at // heads
     else:
-        head, first = work // tiles, work % tiles
-        end = first + 1
-        by = 1
-    return head, first, end, by
+        head, tile = work // tiles, work % tiles
+    return head, tile
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL: gl.constexpr):
+def _tiles_of_keys(tile, length, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr):
+    """How many tiles of keys a tile of queries sees."""
+    return gl.cdiv(gl.minimum((tile + 1) * ROWS, length) if CAUSAL else length, COLUMNS)
+
+
+@gluon.jit
+def _load(
+    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+    CAUSAL: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
     """Bring tiles of queries, and for each its keys and values from the last tile back."""
+    COLUMNS: gl.constexpr = k_desc.block_type.shape[1]
     step = 0
     turn = 0
     for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
-        for tile in range(begin, end, by):
-            for part in gl.static_range(2):
-                fill(q, q_desc, [head, tile * 128 + part * 64, 0], turn + part)
-            turn += 2
-            count = tile + 1 if CAUSAL else tiles
+        head, tile = _tile_of(work, tiles, heads, CAUSAL)
+        if tile >= 0:
+            for part in gl.static_range(GROUPS):
+                fill(q, q_desc, [head, (tile * GROUPS + part) * 64, 0], turn + part)
+            turn += GROUPS
+            count = _tiles_of_keys(tile, length, GROUPS * 64, COLUMNS, CAUSAL)
             for i in range(count):
-                place = [head // share, (count - 1 - i) * 128, 0]
+                place = [head // share, (count - 1 - i) * COLUMNS, 0]
                 fill(k, k_desc, place, step)
                 fill(v, v_desc, place, step)
                 step += 1
@@ -129,51 +137,91 @@ def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def _attend_all(
-    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, length, scale,
-    CAUSAL: gl.constexpr,
+    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+    CAUSAL: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Half of the queries of each tile of the program."""
+    """64 queries of each tile of the program."""
+    COLUMNS: gl.constexpr = k.tiles.shape[2]
     step = 0
     turn = PART
     for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
-        for tile in range(begin, end, by):
-            count = tile + 1 if CAUSAL else tiles
-            first = tile * 128 + PART * 64
+        head, tile = _tile_of(work, tiles, heads, CAUSAL)
+        if tile >= 0:
+            first = (tile * GROUPS + PART) * 64
+            count = _tiles_of_keys(tile, length, GROUPS * 64, COLUMNS, CAUSAL)
+            if CAUSAL:
+                # keys that other groups see, and this one does not
+                for _ in range(count - 1 - first // COLUMNS):
+                    filled(k, step)
+                    release(k, step)
+                    filled(v, step)
+                    release(v, step)
+                    step += 1
+                count = gl.minimum(count, first // COLUMNS + 1)
             mine = filled(q, turn)
             out, total, top = _attend(mine, k, v, step, count, first, length, scale, CAUSAL)
             step += count
             # results leave by the room of their queries
             mine.store(out.to(o_desc.dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(o_desc, [head, first, 0], q.tiles.index(PART))
+            room = q.tiles.index(turn % q.tiles.shape[0])
+            tma.async_copy_shared_to_global(o_desc, [head, first, 0], room)
             row = first + gl.arange(0, 64, total.type.layout)
             lse = (top + gl.log2(total)) * 0.6931471805599453  # ln(2)
             gl.store(lse_ptr + head.to(gl.int64) * length + row, lse, row < length)
             tma.store_wait(0)
             release(q, turn)
-            turn += 2
+            turn += GROUPS
 
 
-@gluon.jit(do_not_specialize=["length", "tiles", "works", "share"])
+@gluon.jit(do_not_specialize=["length", "tiles", "works", "heads", "share"])
 def attention_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, share, scale,
-    CAUSAL: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, heads, share, scale,
+    CAUSAL: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """`scale` has the factor log2(e) of exp2 in it."""
-    q = ring(q_desc, 2, 1)
-    k = ring(k_desc, STAGES, 2)
-    v = ring(v_desc, STAGES, 2)
+    q = ring(q_desc, 2 * GROUPS, 1)
+    k = ring(k_desc, STAGES, GROUPS)
+    v = ring(v_desc, STAGES, GROUPS)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_attend_all, (0, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
-            (_attend_all, (1, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
-            (_load, (q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL)),
-        ],
-        [4, 4],  # warps of the second and third
-        [240, 24],  # their registers; the first has what is left, 240
-    )
+    # warps of all groups but the first, and their registers; the first has what is left
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_attend_all, (
+                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale, CAUSAL, GROUPS,
+                )),
+                (_attend_all, (
+                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale, CAUSAL, GROUPS,
+                )),
+                (_load, (
+                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+                    CAUSAL, GROUPS,
+                )),
+            ],
+            [4, 4],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_attend_all, (
+                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale, CAUSAL, GROUPS,
+                )),
+                (_attend_all, (
+                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale, CAUSAL, GROUPS,
+                )),
+                (_attend_all, (
+                    2, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale, CAUSAL, GROUPS,
+                )),
+                (_load, (
+                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+                    CAUSAL, GROUPS,
+                )),
+            ],
+            [4, 4, 4],
+            [160, 160, 24],
+        )  # fmt: skip
 
 
 def attention_with_lse(
@@ -190,13 +238,18 @@ def attention_with_lse(
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     if not out.numel():
         return out, lse
-    tiles = triton.cdiv(length, 128)
-    works = (triton.cdiv(tiles, 2) if causal else tiles) * batch * heads
-    launch: Any = attention_kernel[(min(works, processors(q.device)),)]
+    # three groups of warps have 160 registers each, and results of 128 features fill too many
+    groups, stages = (3, 4) if width == 64 else (2, 2)
+    tiles = triton.cdiv(length, 64 * groups)
+    programs = min(tiles * batch * heads, processors(q.device))
+    works = tiles * batch * heads
+    if causal:
+        works = triton.cdiv(works, programs) * programs
+    launch: Any = attention_kernel[(programs,)]
     launch(
         tiles_of(q, 64), tiles_of(k, 128), tiles_of(v, 128), tiles_of(out, 64), lse, length,
-        tiles, works, heads // k.shape[1], math.log2(math.e) / math.sqrt(width), causal, STAGES,
-        num_warps=4,
+        tiles, works, batch * heads, heads // k.shape[1], math.log2(math.e) / math.sqrt(width),
+        causal, groups, stages, num_warps=4,
     )  # fmt: skip
     return out, lse
 

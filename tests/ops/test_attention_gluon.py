@@ -70,7 +70,8 @@ def test_forward_gives_registers_to_those_who_compute(width: int, causal: bool) 
     rows = {"q_desc": 64, "k_desc": 128, "v_desc": 128, "o_desc": 64}
     descriptors = {n: tiles(r, width) for n, r in rows.items()}
     groups = 3 if width == 64 else 2
-    constants = {"CAUSAL": causal, "GROUPS": groups, "STAGES": 2}
+    constants = {"CAUSAL": causal, "PAIRS": False, "GROUPS": groups}
+    constants["STAGES"] = flash_gluon.STAGES[width]
     ptx = compiled(flash_gluon.attention_kernel, descriptors, constants)
     for change in ("inc", "dec"):
         assert f"setmaxnreg.{change}" in ptx

@@ -170,8 +170,9 @@ def error(found: Any, exact: Any) -> float:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("heads", "groups", "length", "width"),
-    [(2, 2, 128, 64), (4, 2, 1000, 128), (2, 1, 129, 64), (16, 16, 256, 128), (3, 3, 2048, 64)],
-)
+    [(2, 2, 128, 64), (4, 2, 1000, 128), (2, 1, 129, 64), (16, 16, 256, 128), (3, 3, 2048, 64),
+     (66, 33, 200, 64), (66, 66, 300, 128)],  # as many pairs of tiles as processors, or twice
+)  # fmt: skip
 def test_values_and_gradients(
     heads: int, groups: int, length: int, width: int, causal: bool
 ) -> None:

@@ -124,8 +124,9 @@ def _derive(
             s = warpgroup_mma_wait(1, deps=[s])
             p = gl.exp2(s * scale - lse)
             if CAUSAL:
-                row = tile * 64 + gl.arange(0, 64, line)
-                p = gl.where(key[:, None] <= row[None, :], p, 0.0)
+                if tile * 64 < first + 128:  # the diagonal
+                    row = tile * 64 + gl.arange(0, 64, line)
+                    p = gl.where(key[:, None] <= row[None, :], p, 0.0)
             elif RAGGED:
                 p = gl.where((key < length)[:, None], p, 0.0)
             dp = warpgroup_mma_wait(0, deps=[dp])
@@ -138,23 +139,34 @@ def _derive(
             both.slice(PART * 64, 64, 0).store(narrow)
             fence_async_shared()
             mbarrier.arrive(ds_ready)
-            dk_new = warpgroup_mma(gl.convert_layout(narrow, operand), rows, dk, is_async=True)
+            # while one group waits for the other, some product is under way: with 128 features that
+            # for dV takes long enough, and that for dK is left for the time of the additions
+            if WIDTH == 64:
+                dk = warpgroup_mma(gl.convert_layout(narrow, operand), rows, dk, is_async=True)
             mbarrier.wait(ds_ready, step & 1)
             dq = warpgroup_mma(
                 both.permute((1, 0)), half_k, none_of_half, use_acc=False, is_async=True
             )
+            if WIDTH != 64:
+                dk = warpgroup_mma(gl.convert_layout(narrow, operand), rows, dk, is_async=True)
             dv = warpgroup_mma_wait(2, deps=[dv_new])
             release(told, step)
             release(lines, step)
-            dk = warpgroup_mma_wait(1, deps=[dk_new])
-            release(q, step)
-            dq = warpgroup_mma_wait(0, deps=[dq])
+            if WIDTH == 64:
+                dk = warpgroup_mma_wait(1, deps=[dk])
+                release(q, step)
+                dq = warpgroup_mma_wait(0, deps=[dq])
+            else:
+                dq = warpgroup_mma_wait(1, deps=[dq])
             # in the order of registers, so that 16 bytes of a thread lie beside those of the next
             flat = dq.reshape([4, 2, 8, HALF // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
             flat = flat.reshape([64 * HALF])
             place = ((head.to(gl.int64) * tiles + tile) * 2 + PART) * (64 * HALF)
             place += gl.arange(0, 64 * HALF, flat.type.layout)
             gl.atomic_add(sum_ptr + place, flat, sem="relaxed")
+            if WIDTH != 64:
+                dk = warpgroup_mma_wait(0, deps=[dk])
+                release(q, step)
             step += 1
     mbarrier.arrive(ds_ready)
     mbarrier.wait(ds_ready, step & 1)  # the other group has met these keys too

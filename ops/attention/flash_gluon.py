@@ -1,10 +1,13 @@
 """Flash attention forward in Gluon, with warps that have one task each.
 
-One group of four warps loads; two more keep 64 queries each, and while one makes exponentials, the
-tensor cores have the products of the other. Within a group, too, the scores of the next tile are
-asked for before the weights of this one meet their values. Programs are as many as processors, and
-go from one tile of queries to the next, so that loads of the next begin while results of this one
-are written. What limits it: products, and with heads of 64 as many cycles of exponentials.
+One group of four warps loads; the others keep 64 queries each, and while one makes exponentials,
+the tensor cores have the products of the others: two groups, or three with heads of 64, whose
+results leave each of them registers enough. A group asks for the scores of its next tile together
+with the product of this one's weights and values, and makes exponentials when both are there: with
+its own products under way as well it was slower, for they keep the others' from the tensor cores.
+Programs are as many as processors, and go from one tile of queries to the next, whose loads begin
+while this one's results are made.
+What limits it: products, and with heads of 64 as many cycles of exponentials.
 Source: Shah et al., "FlashAttention-3", 2024.
 """
 
@@ -38,41 +41,59 @@ from stack.ops.attention.ring_gluon import (
 )
 
 Tensor = torch.Tensor
-STAGES = 2
+STAGES = {64: 4, 128: 2}  # tiles of keys and of values that fit, by the width of heads
+LAST_ROUND = 1.0625  # pairs keep keys in the cache, unless the last round idles for longer
 
 
 @gluon.jit
-def _tiles_of_queries(work, tiles, CAUSAL: gl.constexpr):
-    """Head, and a range of tiles: one; where causal a tile and its mirror image.
+def _tiles_of_queries(work, tiles, heads, CAUSAL: gl.constexpr, PAIRS: gl.constexpr):
+    """Head, and a range of tiles: one, or where PAIRS a tile and its mirror image.
 
-    Both together see as many keys as any other two.
+    Both together see as many keys as any other two. Causal tiles come alone with the longest first,
+    and every other round of programs backwards: who has more in one has less in the next.
     """
-    if CAUSAL:
+    by = 1
+    if PAIRS:
         pairs = (tiles + 1) // 2
         head, first = work // pairs, work % pairs
         end = tiles - first
         by = gl.maximum(end - 1 - first, 1)
+    elif CAUSAL:
+        programs = gl.num_programs(0)
+        turn, place = work // programs, work % programs
+        at = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
+        head, first = at % heads, tiles - 1 - at // heads
+        end = first + (first >= 0).to(gl.int32)  # the last round may have too few
     else:
         head, first = work // tiles, work % tiles
         end = first + 1
-        by = 1
     return head, first, end, by
 
 
 @gluon.jit
-def _load(q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL: gl.constexpr):
+def _tiles_of_keys(tile, length, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr):
+    """How many tiles of keys a tile of queries sees."""
+    return gl.cdiv(gl.minimum((tile + 1) * ROWS, length) if CAUSAL else length, COLUMNS)
+
+
+@gluon.jit
+def _load(
+    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+    CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
+):  # fmt: skip
     """Bring tiles of queries, and for each its keys and values from the last tile back."""
+    COLUMNS: gl.constexpr = k_desc.block_type.shape[1]
     step = 0
     turn = 0
     for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
+        head, begin, end, by = _tiles_of_queries(work, tiles, heads, CAUSAL, PAIRS)
         for tile in range(begin, end, by):
-            for part in gl.static_range(2):
-                fill(q, q_desc, [head, tile * 128 + part * 64, 0], turn + part)
-            turn += 2
-            count = tile + 1 if CAUSAL else tiles
+            for part in gl.static_range(GROUPS):
+                fill(q, q_desc, [head, (tile * GROUPS + part) * 64, 0], turn + part)
+            turn += GROUPS
+            count = _tiles_of_keys(tile, length, GROUPS * 64, COLUMNS, CAUSAL)
             for i in range(count):
-                place = [head // share, (count - 1 - i) * 128, 0]
+                place = [head // share, (count - 1 - i) * COLUMNS, 0]
                 fill(k, k_desc, place, step)
                 fill(v, v_desc, place, step)
                 step += 1
@@ -87,12 +108,19 @@ def _ask(q, keys):
 
 
 @gluon.jit
+def _sums_of_lanes(p):
+    """Sums of the weights that one lane has of a row, without a word to other lanes."""
+    return gl.sum(p.reshape([64, p.shape[1] // 8, 8]), 1)
+
+
+@gluon.jit
 def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
     """64 queries from `first` on: result, sum and maximum over `count` tiles of keys."""
     WIDTH: gl.constexpr = q.shape[1]
     score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     out: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out, 2)
+    SPARE: gl.constexpr = k.tiles.shape[0] > 2  # room enough to free keys and values at once
     s = warpgroup_mma_wait(0, deps=[_ask(q, filled(k, step))])
     release(k, step)
     # the last tile of keys, which comes first, is the only one that a mask touches
@@ -104,76 +132,136 @@ def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
     s = gl.where(seen, s, float("-inf"))
     top = gl.max(s, 1) * scale
     p = gl.exp2(s * scale - top[:, None])
-    total = gl.sum(p, 1)
+    sums = _sums_of_lanes(p)
     weights = gl.convert_layout(p.to(q.dtype), operand)
     acc = gl.zeros([64, WIDTH], gl.float32, out)
     for _ in range(count - 1):
-        asked = _ask(q, filled(k, step + 1))
-        summed = warpgroup_mma(weights, filled(v, step), acc, is_async=True)
+        keys = filled(k, step + 1)
+        values = filled(v, step)
+        asked = _ask(q, keys)
+        summed = warpgroup_mma(weights, values, acc, is_async=True)
         s = warpgroup_mma_wait(1, deps=[asked])
-        release(k, step + 1)
+        if not SPARE:
+            release(k, step + 1)
         newest = gl.maximum(top, gl.max(s, 1) * scale)
         p = gl.exp2(s * scale - newest[:, None])
         fade = gl.exp2(top - newest)
-        total = total * fade + gl.sum(p, 1)
+        fade_of_lanes = gl.convert_layout(fade, gl.SliceLayout(1, sums.type.layout))
+        sums = sums * fade_of_lanes[:, None] + _sums_of_lanes(p)
         top = newest
         acc = warpgroup_mma_wait(0, deps=[summed])
         release(v, step)
+        if SPARE:
+            release(k, step + 1)
         acc = acc * gl.convert_layout(fade, gl.SliceLayout(1, out))[:, None]
         weights = gl.convert_layout(p.to(q.dtype), operand)
         step += 1
     acc = warpgroup_mma(weights, filled(v, step), acc)
     release(v, step)
+    total = gl.convert_layout(gl.sum(sums, 1), top.type.layout)
     return acc / gl.convert_layout(total, gl.SliceLayout(1, out))[:, None], total, top
 
 
 @gluon.jit
 def _attend_all(
-    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, length, scale,
-    CAUSAL: gl.constexpr,
+    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+    CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Half of the queries of each tile of the program."""
+    """64 queries of each tile of the program."""
+    COLUMNS: gl.constexpr = k.tiles.shape[2]
     step = 0
     turn = PART
     for work in range(gl.program_id(0), works, gl.num_programs(0)):
-        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
+        head, begin, end, by = _tiles_of_queries(work, tiles, heads, CAUSAL, PAIRS)
         for tile in range(begin, end, by):
-            count = tile + 1 if CAUSAL else tiles
-            first = tile * 128 + PART * 64
+            first = (tile * GROUPS + PART) * 64
+            count = _tiles_of_keys(tile, length, GROUPS * 64, COLUMNS, CAUSAL)
+            if CAUSAL:
+                # keys that other groups see, and this one does not
+                for _ in range(count - 1 - first // COLUMNS):
+                    filled(k, step)
+                    release(k, step)
+                    filled(v, step)
+                    release(v, step)
+                    step += 1
+                count = gl.minimum(count, first // COLUMNS + 1)
             mine = filled(q, turn)
             out, total, top = _attend(mine, k, v, step, count, first, length, scale, CAUSAL)
             step += count
             # results leave by the room of their queries
             mine.store(out.to(o_desc.dtype))
             fence_async_shared()
-            tma.async_copy_shared_to_global(o_desc, [head, first, 0], q.tiles.index(PART))
+            room = q.tiles.index(turn % q.tiles.shape[0])
+            tma.async_copy_shared_to_global(o_desc, [head, first, 0], room)
             row = first + gl.arange(0, 64, total.type.layout)
             lse = (top + gl.log2(total)) * 0.6931471805599453  # ln(2)
             gl.store(lse_ptr + head.to(gl.int64) * length + row, lse, row < length)
             tma.store_wait(0)
             release(q, turn)
-            turn += 2
+            turn += GROUPS
 
 
-@gluon.jit(do_not_specialize=["length", "tiles", "works", "share"])
+@gluon.jit(do_not_specialize=["length", "tiles", "works", "heads", "share"])
 def attention_kernel(
-    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, share, scale,
-    CAUSAL: gl.constexpr, STAGES: gl.constexpr,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, heads, share, scale,
+    CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """`scale` has the factor log2(e) of exp2 in it."""
-    q = ring(q_desc, 2, 1)
-    k = ring(k_desc, STAGES, 2)
-    v = ring(v_desc, STAGES, 2)
+    q = ring(q_desc, 2 * GROUPS, 1)
+    k = ring(k_desc, STAGES, GROUPS)
+    v = ring(v_desc, STAGES, GROUPS)
     fence_async_shared()
-    gl.warp_specialize(
-        [
-            (_attend_all, (0, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
-            (_attend_all, (1, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
-            (_load, (q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL)),
-        ],
-        [4, 4],  # warps of the second and third
-        [240, 24],  # their registers; the first has what is left, 240
-    )
+    # warps of all groups but the first, and their registers; the first has what is left
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (_attend_all, (
+                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+                (_attend_all, (
+                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+                (_load, (
+                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+            ],
+            [4, 4],
+            [240, 24],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (_attend_all, (
+                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+                (_attend_all, (
+                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+                (_attend_all, (
+                    2, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+                (_load, (
+                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+                    CAUSAL, PAIRS, GROUPS,
+                )),
+            ],
+            [4, 4, 4],
+            [160, 160, 24],
+        )  # fmt: skip
+
+
+def _groups(width: int, length: int, causal: bool) -> int:
+    """How many groups of warps have queries: three where their results leave registers enough.
+
+    Tiles of 192 queries that cross the diagonal are not worth it where few do not.
+    """
+    return 3 if width == 64 and (not causal or length >= 2048) else 2
 
 
 def attention_with_lse(
@@ -190,13 +278,22 @@ def attention_with_lse(
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     if not out.numel():
         return out, lse
-    tiles = triton.cdiv(length, 128)
-    works = (triton.cdiv(tiles, 2) if causal else tiles) * batch * heads
-    launch: Any = attention_kernel[(min(works, processors(q.device)),)]
+    groups = _groups(width, length, causal)
+    tiles = triton.cdiv(length, 64 * groups)
+    most = processors(q.device)
+    works = tiles * batch * heads
+    pairs = triton.cdiv(tiles, 2) * batch * heads
+    paired = causal and triton.cdiv(pairs, most) * most <= pairs * LAST_ROUND
+    programs = min(pairs if paired else works, most)
+    if paired:
+        works = pairs
+    elif causal:
+        works = triton.cdiv(works, programs) * programs
+    launch: Any = attention_kernel[(programs,)]
     launch(
         tiles_of(q, 64), tiles_of(k, 128), tiles_of(v, 128), tiles_of(out, 64), lse, length,
-        tiles, works, heads // k.shape[1], math.log2(math.e) / math.sqrt(width), causal, STAGES,
-        num_warps=4,
+        tiles, works, batch * heads, heads // k.shape[1], math.log2(math.e) / math.sqrt(width),
+        causal, paired, groups, STAGES[width], num_warps=4,
     )  # fmt: skip
     return out, lse
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,13 @@ from cuda_emulator import COMPILER, HEADER
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import DTYPES, TensorType
 from stack.ops.qgemm import w4a16
-from stack.ops.qgemm.w4a16_cuda import SOURCE, Config, config_for, kernel
+from stack.ops.qgemm.w4a16_cuda import Config, config_for, kernel
 from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
 
 # what the emulator lacks of CUDA C++; a block is a cluster of its own
 SHIM = """
 #undef __launch_bounds__
 #define __launch_bounds__(...)
-#define __cluster_dims__(...)
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -46,7 +46,9 @@ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
 }
 inline float wide(unsigned short bits) { return widen(TYPE{bits}); }
 inline unsigned short narrow(float x) { return narrow<TYPE>(x).bits; }
-inline void meet() { __syncthreads(); }
+inline void meet(int, int) { __syncthreads(); }
+inline void meet_cluster() { __syncthreads(); }
+inline void wait_for_earlier() {}
 inline float held_by(unsigned, const float* at) { return *at; }
 inline Index along() { return {threadIdx.y * 32 + threadIdx.x, 0, 0}; }
 #define threadIdx along()
@@ -75,19 +77,17 @@ def off(found: Any, args: list[Any]) -> float:
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "group", "dtype", "config"),
     [
-        (3, 40, 768, 128, torch.bfloat16, Config(2, 4, 1, tiles=1)),
-        (16, 33, 512, 256, torch.float16, Config(1, 2, 1, span=2)),
+        (3, 40, 640, 128, torch.bfloat16, Config(1, 2, 2, 1, 3)),
+        (13, 33, 512, 256, torch.float16, Config(2, 1, 1, 1, 2)),
     ],
 )
 def test_values(
     rows: int, columns: int, depth: int, group: int, dtype: Any, config: Config, tmp_path: Path
 ) -> None:
-    """Fewer rows than a tile has, columns that fill no block, groups of two chunks."""
-    eights = math.ceil(rows / 8)
-    body = SOURCE.format(
-        warps=config.warps, stages=config.stages, parts=1, tiles=config.tiles, blocks=1,
-        eights=eights, fit=group // 128, span=config.span,
-    )  # fmt: skip
+    """Fewer rows than a tile has, columns that fill no block, teams with nothing left to do."""
+    made = kernel(dtype, config, 1 << (rows - 1).bit_length(), group // 128)
+    body = made.source[made.source.index("constexpr int TILES") :]
+    body = re.sub("extern __shared__ .*;", "", body)
     shim = SHIM.replace("TYPE", "bf16" if dtype is torch.bfloat16 else "f16")
     text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
     file, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
@@ -96,11 +96,10 @@ def test_values(
     subprocess.run([str(COMPILER), *flags, "-o", str(library), str(file)], check=True)
     args = drawn(rows, columns, depth, group, dtype)
     y = torch.full((rows, columns), torch.nan, dtype=dtype)
-    numbers = rows, columns, depth
     ctypes.CDLL(str(library)).go(
         *(ctypes.c_void_p(t.data_ptr()) for t in (*args, y)),
-        *map(ctypes.c_longlong, numbers),
-        math.ceil(columns / (16 * config.tiles * config.warps)),
+        *map(ctypes.c_longlong, (rows, columns, depth)),
+        math.ceil(columns / config.tall),
     )
     assert off(y, args) < 4e-3
 

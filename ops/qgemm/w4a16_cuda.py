@@ -2,14 +2,16 @@
 
 Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
 rows of x, so that a single row of x costs no more than eight. What order a product adds k in is
-free as long as both sides agree: each thread copies the 16 bytes of a row that it will multiply
-itself, as they lie in memory, and reads the x that belongs to them.
+free as long as both sides agree: x is read as codes come out of words, wherever they lie.
 
-    bytes of a word      b0 b1 b2 b3, a code in the low half (k) and the high (k + half a group)
+    bytes of a word      b0 b1 b2 b3, two codes each
     byte_perm            b0 0 b1 0: neighbours of x, as are b2 0 b3 0
     & 0x000f000f         the low codes; the high ones after a shift
     | 0x43004300         the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
-    - 136                value = code - 8, exact
+    - 136                value = code - 8, exact; or - (128 + zero point)
+
+Codes of a table are looked up by bytes, two at a time; each lane has a table of its own, so that no
+two ask one bank.
 
 A block has `TEAMS` teams, which take turns with the chunks of k; the `TEAM` warps of one share x.
 Blocks of a cluster share a sum over k too. All add their parts through shared memory: no workspace,
@@ -26,6 +28,7 @@ import torch
 from stack.hosted.native import CudaFunction
 
 Tensor = torch.Tensor
+CHUNK = 128  # of k
 _BITS = {
     torch.bfloat16: ("bf16", "0x43004300", "0x43084308"),
     torch.float16: ("f16", "0x64006400", "0x64086408"),
@@ -45,10 +48,11 @@ template <int pending> __device__ inline void copies_wait() {{
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}
 
-__device__ inline unsigned values_of(unsigned word) {{ // of the codes in bits 0 to 3 and 16 to 19
+// of the codes in bits 0 to 3 and 16 to 19
+__device__ inline unsigned values_of(unsigned word, unsigned middle) {{
   unsigned made;
   asm("{{ .reg .b32 held; lop3.b32 held, %1, 0x000f000f, %2, 0xea; sub.rn.{type}x2 %0, held, %3; }}"
-      : "=r"(made) : "r"(word), "n"({first}), "r"({middle}));
+      : "=r"(made) : "r"(word), "n"({first}), "r"(middle));
   return made;
 }}
 
@@ -90,17 +94,24 @@ __device__ inline void wait_for_earlier() {{ // kernels; later ones may take wha
 
 SOURCE = """
 constexpr int TILES = {tiles}, TEAM = {team}, TEAMS = {teams}, PARTS = {parts}, STAGES = {stages};
-constexpr int EIGHTS = {eights}, FIT = {fit}; // eights of x's rows, chunks of 128 in a group
-constexpr int HELD = {held}, PITCH = 128 + 8; // rows of x in shared memory, and from one to the next
+constexpr int EIGHTS = {eights}; // of x's rows
+constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one of them is 1
+constexpr bool ZEROS = {zeros}, TABLE = {table}; // zero points beside scales; codes of a table
+constexpr bool NEAR = {near}; // whether a word has 8 neighbours of k, or k and half a group on
+constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and from one to the next
 constexpr int WARPS = TEAM * TEAMS, THREADS = 32 * WARPS, TALL = 16 * TILES * TEAM;
+__constant__ unsigned short numbers[16] = {{{numbers}}};
 
 struct Stage {{ // of a team
   uint4 codes[TILES][2][32 * TEAM];
   __align__(16) unsigned short x[HELD][PITCH];
 }};
+struct __align__(2 * SPLIT * (1 + ZEROS)) Steps {{ // of a row in a chunk
+  unsigned short of[SPLIT][1 + ZEROS];
+}};
 
 extern "C" __global__ void {cluster} __launch_bounds__(THREADS, {blocks})
-w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short *scales,
+w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
       unsigned short *y, long long rows, long long columns, long long depth) {{
   extern __shared__ __align__(128) unsigned char shared_memory[];
   const int warp = threadIdx.x / 32, quad = threadIdx.x % 32 / 4, place = threadIdx.x % 4;
@@ -108,77 +119,106 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   const int part = blockIdx.x % PARTS, corner = blockIdx.x / PARTS * TALL;
   const int chunks = depth / 128, each = (chunks + PARTS - 1) / PARTS;
   const int first = part * each + team, last = min(part * each + each, chunks);
-  const int steps = (each + TEAMS - 1) / TEAMS; // the same for all teams
-  Stage *ring = (Stage *)shared_memory + team * STAGES;
+  const int turns = (each + TEAMS - 1) / TEAMS; // the same for all teams
+  unsigned *table = (unsigned *)shared_memory;
+  Stage *ring = (Stage *)(shared_memory + (TABLE ? 256 * 32 * 4 : 0)) + team * STAGES;
 
   // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one
-  const int mine = corner + warp % TEAM * TILES * 16 + quad, groups = chunks / FIT;
+  const int mine = corner + warp % TEAM * TILES * 16 + quad;
   const unsigned char *codes = packed + mine * (depth / 2) + place * 16;
-  const unsigned short *step_at[TILES][2];
+  const Steps *steps[TILES][2];
   for (int t = 0; t < TILES; t++)
     for (int i = 0; i < 2; i++)
-      step_at[t][i] = scales + min((long long)mine + t * 16 + i * 8, columns - 1) * groups;
+      steps[t][i] = scales + min((long long)mine + t * 16 + i * 8, columns - 1) * (chunks / FIT);
+  // four rows apart codes would ask the same banks: they change places
+  const int swapped = mate - place + (place ^ quad / 2);
   wait_for_earlier();
 
   auto fetch = [&](int chunk, Stage &to) {{
     for (int t = 0; t < TILES; t++)
       for (int i = 0; i < 2; i++)
-        copy_async(&to.codes[t][i][mate], codes + (t * 16 + i * 8) * (depth / 2) + chunk * 64,
+        copy_async(&to.codes[t][i][swapped], codes + (t * 16 + i * 8) * (depth / 2) + chunk * 64,
                    chunk < last && mine + t * 16 + i * 8 < columns);
-    const int low = chunk / FIT * (128 * FIT) + chunk % FIT * 64; // where k of low codes begins
-    for (int i = mate; i < HELD * 16; i += 32 * TEAM)
-      copy_async(&to.x[i / 16][i % 16 * 8],
-                 x + min(i / 16, int(rows) - 1) * depth + low + i % 16 / 8 * (64 * FIT) + i % 8 * 8,
+    // half of x goes with low codes; of groups of several chunks high ones are further on
+    const int low = NEAR ? chunk * 128 : chunk / FIT * (128 * FIT) + chunk % FIT * 64;
+    for (int i = mate; i < HELD * 16; i += 32 * TEAM) {{
+      const int at = low + i % 8 * 8 + i % 16 / 8 * (NEAR ? 64 : 64 * FIT);
+      copy_async(&to.x[i / 16][i % 16 * 8], x + min(i / 16, int(rows) - 1) * depth + at,
                  chunk < last);
+    }}
     copies_commit();
   }};
   for (int i = 0; i < STAGES - 1; i++) fetch(first + i * TEAMS, ring[i]);
 
-  unsigned short step[TILES][2];
+  Steps next[TILES][2];
   auto fetch_steps = [&](int chunk) {{
     for (int t = 0; t < TILES; t++)
-      for (int i = 0; i < 2; i++) step[t][i] = step_at[t][i][min(chunk, chunks - 1) / FIT];
+      for (int i = 0; i < 2; i++) next[t][i] = steps[t][i][min(chunk, chunks - 1) / FIT];
   }};
   fetch_steps(first);
+  if (TABLE) {{
+    for (int at = threadIdx.x; at < 256 * 32; at += THREADS)
+      table[at] = numbers[at / 512] | numbers[at / 32 % 16] << 16;
+    __syncthreads();
+  }}
 
   float sums[TILES][EIGHTS][4] = {{}};
   int slot = 0, free = STAGES - 1;
-  for (int turn = 0; turn < steps; turn++) {{
+  for (int turn = 0; turn < turns; turn++) {{
     const int chunk = first + turn * TEAMS;
     copies_wait<STAGES - 2>();
     meet(1 + team, 32 * TEAM); // the copies of all are there, and all are done with the last stage
     fetch(chunk + (STAGES - 1) * TEAMS, ring[free]);
-    float scale[TILES][2];
+    Steps step[TILES][2];
     for (int t = 0; t < TILES; t++)
-      for (int i = 0; i < 2; i++) scale[t][i] = wide(step[t][i]);
+      for (int i = 0; i < 2; i++) step[t][i] = next[t][i];
     fetch_steps(chunk + TEAMS);
 
     const Stage &now = ring[slot];
-    uint4 near[EIGHTS][2][2]; // x beside two words, in low halves and in high ones
+    uint4 near[EIGHTS][4]; // x beside two halves of a word, or two words
     for (int e = 0; e < EIGHTS; e++)
-      for (int two = 0; two < 2; two++)
-        for (int high = 0; high < 2; high++)
-          near[e][two][high] = *(const uint4 *)
-              &now.x[min(8 * e + quad, HELD - 1)][high * 64 + place * 16 + two * 8];
+      for (int j = 0; j < 4; j++) {{
+        const int at = NEAR ? j * 32 + place * 8 : j % 2 * 64 + place * 16 + j / 2 * 8;
+        near[e][j] = *(const uint4 *)&now.x[min(8 * e + quad, HELD - 1)][at];
+      }}
 #pragma unroll
     for (int t = 0; t < TILES; t++) {{
-      uint4 held[2];
-      for (int i = 0; i < 2; i++) held[i] = now.codes[t][i][mate];
-      float found[EIGHTS][4] = {{}};
+      unsigned held[2][4];
+      for (int i = 0; i < 2; i++)
+        if (NEAR)
+          for (int w = 0; w < 4; w++) {{
+            const uint4 &from = now.codes[t][i][mate - place + (w ^ quad / 2)];
+            held[i][w] = ((const unsigned *)&from)[place];
+          }}
+        else
+          *(uint4 *)held[i] = now.codes[t][i][swapped];
 #pragma unroll
-      for (int w = 0; w < 4; w++) {{
-        unsigned pairs[4];
-        for (int i = 0; i < 4; i++)
-          pairs[i] = __byte_perm((&held[i % 2].x)[w], 0, i / 2 ? 0x4342 : 0x4140);
-        for (int high = 0; high < 2; high++) {{
-          unsigned a[4];
-          for (int i = 0; i < 4; i++) a[i] = values_of(pairs[i] >> 4 * high);
-          for (int e = 0; e < EIGHTS; e++)
-            multiply(found[e], a, ((const uint2 *)&near[e][w / 2][high])[w % 2]);
-        }}
+      for (int s = 0; s < SPLIT; s++) {{
+        unsigned middle[2];
+        for (int i = 0; i < 2; i++)
+          middle[i] = ZEROS ? step[t][i].of[s][ZEROS] * 0x10001u : {middle}u;
+        float found[EIGHTS][4] = {{}};
+#pragma unroll
+        for (int w = s * 4 / SPLIT; w < (s + 1) * 4 / SPLIT; w++)
+          for (int high = 0; high < 2; high++) {{
+            unsigned a[4];
+            for (int i = 0; i < 4; i++) {{
+              const unsigned word = held[i % 2][w];
+              if (TABLE)
+                a[i] = table[(word >> (16 * high + i / 2 * 8) & 255) * 32 + threadIdx.x % 32];
+              else
+                a[i] = values_of(__byte_perm(word, 0, i / 2 ? 0x4342 : 0x4140) >> 4 * high,
+                                 middle[i % 2]);
+            }}
+            for (int e = 0; e < EIGHTS; e++) {{
+              const uint4 &both = near[e][NEAR ? w : w / 2 * 2 + high];
+              multiply(found[e], a, ((const uint2 *)&both)[NEAR ? high : w % 2]);
+            }}
+          }}
+        for (int e = 0; e < EIGHTS; e++)
+          for (int i = 0; i < 4; i++)
+            sums[t][e][i] += found[e][i] * wide(step[t][i / 2].of[s][0]);
       }}
-      for (int e = 0; e < EIGHTS; e++)
-        for (int i = 0; i < 4; i++) sums[t][e][i] += found[e][i] * scale[t][i / 2];
     }}
     slot = slot + 1 == STAGES ? 0 : slot + 1;
     free = free + 1 == STAGES ? 0 : free + 1;
@@ -219,6 +259,30 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
 
 
 @dataclass(frozen=True)
+class Form:
+    """How weights are stored.
+
+    Attributes:
+        group: weights that share a scale: 32, 64, or a multiple of 128.
+        is_near: whether 4 bytes hold 8 neighbours, the high halves those 4 on, or, of a `table`,
+            each byte two neighbours, the first in the high half. Else high halves are half a group
+            on, for groups of 128 at least.
+        has_zeros: whether each scale has its zero point beside it, plus what `zero` says.
+        table: the numbers that codes stand for; () for code - 8, or code - zero point.
+    """
+
+    group: int
+    is_near: bool = False
+    has_zeros: bool = False
+    table: tuple[float, ...] = ()
+
+
+def zero(dtype: torch.dtype) -> float:
+    """What stands for a zero point of 0: the number of code 0 as it comes out of a word."""
+    return 128.0 if dtype is torch.bfloat16 else 1024.0
+
+
+@dataclass(frozen=True)
 class Config:
     """How a product is cut up.
 
@@ -243,10 +307,11 @@ class Config:
         """Rows of weights of a block."""
         return 16 * self.tiles * self.team
 
-    def shared(self, held: int, eights: int) -> int:
-        """Bytes of shared memory."""
-        stage = self.tall * 64 + held * 272
-        return max(self.teams * self.stages * stage, self.teams * eights * 8 * self.tall * 4)
+    def shared(self, held: int, form: Form) -> int:
+        """Bytes of shared memory, for so many rows of x."""
+        stage = self.tall * 64 + held * (320 if form.is_near else 272)
+        ring = self.teams * self.stages * stage + (32768 if form.table else 0)
+        return max(ring, self.teams * -(-held // 8) * 8 * self.tall * 4)
 
 
 def config_for(rows: int) -> Config:
@@ -255,16 +320,40 @@ def config_for(rows: int) -> Config:
 
 
 @cache
-def kernel(dtype: torch.dtype, config: Config, held: int, fit: int) -> CudaFunction:
-    """For `held` rows of x, a power of two, and groups of `fit` chunks."""
+def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFunction:
+    """For `held` rows of x, a power of two."""
     name, first, middle = _BITS[dtype]
+    numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
+    words = {False: "false", True: "true"}
     source = (PTX + SOURCE).format(
         type=name, first=first, middle=middle, tiles=config.tiles, team=config.team,
         teams=config.teams, parts=config.parts, stages=config.stages, blocks=config.blocks,
-        eights=-(-held // 8), fit=fit, held=held,
+        eights=-(-held // 8), held=held, fit=max(form.group // CHUNK, 1),
+        split=max(CHUNK // form.group, 1), zeros=words[form.has_zeros],
+        table=words[bool(form.table)], near=words[form.is_near],
+        numbers=", ".join(map(str, numbers)),
         cluster=f"__cluster_dims__({config.parts}, 1, 1)" if config.parts > 1 else "",
     )  # fmt: skip
-    return CudaFunction(source, "w4a16", config.shared(held, -(-held // 8)), is_early=True)
+    return CudaFunction(source, "w4a16", config.shared(held, form), is_early=True)
+
+
+def product(
+    x: Tensor, packed: Tensor, scales: Tensor, form: Form, config: Config | None = None
+) -> Tensor:
+    """`x [..., k]` with 64 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+
+    With zero points `scales [n, groups, 2]`.
+    """
+    columns, depth = packed.shape[0], x.shape[-1]
+    y = x.new_empty((*x.shape[:-1], columns))
+    rows = x.numel() // depth
+    if not y.numel():
+        return y
+    cut = config or config_for(rows)
+    blocks = -(-columns // cut.tall) * cut.parts
+    run = kernel(x.dtype, cut, 1 << (rows - 1).bit_length(), form)
+    run(blocks, 32 * cut.team * cut.teams, x, packed, scales, y, rows, columns, depth)
+    return y
 
 
 def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
@@ -272,13 +361,4 @@ def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = Non
 
     Groups are multiples of 128 weights.
     """
-    (columns, groups), depth = scales.shape, x.shape[-1]
-    y = x.new_empty((*x.shape[:-1], columns))
-    rows = x.numel() // depth
-    if not y.numel():
-        return y
-    cut = config or config_for(rows)
-    blocks = -(-columns // cut.tall) * cut.parts
-    run = kernel(x.dtype, cut, 1 << (rows - 1).bit_length(), depth // groups // 128)
-    run(blocks, 32 * cut.team * cut.teams, x, packed, scales, y, rows, columns, depth)
-    return y
+    return product(x, packed, scales, Form(x.shape[-1] // scales.shape[1]), config)

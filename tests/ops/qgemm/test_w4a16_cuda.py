@@ -18,14 +18,18 @@ from cuda_emulator import COMPILER, HEADER
 
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import DTYPES, TensorType
+from stack.hosted import find
 from stack.ops.qgemm import w4a16
-from stack.ops.qgemm.w4a16_cuda import Config, config_for, kernel
+from stack.ops.qgemm.formats import NF4
+from stack.ops.qgemm.w4a16_cuda import Config, Form, config_for, kernel, zero
 from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
+from stack.ops.qgemm.w4a16_layouts import lay_awq, lay_gptq
 
 # what the emulator lacks of CUDA C++; a block is a cluster of its own
 SHIM = """
 #undef __launch_bounds__
 #define __launch_bounds__(...)
+#define __constant__ static
 struct uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
 inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
@@ -38,8 +42,13 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {
 inline void copy_async(void* to, const void* from, bool is_there) {
   copy_async<16>(to, from, is_there);
 }
-inline unsigned values_of(unsigned word) {
-  return narrow<TYPE>((word & 15) - 8.).bits | narrow<TYPE>((word >> 16 & 15) - 8.).bits << 16;
+inline unsigned values_of(unsigned word, unsigned middle) {
+  unsigned made = 0;
+  for (int i = 0; i < 32; i += 16) {
+    const float zero = widen(TYPE{(unsigned short)(middle >> i)}) - ZERO;
+    made |= unsigned(narrow<TYPE>(float(word >> i & 15) - zero).bits) << i;
+  }
+  return made;
 }
 inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
   mma<TYPE>(sum, sum + 2, a, &b.x);
@@ -55,7 +64,7 @@ inline Index along() { return {threadIdx.y * 32 + threadIdx.x, 0, 0}; }
 """
 GO = """
 extern "C" void go(const unsigned short* x, const unsigned char* packed,
-                   const unsigned short* scales, unsigned short* y, long long rows,
+                   const Steps* scales, unsigned short* y, long long rows,
                    long long columns, long long depth, int blocks) {
   run_grid(blocks, WARPS, [=] { w4a16(x, packed, scales, y, rows, columns, depth); });
 }
@@ -68,9 +77,40 @@ def drawn(rows: int, columns: int, depth: int, group: int, dtype: Any) -> list[A
     return [x.to(dtype), packed, scales.to(dtype)]
 
 
-def off(found: Any, args: list[Any]) -> float:
-    exact = w4a16(*(a.double() if a.is_floating_point() else a for a in args))
+def stored(name: str, rows: int, columns: int, depth: int, group: int, dtype: Any) -> list[Any]:
+    """`drawn` for any operator, by what packs its weights."""
+    packs = find(f"qgemm.{name}").packs
+    assert packs is not None
+    held = map(torch.from_numpy, packs(torch.randn(columns, depth).numpy(), group))
+    packed = [t.to(dtype) if t.is_floating_point() else t for t in held]
+    return [torch.randn(rows, depth).to(dtype), *packed]
+
+
+def off(found: Any, args: list[Any], name: str = "w4a16") -> float:
+    exact = find(f"qgemm.{name}")(*(a.double() if a.is_floating_point() else a for a in args))
     return float((found.double() - exact).norm() / exact.norm())
+
+
+def emulated(x: Any, packed: Any, scales: Any, form: Form, config: Config, folder: Path) -> Any:
+    """What the kernel's text gives on a CPU."""
+    (rows, depth), columns = x.shape, len(packed)
+    made = kernel(x.dtype, config, 1 << (rows - 1).bit_length(), form)
+    body = made.source[made.source.index("constexpr int TILES") :]
+    body = re.sub("extern __shared__ .*;", "", body)
+    shim = SHIM.replace("TYPE", "bf16" if x.dtype is torch.bfloat16 else "f16")
+    shim = shim.replace("ZERO", str(zero(x.dtype)))
+    text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
+    file, library = folder / "kernel.cpp", folder / "kernel.so"
+    file.write_text(text)
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
+    subprocess.run([str(COMPILER), *flags, "-o", str(library), str(file)], check=True)
+    y = torch.full((rows, columns), torch.nan, dtype=x.dtype)
+    ctypes.CDLL(str(library)).go(
+        *(ctypes.c_void_p(t.data_ptr()) for t in (x, packed, scales, y)),
+        *map(ctypes.c_longlong, (rows, columns, depth)),
+        math.ceil(columns / config.tall),
+    )
+    return y
 
 
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
@@ -85,30 +125,40 @@ def test_values(
     rows: int, columns: int, depth: int, group: int, dtype: Any, config: Config, tmp_path: Path
 ) -> None:
     """Fewer rows than a tile has, columns that fill no block, teams with nothing left to do."""
-    made = kernel(dtype, config, 1 << (rows - 1).bit_length(), group // 128)
-    body = made.source[made.source.index("constexpr int TILES") :]
-    body = re.sub("extern __shared__ .*;", "", body)
-    shim = SHIM.replace("TYPE", "bf16" if dtype is torch.bfloat16 else "f16")
-    text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
-    file, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
-    file.write_text(text)
-    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
-    subprocess.run([str(COMPILER), *flags, "-o", str(library), str(file)], check=True)
     args = drawn(rows, columns, depth, group, dtype)
-    y = torch.full((rows, columns), torch.nan, dtype=dtype)
-    ctypes.CDLL(str(library)).go(
-        *(ctypes.c_void_p(t.data_ptr()) for t in (*args, y)),
-        *map(ctypes.c_longlong, (rows, columns, depth)),
-        math.ceil(columns / config.tall),
-    )
-    assert off(y, args) < 4e-3
+    assert off(emulated(*args, Form(group), config, tmp_path), args) < 4e-3
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("name", "group", "dtype"),
+    [
+        ("w4a16_awq", 256, torch.float16),
+        ("w4a16_gptq", 32, torch.bfloat16),
+        ("nf4", 64, torch.bfloat16),
+    ],
+)
+def test_values_of_other_layouts(name: str, group: int, dtype: Any, tmp_path: Path) -> None:
+    """Zero points, groups smaller than a chunk, groups of k in any order, codes of a table."""
+    x, *held = args = stored(name, 3, 40, 256, group, dtype)
+    if name == "nf4":
+        form, laid, order = Form(group, is_near=True, table=NF4), held, []
+    elif name == "w4a16_awq":
+        form, laid, order = Form(group, True, True), lay_awq(*held), []
+    else:
+        args[4] = held[3] = held[3][torch.randperm(256)]
+        form, (*laid, order) = Form(group, True, True), lay_gptq(*held)
+        order = [order]
+    near = x[:, order[0]].contiguous() if order else x
+    found = emulated(near, *laid, form, Config(1, 1, 1, 1, 2), tmp_path)
+    assert off(found, args, name) < 4e-3
 
 
 @pytest.mark.skipif(missing_nvrtc() != "", reason="needs NVRTC")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 16])
 def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
-    made = kernel(dtype, config_for(rows), math.ceil(rows / 8), 1).cubin("sm_90")
+    made = kernel(dtype, config_for(rows), rows, Form(128)).cubin("sm_90")
     assert made.startswith(b"\x7fELF")
 
 

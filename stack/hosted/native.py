@@ -90,12 +90,8 @@ class CudaFunction:
         device, arch = torch.cuda.current_device(), f"sm_{major}{minor}"
         kernel = _loaded(self.source, self.name, arch, device, self.shared)
         stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-        config = core.LaunchConfig(
-            grid=blocks,
-            block=threads,
-            shmem_size=self.shared,
-            programmatic_stream_serialization=self.is_early,
-        )
+        early = {"programmatic_stream_serialization": True} if self.is_early else {}
+        config = core.LaunchConfig(grid=blocks, block=threads, shmem_size=self.shared, **early)
         core.launch(stream, config, kernel, *_cuda_arguments(args))
 
 

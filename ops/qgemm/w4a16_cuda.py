@@ -95,7 +95,7 @@ __device__ inline void wait_for_earlier() {{ // kernels; later ones may take wha
 SOURCE = """
 constexpr int TILES = {tiles}, TEAM = {team}, TEAMS = {teams}, PARTS = {parts}, STAGES = {stages};
 constexpr int EIGHTS = {eights}; // of x's rows
-constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one of them is 1
+constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one is 1
 constexpr bool ZEROS = {zeros}, TABLE = {table}; // zero points beside scales; codes of a table
 constexpr bool NEAR = {near}; // whether a word has 8 neighbours of k, or k and half a group on
 constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and from one to the next

@@ -8,6 +8,7 @@ as much memory again. NF4 is read as bitsandbytes has it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,25 +20,43 @@ from stack.ops.qgemm.w4a16_cuda import Form, product, zero
 
 Tensor = torch.Tensor
 Laid = tuple[Tensor, ...]
-_KEPT: dict[Any, tuple[tuple[StorageWeakRef, ...], Laid]] = {}
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What was made of weights, and what they were then."""
+
+    stored: tuple[StorageWeakRef, ...]
+    versions: tuple[int, ...]
+    laid: Laid
+
+    @property
+    def is_alive(self) -> bool:
+        return not any(held.expired() for held in self.stored)
+
+
+_KEPT: dict[Any, _Kept] = {}
 
 
 def kept(lay: Callable[..., Laid], *stored: Tensor) -> Laid:
-    """What `lay` makes of weights, made once for as long as they live and are not written to.
+    """What `lay` makes of weights: made once for as long as they live and are not written to.
 
-    A CUDA graph that is captured before makes it at each replay.
+    Torch counts what its own operators write; what goes around that count (`.data`, a kernel given
+    a pointer) is not seen. Nothing is kept of weights in part of some other memory, nor in the
+    capture of a CUDA graph, which lays them out at each replay where no call came before.
     """
-    key = lay, *(
-        (t.data_ptr(), t.shape, t.stride(), 0 if t.is_inference() else t._version) for t in stored
-    )
+    key = lay, *((t.data_ptr(), t.shape, t.stride(), t.device) for t in stored)
+    versions = tuple(0 if t.is_inference() else t._version for t in stored)
     found = _KEPT.get(key)
-    if found and not any(ref.expired() for ref in found[0]):
-        return found[1]
+    if found and found.is_alive and found.versions == versions:
+        return found.laid
     laid = lay(*stored)
-    if not torch.cuda.is_current_stream_capturing():
-        for old in [k for k, (refs, _) in _KEPT.items() if any(ref.expired() for ref in refs)]:
-            del _KEPT[old]
-        _KEPT[key] = tuple(StorageWeakRef(t.untyped_storage()) for t in stored), laid
+    is_captured = stored[0].is_cuda and torch.cuda.is_current_stream_capturing()
+    if not is_captured and all(t.nbytes == t.untyped_storage().nbytes() for t in stored):
+        for gone in [k for k, old in _KEPT.items() if not old.is_alive]:
+            del _KEPT[gone]
+        held = tuple(StorageWeakRef(t.untyped_storage()) for t in stored)
+        _KEPT[key] = _Kept(held, versions, laid)
     return laid
 
 

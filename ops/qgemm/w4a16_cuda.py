@@ -8,7 +8,9 @@ free as long as both sides agree: x is read as codes come out of words, wherever
     byte_perm            b0 0 b1 0: neighbours of x, as are b2 0 b3 0
     & 0x000f000f         the low codes; the high ones after a shift
     | 0x43004300         the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
-    - 136                value = code - 8, exact; or - (128 + zero point)
+
+What is too much is subtracted once for a group: sum (128 + code - middle) x = sum (128 + code) x -
+middle sum x, and sum x comes from a product with ones, which serves all tiles.
 
 Codes of a table are looked up by bytes, two at a time; each lane has a table of its own, so that no
 two ask one bank.
@@ -29,9 +31,10 @@ from stack.hosted.native import CudaFunction
 
 Tensor = torch.Tensor
 CHUNK = 128  # of k
+# two numbers that end in a code of 0, two ones
 _BITS = {
-    torch.bfloat16: ("bf16", "0x43004300", "0x43084308"),
-    torch.float16: ("f16", "0x64006400", "0x64086408"),
+    torch.bfloat16: ("bf16", "0x43004300", "0x3f803f80"),
+    torch.float16: ("f16", "0x64006400", "0x3c003c00"),
 }
 
 PTX = """
@@ -48,11 +51,10 @@ template <int pending> __device__ inline void copies_wait() {{
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}
 
-// of the codes in bits 0 to 3 and 16 to 19
-__device__ inline unsigned values_of(unsigned word, unsigned middle) {{
+// the numbers that end in the codes of bits 0 to 3 and 16 to 19
+__device__ inline unsigned raised(unsigned word) {{
   unsigned made;
-  asm("{{ .reg .b32 held; lop3.b32 held, %1, 0x000f000f, %2, 0xea; sub.rn.{type}x2 %0, held, %3; }}"
-      : "=r"(made) : "r"(word), "n"({first}), "r"(middle));
+  asm("lop3.b32 %0, %1, 0x000f000f, {first}, 0xea;" : "=r"(made) : "r"(word));
   return made;
 }}
 
@@ -126,19 +128,20 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
   // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one
   const int mine = corner + warp % TEAM * TILES * 16 + quad;
   const unsigned char *codes = packed + mine * (depth / 2) + place * 16;
-  const Steps *steps[TILES][2];
+  unsigned steps[TILES][2];
   for (int t = 0; t < TILES; t++)
     for (int i = 0; i < 2; i++)
-      steps[t][i] = scales + min((long long)mine + t * 16 + i * 8, columns - 1) * (chunks / FIT);
+      steps[t][i] = min(mine + t * 16 + i * 8, int(columns) - 1) * (chunks / FIT);
   // four rows apart codes would ask the same banks: they change places
   const int swapped = mate - place + (place ^ quad / 2);
   wait_for_earlier();
 
   auto fetch = [&](int chunk, Stage &to) {{
+    const int there = chunk < last ? int(columns) - mine : 0; // rows of weights
     for (int t = 0; t < TILES; t++)
       for (int i = 0; i < 2; i++)
         copy_async(&to.codes[t][i][swapped], codes + (t * 16 + i * 8) * (depth / 2) + chunk * 64,
-                   chunk < last && mine + t * 16 + i * 8 < columns);
+                   t * 16 + i * 8 < there);
     // half of x goes with low codes; of groups of several chunks high ones are further on
     const int low = NEAR ? chunk * 128 : chunk / FIT * (128 * FIT) + chunk % FIT * 64;
     for (int i = mate; i < HELD * 16; i += 32 * TEAM) {{
@@ -153,7 +156,8 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
   Steps next[TILES][2];
   auto fetch_steps = [&](int chunk) {{
     for (int t = 0; t < TILES; t++)
-      for (int i = 0; i < 2; i++) next[t][i] = steps[t][i][min(chunk, chunks - 1) / FIT];
+      for (int i = 0; i < 2; i++)
+        next[t][i] = scales[steps[t][i] + min(chunk, chunks - 1) / FIT];
   }};
   fetch_steps(first);
   if (TABLE) {{
@@ -176,11 +180,21 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
 
     const Stage &now = ring[slot];
     uint4 near[EIGHTS][4]; // x beside two halves of a word, or two words
+    auto x_of = [&](int e, int w, int high) -> const uint2 & {{
+      const uint4 &both = near[e][NEAR ? w : w / 2 * 2 + high];
+      return ((const uint2 *)&both)[NEAR ? high : w % 2];
+    }};
     for (int e = 0; e < EIGHTS; e++)
       for (int j = 0; j < 4; j++) {{
         const int at = NEAR ? j * 32 + place * 8 : j % 2 * 64 + place * 16 + j / 2 * 8;
         near[e][j] = *(const uint4 *)&now.x[min(8 * e + quad, HELD - 1)][at];
       }}
+    float all[SPLIT][EIGHTS][4] = {{}}; // sums of x, for each of 16 rows
+    const unsigned ones[4] = {{{one}u, {one}u, {one}u, {one}u}};
+    if (!TABLE)
+      for (int w = 0; w < 4; w++)
+        for (int high = 0; high < 2; high++)
+          for (int e = 0; e < EIGHTS; e++) multiply(all[w * SPLIT / 4][e], ones, x_of(e, w, high));
 #pragma unroll
     for (int t = 0; t < TILES; t++) {{
       unsigned held[2][4];
@@ -194,10 +208,10 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
           *(uint4 *)held[i] = now.codes[t][i][swapped];
 #pragma unroll
       for (int s = 0; s < SPLIT; s++) {{
-        unsigned middle[2];
-        for (int i = 0; i < 2; i++)
-          middle[i] = ZEROS ? step[t][i].of[s][ZEROS] * 0x10001u : {middle}u;
-        float found[EIGHTS][4] = {{}};
+        float found[EIGHTS][4];
+        for (int e = 0; e < EIGHTS; e++)
+          for (int i = 0; i < 4; i++)
+            found[e][i] = -all[s][e][i] * (ZEROS ? wide(step[t][i / 2].of[s][ZEROS]) : {middle}.f);
 #pragma unroll
         for (int w = s * 4 / SPLIT; w < (s + 1) * 4 / SPLIT; w++)
           for (int high = 0; high < 2; high++) {{
@@ -207,13 +221,9 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
               if (TABLE)
                 a[i] = table[(word >> (16 * high + i / 2 * 8) & 255) * 32 + threadIdx.x % 32];
               else
-                a[i] = values_of(__byte_perm(word, 0, i / 2 ? 0x4342 : 0x4140) >> 4 * high,
-                                 middle[i % 2]);
+                a[i] = raised(__byte_perm(word, 0, i / 2 ? 0x4342 : 0x4140) >> 4 * high);
             }}
-            for (int e = 0; e < EIGHTS; e++) {{
-              const uint4 &both = near[e][NEAR ? w : w / 2 * 2 + high];
-              multiply(found[e], a, ((const uint2 *)&both)[NEAR ? high : w % 2]);
-            }}
+            for (int e = 0; e < EIGHTS; e++) multiply(found[e], a, x_of(e, w, high));
           }}
         for (int e = 0; e < EIGHTS; e++)
           for (int i = 0; i < 4; i++)
@@ -322,11 +332,11 @@ def config_for(rows: int) -> Config:
 @cache
 def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFunction:
     """For `held` rows of x, a power of two."""
-    name, first, middle = _BITS[dtype]
+    name, first, one = _BITS[dtype]
     numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
     words = {False: "false", True: "true"}
     source = (PTX + SOURCE).format(
-        type=name, first=first, middle=middle, tiles=config.tiles, team=config.team,
+        type=name, first=first, one=one, middle=int(zero(dtype)) + 8, tiles=config.tiles, team=config.team,
         teams=config.teams, parts=config.parts, stages=config.stages, blocks=config.blocks,
         eights=-(-held // 8), held=held, fit=max(form.group // CHUNK, 1),
         split=max(CHUNK // form.group, 1), zeros=words[form.has_zeros],

@@ -42,13 +42,9 @@ inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {
 inline void copy_async(void* to, const void* from, bool is_there) {
   copy_async<16>(to, from, is_there);
 }
-inline unsigned values_of(unsigned word, unsigned middle) {
-  unsigned made = 0;
-  for (int i = 0; i < 32; i += 16) {
-    const float zero = widen(TYPE{(unsigned short)(middle >> i)}) - ZERO;
-    made |= unsigned(narrow<TYPE>(float(word >> i & 15) - zero).bits) << i;
-  }
-  return made;
+inline unsigned raised(unsigned word) {
+  const unsigned short first = narrow<TYPE>(ZERO).bits;
+  return (word & 0x000f000f) | first | first << 16;
 }
 inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
   mma<TYPE>(sum, sum + 2, a, &b.x);

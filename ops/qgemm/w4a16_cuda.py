@@ -65,9 +65,9 @@ __device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }}
 
-__device__ inline float wide(unsigned short bits) {{
+__device__ inline float number(unsigned short bits) {{ // beside weights
   float made;
-  asm("cvt.f32.{type} %0, %1;" : "=f"(made) : "h"(bits));
+  asm("cvt.f32.{beside} %0, %1;" : "=f"(made) : "h"(bits));
   return made;
 }}
 __device__ inline unsigned short narrow(float x) {{
@@ -98,7 +98,7 @@ SOURCE = """
 constexpr int TILES = {tiles}, TEAM = {team}, TEAMS = {teams}, PARTS = {parts}, STAGES = {stages};
 constexpr int EIGHTS = {eights}; // of x's rows
 constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one is 1
-constexpr bool ZEROS = {zeros}, TABLE = {table}; // zero points beside scales; codes of a table
+constexpr bool ZEROS = {zeros}, MINIMA = {minima}, TABLE = {table}; // beside scales; for codes
 constexpr bool NEAR = {near}; // whether a word has 8 neighbours of k, or k and half a group on
 constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and from one to the next
 constexpr int WARPS = TEAM * TEAMS, THREADS = 32 * WARPS, TALL = 16 * TILES * TEAM;
@@ -108,8 +108,9 @@ struct Stage {{ // of a team
   uint4 codes[TILES][2][32 * TEAM];
   __align__(16) unsigned short x[HELD][PITCH];
 }};
-struct __align__(2 * SPLIT * (1 + ZEROS)) Steps {{ // of a row in a chunk
-  unsigned short of[SPLIT][1 + ZEROS];
+constexpr int BESIDE = ZEROS || MINIMA;
+struct __align__(2 * SPLIT * (1 + BESIDE)) Steps {{ // of a row in a chunk
+  unsigned short of[SPLIT][1 + BESIDE];
 }};
 
 extern "C" __global__ void {cluster} __launch_bounds__(THREADS, {blocks})
@@ -211,7 +212,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
         float found[EIGHTS][4];
         for (int e = 0; e < EIGHTS; e++)
           for (int i = 0; i < 4; i++)
-            found[e][i] = -all[s][e][i] * (ZEROS ? wide(step[t][i / 2].of[s][ZEROS]) : {middle}.f);
+            found[e][i] = -all[s][e][i] * (ZEROS ? number(step[t][i / 2].of[s][BESIDE]) : {middle}.f);
 #pragma unroll
         for (int w = s * 4 / SPLIT; w < (s + 1) * 4 / SPLIT; w++)
           for (int high = 0; high < 2; high++) {{
@@ -226,8 +227,11 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
             for (int e = 0; e < EIGHTS; e++) multiply(found[e], a, x_of(e, w, high));
           }}
         for (int e = 0; e < EIGHTS; e++)
-          for (int i = 0; i < 4; i++)
-            sums[t][e][i] += found[e][i] * wide(step[t][i / 2].of[s][0]);
+          for (int i = 0; i < 4; i++) {{
+            const Steps &by = step[t][i / 2];
+            sums[t][e][i] += found[e][i] * number(by.of[s][0]);
+            if (MINIMA) sums[t][e][i] -= all[s][e][i] * number(by.of[s][BESIDE]);
+          }}
       }}
     }}
     slot = slot + 1 == STAGES ? 0 : slot + 1;
@@ -277,13 +281,15 @@ class Form:
         is_near: whether 4 bytes hold 8 neighbours, the high halves those 4 on, or, of a `table`,
             each byte two neighbours, the first in the high half. Else high halves are half a group
             on, for groups of 128 at least.
-        has_zeros: whether each scale has its zero point beside it, plus what `zero` says.
-        table: the numbers that codes stand for; () for code - 8, or code - zero point.
+        beside: what each scale has beside it: "zeros", a zero point plus what `zero` says, or
+            "minima", what is subtracted from scale times code, both float16; or nothing, "".
+        table: the numbers that codes stand for; () for the codes themselves, less 8 where nothing
+            else is subtracted.
     """
 
     group: int
     is_near: bool = False
-    has_zeros: bool = False
+    beside: str = ""
     table: tuple[float, ...] = ()
 
 
@@ -336,12 +342,13 @@ def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFun
     numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
     words = {False: "false", True: "true"}
     source = (PTX + SOURCE).format(
-        type=name, first=first, one=one, middle=int(zero(dtype)) + 8, tiles=config.tiles, team=config.team,
+        type=name, first=first, one=one, beside="f16" if form.beside == "minima" else name,
+        middle=int(zero(dtype)) + (0 if form.beside else 8), tiles=config.tiles, team=config.team,
         teams=config.teams, parts=config.parts, stages=config.stages, blocks=config.blocks,
         eights=-(-held // 8), held=held, fit=max(form.group // CHUNK, 1),
-        split=max(CHUNK // form.group, 1), zeros=words[form.has_zeros],
-        table=words[bool(form.table)], near=words[form.is_near],
-        numbers=", ".join(map(str, numbers)),
+        split=max(CHUNK // form.group, 1), zeros=words[form.beside == "zeros"],
+        minima=words[form.beside == "minima"], table=words[bool(form.table)],
+        near=words[form.is_near], numbers=", ".join(map(str, numbers)),
         cluster=f"__cluster_dims__({config.parts}, 1, 1)" if config.parts > 1 else "",
     )  # fmt: skip
     return CudaFunction(source, "w4a16", config.shared(held, form), is_early=True)
@@ -352,7 +359,7 @@ def product(
 ) -> Tensor:
     """`x [..., k]` with 64 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
 
-    With zero points `scales [n, groups, 2]`.
+    With something beside them `scales [n, groups, 2]`.
     """
     columns, depth = packed.shape[0], x.shape[-1]
     y = x.new_empty((*x.shape[:-1], columns))

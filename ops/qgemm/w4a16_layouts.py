@@ -1,8 +1,9 @@
 """Weights of 4 bits in the layouts of others, for the kernel of few rows in CUDA C++.
 
-AutoAWQ and AutoGPTQ keep k in columns of words. Their codes are laid out anew at the first call, 8
-neighbours of k to a word, with zero points beside the scales, and kept as long as the weights live:
-as much memory again. NF4 is read as bitsandbytes has it.
+AutoAWQ and AutoGPTQ keep k in columns of words, GGUF scales and codes in one block. Their codes are
+laid out anew at the first call, 8 neighbours of k to a word, with zero points or minima beside the
+scales, and kept as long as the weights live: as much memory again. NF4 is read as bitsandbytes has
+it.
 """
 
 from __future__ import annotations
@@ -101,6 +102,20 @@ def lay_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> 
     return laid if torch.equal(g_idx, g_idx[order]) else (*laid, order)
 
 
+def lay_q4_k(blocks: Tensor) -> Laid:
+    """`packed` and steps of GGUF's blocks of 256 weights, 8 groups with scales and minima."""
+    n = len(blocks)
+    held = blocks.reshape(n, -1, 144)
+    tops = held[..., :4].contiguous().view(torch.float16).float()
+    low, high, rest = held[..., 4:16].split(4, -1)
+    scales = torch.cat([low & 63, (rest & 15) | (low >> 2 & 48)], -1)
+    minima = torch.cat([high & 63, rest >> 4 | (high >> 2 & 48)], -1)
+    steps = torch.stack([tops[..., :1] * scales, tops[..., 1:] * minima], -1).half()
+    pairs = held[..., 16:].reshape(n, -1, 1, 32)
+    codes = torch.cat([pairs & 15, pairs >> 4], 2).reshape(n, -1)
+    return in_words(codes.T), steps.reshape(n, -1, 2)
+
+
 def awq(x: Tensor, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
     """`x [..., k]` and weights as `w4a16_awq` has them."""
     packed, steps = kept(lay_awq, qweight, qzeros, scales)
@@ -118,10 +133,15 @@ def gptq(x: Tensor, qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tens
 
 
 def _with_zeros(x: Tensor, scales: Tensor) -> Form:
-    return Form(x.shape[-1] // len(scales), is_near=True, has_zeros=True)
+    return Form(x.shape[-1] // len(scales), is_near=True, beside="zeros")
 
 
 def nf4(x: Tensor, packed: Tensor, absmax: Tensor) -> Tensor:
     """`x [..., k]` and weights as `nf4` has them."""
     form = Form(x.shape[-1] // absmax.shape[1], is_near=True, table=NF4)
     return product(x, packed, absmax, form)
+
+
+def q4_k(x: Tensor, blocks: Tensor) -> Tensor:
+    """`x [..., k]` and weights as `q4_k` has them."""
+    return product(x, *kept(lay_q4_k, blocks), Form(32, is_near=True, beside="minima"))

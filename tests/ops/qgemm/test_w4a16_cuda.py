@@ -23,7 +23,7 @@ from stack.ops.qgemm import w4a16
 from stack.ops.qgemm.formats import NF4
 from stack.ops.qgemm.w4a16_cuda import Config, Form, config_for, kernel, zero
 from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
-from stack.ops.qgemm.w4a16_layouts import lay_awq, lay_gptq
+from stack.ops.qgemm.w4a16_layouts import lay_awq, lay_gptq, lay_q4_k
 
 # what the emulator lacks of CUDA C++; a block is a cluster of its own
 SHIM = """
@@ -49,7 +49,7 @@ inline unsigned raised(unsigned word) {
 inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
   mma<TYPE>(sum, sum + 2, a, &b.x);
 }
-inline float wide(unsigned short bits) { return widen(TYPE{bits}); }
+inline float number(unsigned short bits) { return widen(BESIDES{bits}); }
 inline unsigned short narrow(float x) { return narrow<TYPE>(x).bits; }
 inline void meet(int, int) { __syncthreads(); }
 inline void meet_cluster() { __syncthreads(); }
@@ -75,11 +75,16 @@ def drawn(rows: int, columns: int, depth: int, group: int, dtype: Any) -> list[A
 
 def stored(name: str, rows: int, columns: int, depth: int, group: int, dtype: Any) -> list[Any]:
     """`drawn` for any operator, by what packs its weights."""
+    x = torch.randn(rows, depth).to(dtype)
+    if name == "q4_k":
+        blocks = torch.randint(0, 256, (columns, depth // 256, 144), dtype=torch.uint8)
+        blocks[..., :4] = torch.rand(*blocks.shape[:2], 2).half().view(torch.uint8)
+        return [x, blocks.reshape(columns, -1)]
     packs = find(f"qgemm.{name}").packs
     assert packs is not None
     held = map(torch.from_numpy, packs(torch.randn(columns, depth).numpy(), group))
     packed = [t.to(dtype) if t.is_floating_point() else t for t in held]
-    return [torch.randn(rows, depth).to(dtype), *packed]
+    return [x, *packed]
 
 
 def off(found: Any, args: list[Any], name: str = "w4a16") -> float:
@@ -95,6 +100,7 @@ def emulated(x: Any, packed: Any, scales: Any, form: Form, config: Config, folde
     body = re.sub("extern __shared__ .*;", "", body)
     shim = SHIM.replace("TYPE", "bf16" if x.dtype is torch.bfloat16 else "f16")
     shim = shim.replace("ZERO", str(zero(x.dtype)))
+    shim = shim.replace("BESIDES", "bf16" if scales.dtype is torch.bfloat16 else "f16")
     text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
     file, library = folder / "kernel.cpp", folder / "kernel.so"
     file.write_text(text)
@@ -132,6 +138,7 @@ def test_values(
         ("w4a16_awq", 256, torch.float16),
         ("w4a16_gptq", 32, torch.bfloat16),
         ("nf4", 64, torch.bfloat16),
+        ("q4_k", 32, torch.bfloat16),
     ],
 )
 def test_values_of_other_layouts(name: str, group: int, dtype: Any, tmp_path: Path) -> None:
@@ -139,11 +146,13 @@ def test_values_of_other_layouts(name: str, group: int, dtype: Any, tmp_path: Pa
     x, *held = args = stored(name, 3, 40, 256, group, dtype)
     if name == "nf4":
         form, laid, order = Form(group, is_near=True, table=NF4), held, []
+    elif name == "q4_k":
+        form, laid, order = Form(group, True, "minima"), lay_q4_k(*held), []
     elif name == "w4a16_awq":
-        form, laid, order = Form(group, True, True), lay_awq(*held), []
+        form, laid, order = Form(group, True, "zeros"), lay_awq(*held), []
     else:
         args[4] = held[3] = held[3][torch.randperm(256)]
-        form, (*laid, order) = Form(group, True, True), lay_gptq(*held)
+        form, (*laid, order) = Form(group, True, "zeros"), lay_gptq(*held)
         order = [order]
     near = x[:, order[0]].contiguous() if order else x
     found = emulated(near, *laid, form, Config(1, 1, 1, 1, 2), tmp_path)

@@ -29,9 +29,11 @@ def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
     return Kernel("cuda", path, "nvrtc", dtypes, refuses, capturable=True, arch="sm_90")
 
 
-def _not_few_rows(x: TensorType, scales: TensorType, groups: int, least: int) -> str:
+def _not_few_rows(x: TensorType, groups: int, least: int, scales: TensorType | None = None) -> str:
     """Why the kernel in CUDA C++ has no code; it takes groups of `least` weights and more."""
     rows, size = prod(map(int, x.shape[:-1])), int(x.shape[-1]) // groups
+    if scales is not None and x.dtype is not scales.dtype:
+        return "two element types"
     if rows > FEW:
         return f"{rows} rows of x are more than {FEW}"
     if size % least:
@@ -40,19 +42,23 @@ def _not_few_rows(x: TensorType, scales: TensorType, groups: int, least: int) ->
         return f"groups are {size} weights, not multiples of {least} that fit {CHUNK}"
     if int(x.shape[-1]) % CHUNK:
         return f"rows of {x.shape[-1]} weights are not multiples of {CHUNK}"
-    return ("two element types" if x.dtype is not scales.dtype else "") or missing_nvrtc()
+    return missing_nvrtc()
 
 
 def _not_halves(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    return _not_few_rows(x, scales, int(scales.shape[1]), CHUNK)
+    return _not_few_rows(x, int(scales.shape[1]), CHUNK, scales)
 
 
 def _not_near(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    return _not_few_rows(x, scales, int(scales.shape[1]), 32)
+    return _not_few_rows(x, int(scales.shape[1]), 32, scales)
 
 
 def _not_words(x: TensorType, words: TensorType, zeros: TensorType, *rest: Any, **_: Any) -> str:
-    return _not_few_rows(x, rest[0], int(rest[0].shape[0]), 32)
+    return _not_few_rows(x, int(rest[0].shape[0]), 32, rest[0])
+
+
+def _not_blocks(x: TensorType, blocks: TensorType, **_: Any) -> str:
+    return _not_few_rows(x, int(x.shape[-1]) // 32, 32)
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
@@ -181,7 +187,12 @@ def q8_0(np, x, blocks):
     return storage.product(np, x, storage.q8_0(np, blocks))
 
 
-@op("qgemm.q4_k", rule="... k, n b: u8 -> ... n", reference=reference.q4_k)
+@op(
+    "qgemm.q4_k",
+    rule="... k, n b: u8 -> ... n",
+    reference=reference.q4_k,
+    kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:q4_k", _not_blocks),),
+)
 def q4_k(np, x, blocks):
     """x @ weight.T of GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as its files have them."""
     _check_blocks(blocks, x.shape[-1], 144, 256)

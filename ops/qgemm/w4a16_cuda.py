@@ -22,7 +22,7 @@ no second launch, the same order at each call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -31,6 +31,14 @@ from stack.hosted.native import CudaFunction
 
 Tensor = torch.Tensor
 CHUNK = 128  # of k
+TABLE = 256 * 32 * 4  # bytes of tables, one for each lane
+# of a processor's shared memory, as a Hopper GPU has it
+ROOM = 227 << 10
+# (tiles, team, teams) of blocks that have a processor to themselves
+SHAPES = (4, 1, 8), (4, 2, 4), (2, 4, 4), (4, 4, 2), (2, 1, 8), (2, 2, 4), (1, 8, 2)
+STAGES = 6  # more do not help
+MEETING = 32 << 10  # bytes that a processor could read while blocks of a cluster meet
+SUMS = 8  # tiles that a warp has registers for, of 16 rows of weights and 8 of x
 # two numbers that end in a code of 0, two ones
 _BITS = {
     torch.bfloat16: ("bf16", "0x43004300", "0x3f803f80"),
@@ -172,7 +180,9 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
   for (int turn = 0; turn < turns; turn++) {{
     const int chunk = first + turn * TEAMS;
     copies_wait<STAGES - 2>();
-    meet(1 + team, 32 * TEAM); // the copies of all are there, and all are done with the last stage
+    // the copies of all are there, and all are done with the last stage
+    if (TEAM == 1) __syncwarp();
+    else meet(1 + team, 32 * TEAM);
     fetch(chunk + (STAGES - 1) * TEAMS, ring[free]);
     Steps step[TILES][2];
     for (int t = 0; t < TILES; t++)
@@ -323,16 +333,44 @@ class Config:
         """Rows of weights of a block."""
         return 16 * self.tiles * self.team
 
+    def stage(self, held: int, form: Form) -> int:
+        """Bytes of all teams' chunks, with so many rows of x."""
+        return self.teams * (self.tall * 64 + held * (320 if form.is_near else 272))
+
     def shared(self, held: int, form: Form) -> int:
-        """Bytes of shared memory, for so many rows of x."""
-        stage = self.tall * 64 + held * (320 if form.is_near else 272)
-        ring = self.teams * self.stages * stage + (32768 if form.table else 0)
+        """Bytes of shared memory."""
+        ring = self.stages * self.stage(held, form) + (TABLE if form.table else 0)
         return max(ring, self.teams * -(-held // 8) * 8 * self.tall * 4)
 
 
-def config_for(rows: int) -> Config:
-    """As seen on an H200; twice as much x leaves room for half of the chunks."""
-    return Config(4, 1, 8, 1, 4)
+def held_of(rows: int) -> int:
+    """Rows of x in shared memory: a kernel for each power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+@cache
+def config_for(rows: int, columns: int, depth: int, form: Form, processors: int) -> Config:
+    """The cut whose busiest processor has the fewest bytes to read; a cluster's meeting is some."""
+
+    def bytes_of(config: Config) -> int:
+        blocks = -(-columns // config.tall) * config.parts
+        turns = -(-depth // (CHUNK * config.parts * config.teams))
+        meeting = MEETING if config.parts > 1 else 0
+        return -(-blocks // processors) * turns * config.stage(held_of(rows), form) + meeting
+
+    return min(_fitting(held_of(rows), form), key=bytes_of)
+
+
+def _fitting(held: int, form: Form) -> list[Config]:
+    """Cuts with as many stages as there is room for."""
+    found: list[Config] = []
+    for shape in SHAPES:
+        for parts in (1, 2, 4, 8):
+            one = Config(*shape, parts, 1)
+            stages = (ROOM - (TABLE if form.table else 0)) // one.stage(held, form)
+            if stages > 2 and one.tiles * -(-held // 8) <= SUMS:
+                found.append(replace(one, stages=min(stages, STAGES)))
+    return found
 
 
 @cache
@@ -366,9 +404,10 @@ def product(
     rows = x.numel() // depth
     if not y.numel():
         return y
-    cut = config or config_for(rows)
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    cut = config or config_for(rows, columns, depth, form, processors)
     blocks = -(-columns // cut.tall) * cut.parts
-    run = kernel(x.dtype, cut, 1 << (rows - 1).bit_length(), form)
+    run = kernel(x.dtype, cut, held_of(rows), form)
     run(blocks, 32 * cut.team * cut.teams, x, packed, scales, y, rows, columns, depth)
     return y
 

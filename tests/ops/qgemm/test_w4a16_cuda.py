@@ -21,7 +21,7 @@ from stack.hosted.native import missing_nvrtc
 from stack.ir.types import DTYPES, TensorType
 from stack.ops.qgemm import w4a16
 from stack.ops.qgemm.formats import NF4
-from stack.ops.qgemm.w4a16_cuda import Config, Form, config_for, kernel, zero
+from stack.ops.qgemm.w4a16_cuda import ROOM, Config, Form, config_for, held_of, kernel, zero
 from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
 from stack.ops.qgemm.w4a16_layouts import lay_awq, lay_gptq, lay_q4_k
 
@@ -163,8 +163,19 @@ def test_values_of_other_layouts(name: str, group: int, dtype: Any, tmp_path: Pa
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 16])
 def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
-    made = kernel(dtype, config_for(rows), rows, Form(128)).cubin("sm_90")
+    made = kernel(dtype, config_for(rows, 8192, 8192, Form(128), 132), rows, Form(128)).cubin("sm_90")
     assert made.startswith(b"\x7fELF")
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize(
+    "form", [Form(128), Form(64, True, "zeros"), Form(64, True, table=NF4)], ids=str
+)
+def test_every_cut_has_room(rows: int, form: Form) -> None:
+    for columns, depth in ((48, 128), (4096, 14336), (8192, 28672)):
+        config = config_for(rows, columns, depth, form, 132)
+        assert config.shared(held_of(rows), form) <= ROOM
+        assert config.tiles * math.ceil(rows / 8) <= 8 and config.stages > 2
 
 
 def test_it_is_for_few_rows_in_groups_of_128() -> None:
@@ -182,8 +193,39 @@ def test_it_is_for_few_rows_in_groups_of_128() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("rows", "columns", "depth", "group"), [
     (1, 256, 1024, 128), (8, 77, 1152, 128), (16, 4096, 4096, 512), (5, 64, 256, 128),
+    (33, 200, 2048, 128), (64, 1024, 1024, 256),
 ])  # fmt: skip
 def test_parts_of_a_sum_on_a_gpu(rows: int, columns: int, depth: int, group: int) -> None:
     """Blocks of a cluster, some of which have nothing to add."""
     args = [a.cuda() for a in drawn(rows, columns, depth, group, torch.bfloat16)]
-    assert off(launch(*args), args) < 4e-3
+    exact = [a.cpu() for a in args]
+    assert off(launch(*args).cpu(), exact) < 4e-3
+    for parts in (1, 2, 8):
+        config = Config(2, 2, 2, parts, 3)
+        assert off(launch(*args, config).cpu(), exact) < 4e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["w4a16_awq", "w4a16_gptq", "nf4", "q4_k"])
+@pytest.mark.parametrize(("rows", "group"), [(1, 64), (16, 128), (40, 32)])
+def test_other_layouts_on_a_gpu(name: str, rows: int, group: int) -> None:
+    args = stored(name, rows, 272, 1024, group, torch.bfloat16)
+    if name == "w4a16_gptq" and rows > 1:
+        args[4] = args[4][torch.randperm(1024)]
+    kernel = find(f"qgemm.{name}").kernels[0]
+    assert off(kernel(*(a.cuda() for a in args)).cpu(), args, name) < 4e-3
+
+
+@pytest.mark.gpu
+def test_it_waits_for_what_comes_before() -> None:
+    """A start before earlier kernels end: x is theirs; graphs keep that."""
+    args = [a.cuda() for a in drawn(4, 1024, 1024, 128, torch.bfloat16)]
+    exact = [a.cpu() for a in args]
+    x = args[0]
+    made = launch(x + 0, *args[1:])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(8):
+            made = launch(launch(x, *args[1:]) * 0 + x, *args[1:])
+    graph.replay()
+    assert off(made.cpu(), exact) < 4e-3

@@ -221,8 +221,10 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
       for (int s = 0; s < SPLIT; s++) {{
         float found[EIGHTS][4];
         for (int e = 0; e < EIGHTS; e++)
-          for (int i = 0; i < 4; i++)
-            found[e][i] = -all[s][e][i] * (ZEROS ? number(step[t][i / 2].of[s][BESIDE]) : {middle}.f);
+          for (int i = 0; i < 4; i++) {{
+            const float middle = ZEROS ? number(step[t][i / 2].of[s][BESIDE]) : {middle};
+            found[e][i] = -all[s][e][i] * middle;
+          }}
 #pragma unroll
         for (int w = s * 4 / SPLIT; w < (s + 1) * 4 / SPLIT; w++)
           for (int high = 0; high < 2; high++) {{

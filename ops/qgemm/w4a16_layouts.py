@@ -144,4 +144,5 @@ def nf4(x: Tensor, packed: Tensor, absmax: Tensor) -> Tensor:
 
 def q4_k(x: Tensor, blocks: Tensor) -> Tensor:
     """`x [..., k]` and weights as `q4_k` has them."""
-    return product(x, *kept(lay_q4_k, blocks), Form(32, is_near=True, beside="minima"))
+    packed, steps = kept(lay_q4_k, blocks)
+    return product(x, packed, steps, Form(32, is_near=True, beside="minima"))

@@ -18,7 +18,6 @@ from stack.hosted import Kernel, op
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import TensorType
 
-
 FEW = 64  # rows of x for which the kernel in CUDA C++ is the fastest
 CHUNK = 128  # weights of a row that it takes at a time
 

@@ -163,7 +163,8 @@ def test_values_of_other_layouts(name: str, group: int, dtype: Any, tmp_path: Pa
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 16])
 def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
-    made = kernel(dtype, config_for(rows, 8192, 8192, Form(128), 132), rows, Form(128)).cubin("sm_90")
+    config = config_for(rows, 8192, 8192, Form(128), 132)
+    made = kernel(dtype, config, rows, Form(128)).cubin("sm_90")
     assert made.startswith(b"\x7fELF")
 
 

@@ -22,23 +22,14 @@ no second launch, the same order at each call.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
 
 from stack.hosted.native import CudaFunction
+from stack.ops.qgemm.w4a16_cut import CHUNK, Config, Form, config_for, held_of
 
 Tensor = torch.Tensor
-CHUNK = 128  # of k
-TABLE = 256 * 32 * 4  # bytes of tables, one for each lane
-# of a processor's shared memory, as a Hopper GPU has it
-ROOM = 227 << 10
-# (tiles, team, teams) of blocks that have a processor to themselves
-SHAPES = (4, 1, 8), (4, 2, 4), (2, 4, 4), (4, 4, 2), (2, 1, 8), (2, 2, 4), (1, 8, 2)
-STAGES = 6  # more do not help
-MEETING = 32 << 10  # bytes that a processor could read while blocks of a cluster meet
-SUMS = 8  # tiles that a warp has registers for, of 16 rows of weights and 8 of x
 # two numbers that end in a code of 0, two ones
 _BITS = {
     torch.bfloat16: ("bf16", "0x43004300", "0x3f803f80"),
@@ -284,95 +275,9 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
 """
 
 
-@dataclass(frozen=True)
-class Form:
-    """How weights are stored.
-
-    Attributes:
-        group: weights that share a scale: 32, 64, or a multiple of 128.
-        is_near: whether 4 bytes hold 8 neighbours, the high halves those 4 on, or, of a `table`,
-            each byte two neighbours, the first in the high half. Else high halves are half a group
-            on, for groups of 128 at least.
-        beside: what each scale has beside it: "zeros", a zero point plus what `zero` says, or
-            "minima", what is subtracted from scale times code, both float16; or nothing, "".
-        table: the numbers that codes stand for; () for the codes themselves, less 8 where nothing
-            else is subtracted.
-    """
-
-    group: int
-    is_near: bool = False
-    beside: str = ""
-    table: tuple[float, ...] = ()
-
-
 def zero(dtype: torch.dtype) -> float:
     """What stands for a zero point of 0: the number of code 0 as it comes out of a word."""
     return 128.0 if dtype is torch.bfloat16 else 1024.0
-
-
-@dataclass(frozen=True)
-class Config:
-    """How a product is cut up.
-
-    Attributes:
-        tiles: of 16 rows of weights that a warp has.
-        team: warps that share x.
-        teams: of a block; they share a sum.
-        parts: blocks of a cluster that share a sum, 8 at most.
-        stages: chunks under way for each team.
-        blocks: that a processor is to hold at a time.
-    """
-
-    tiles: int
-    team: int
-    teams: int
-    parts: int
-    stages: int
-    blocks: int = 1
-
-    @property
-    def tall(self) -> int:
-        """Rows of weights of a block."""
-        return 16 * self.tiles * self.team
-
-    def stage(self, held: int, form: Form) -> int:
-        """Bytes of all teams' chunks, with so many rows of x."""
-        return self.teams * (self.tall * 64 + held * (320 if form.is_near else 272))
-
-    def shared(self, held: int, form: Form) -> int:
-        """Bytes of shared memory."""
-        ring = self.stages * self.stage(held, form) + (TABLE if form.table else 0)
-        return max(ring, self.teams * -(-held // 8) * 8 * self.tall * 4)
-
-
-def held_of(rows: int) -> int:
-    """Rows of x in shared memory: a kernel for each power of two."""
-    return 1 << (rows - 1).bit_length()
-
-
-@cache
-def config_for(rows: int, columns: int, depth: int, form: Form, processors: int) -> Config:
-    """The cut whose busiest processor has the fewest bytes to read; a cluster's meeting is some."""
-
-    def bytes_of(config: Config) -> int:
-        blocks = -(-columns // config.tall) * config.parts
-        turns = -(-depth // (CHUNK * config.parts * config.teams))
-        meeting = MEETING if config.parts > 1 else 0
-        return -(-blocks // processors) * turns * config.stage(held_of(rows), form) + meeting
-
-    return min(_fitting(held_of(rows), form), key=bytes_of)
-
-
-def _fitting(held: int, form: Form) -> list[Config]:
-    """Cuts with as many stages as there is room for."""
-    found: list[Config] = []
-    for shape in SHAPES:
-        for parts in (1, 2, 4, 8):
-            one = Config(*shape, parts, 1)
-            stages = (ROOM - (TABLE if form.table else 0)) // one.stage(held, form)
-            if stages > 2 and one.tiles * -(-held // 8) <= SUMS:
-                found.append(replace(one, stages=min(stages, STAGES)))
-    return found
 
 
 @cache
@@ -394,6 +299,11 @@ def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFun
     return CudaFunction(source, "w4a16", config.shared(held, form), is_early=True)
 
 
+def aligned(x: Tensor) -> Tensor:
+    """A tensor that 16 bytes at a time can be read of; a copy of one that starts between."""
+    return x.clone() if x.data_ptr() % 16 else x
+
+
 def product(
     x: Tensor, packed: Tensor, scales: Tensor, form: Form, config: Config | None = None
 ) -> Tensor:
@@ -410,7 +320,8 @@ def product(
     cut = config or config_for(rows, columns, depth, form, processors)
     blocks = -(-columns // cut.tall) * cut.parts
     run = kernel(x.dtype, cut, held_of(rows), form)
-    run(blocks, 32 * cut.team * cut.teams, x, packed, scales, y, rows, columns, depth)
+    read = map(aligned, (x, packed, scales))
+    run(blocks, 32 * cut.team * cut.teams, *read, y, rows, columns, depth)
     return y
 
 

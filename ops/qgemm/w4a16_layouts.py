@@ -17,7 +17,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from stack.ops.qgemm.formats import NF4
 from stack.ops.qgemm.storage import AWQ_SHIFTS, GPTQ_SHIFTS
-from stack.ops.qgemm.w4a16_cuda import Form, product, zero
+from stack.ops.qgemm.w4a16_cuda import product, zero
+from stack.ops.qgemm.w4a16_cut import Form
 
 Tensor = torch.Tensor
 Laid = tuple[Tensor, ...]

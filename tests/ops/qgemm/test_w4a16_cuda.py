@@ -21,8 +21,9 @@ from stack.hosted.native import missing_nvrtc
 from stack.ir.types import DTYPES, TensorType
 from stack.ops.qgemm import w4a16
 from stack.ops.qgemm.formats import NF4
-from stack.ops.qgemm.w4a16_cuda import ROOM, Config, Form, config_for, held_of, kernel, zero
+from stack.ops.qgemm.w4a16_cuda import kernel, zero
 from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
+from stack.ops.qgemm.w4a16_cut import ROOM, Config, Form, config_for, held_of
 from stack.ops.qgemm.w4a16_layouts import lay_awq, lay_gptq, lay_q4_k
 
 # what the emulator lacks of CUDA C++; a block is a cluster of its own

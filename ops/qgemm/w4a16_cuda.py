@@ -307,7 +307,7 @@ def aligned(x: Tensor) -> Tensor:
 def product(
     x: Tensor, packed: Tensor, scales: Tensor, form: Form, config: Config | None = None
 ) -> Tensor:
-    """`x [..., k]` with 64 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
 
     With something beside them `scales [n, groups, 2]`.
     """
@@ -326,7 +326,7 @@ def product(
 
 
 def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
-    """`x [..., k]` with 64 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
 
     Groups are multiples of 128 weights.
     """

@@ -8,11 +8,12 @@ from functools import cache
 CHUNK = 128  # of k
 TABLE = 256 * 32 * 4  # bytes of tables, one for each lane
 ROOM = 227 << 10  # bytes of shared memory that a block may have on Hopper
-# (tiles, team, teams) of blocks that have a processor to themselves
-SHAPES = (4, 1, 8), (4, 2, 4), (2, 4, 4), (4, 4, 2), (2, 1, 8), (2, 2, 4), (1, 8, 2)
-STAGES = 6  # more do not help
-MEETING = 32 << 10  # bytes that a processor could read while blocks of a cluster meet
-SUMS = 8  # tiles that a warp has registers for, of 16 rows of weights and 8 of x
+# (tiles, team, teams) of blocks that have a processor to themselves, the best first
+SHAPES = (2, 2, 8), (2, 4, 4), (4, 2, 4), (2, 2, 4)
+PARTS = 1, 2  # of 4 blocks to a cluster not all processors can have one at a time
+STAGES = 3  # more are slower
+MEETING = 48 << 10  # bytes that a processor could read while blocks of a cluster meet
+REGISTERS = 1024  # half of a processor's, for a lane of each warp
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Config:
         tiles: of 16 rows of weights that a warp has.
         team: warps that share x.
         teams: of a block; they share a sum.
-        parts: blocks of a cluster that share a sum, 8 at most.
+        parts: blocks of a cluster that share a sum.
         stages: chunks under way for each team.
         blocks: that a processor is to hold at a time.
     """
@@ -93,9 +94,11 @@ def _fitting(held: int, form: Form) -> list[Config]:
     """Cuts with as many stages as there is room for."""
     found: list[Config] = []
     for shape in SHAPES:
-        for parts in (1, 2, 4, 8):
+        for parts in PARTS:
             one = Config(*shape, parts, 1)
             stages = (ROOM - (TABLE if form.table else 0)) // one.stage(held, form)
-            if stages > 2 and one.tiles * -(-held // 8) <= SUMS:
+            # sums of tiles, and x beside the four words of a chunk
+            registers = 4 * (one.tiles + 4) * -(-held // 8) * one.team * one.teams
+            if stages > 1 and registers <= REGISTERS:
                 found.append(replace(one, stages=min(stages, STAGES)))
     return found

@@ -18,7 +18,7 @@ from stack.hosted import Kernel, op
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import TensorType
 
-FEW = 64  # rows of x for which the kernel in CUDA C++ is the fastest
+FEW, SOME = 16, 32  # rows of x for which the kernel in CUDA C++ is faster than Triton's; than none
 CHUNK = 128  # weights of a row that it takes at a time
 
 
@@ -28,13 +28,15 @@ def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
     return Kernel("cuda", path, "nvrtc", dtypes, refuses, capturable=True, arch="sm_90")
 
 
-def _not_few_rows(x: TensorType, groups: int, least: int, scales: TensorType | None = None) -> str:
+def _not_few_rows(
+    x: TensorType, groups: int, scales: TensorType | None, least: int = 32, most: int = SOME
+) -> str:
     """Why the kernel in CUDA C++ has no code; it takes groups of `least` weights and more."""
     rows, size = prod(map(int, x.shape[:-1])), int(x.shape[-1]) // groups
     if scales is not None and x.dtype is not scales.dtype:
         return "two element types"
-    if rows > FEW:
-        return f"{rows} rows of x are more than {FEW}"
+    if rows > most:
+        return f"{rows} rows of x are more than {most}"
     if size % least:
         return f"groups are {size} weights, not multiples of {least}"
     if size % CHUNK and CHUNK % size:
@@ -45,19 +47,19 @@ def _not_few_rows(x: TensorType, groups: int, least: int, scales: TensorType | N
 
 
 def _not_halves(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    return _not_few_rows(x, int(scales.shape[1]), CHUNK, scales)
+    return _not_few_rows(x, int(scales.shape[1]), scales, CHUNK, FEW)
 
 
 def _not_near(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    return _not_few_rows(x, int(scales.shape[1]), 32, scales)
+    return _not_few_rows(x, int(scales.shape[1]), scales)
 
 
 def _not_words(x: TensorType, words: TensorType, zeros: TensorType, *rest: Any, **_: Any) -> str:
-    return _not_few_rows(x, int(rest[0].shape[0]), 32, rest[0])
+    return _not_few_rows(x, int(rest[0].shape[0]), rest[0])
 
 
 def _not_blocks(x: TensorType, blocks: TensorType, **_: Any) -> str:
-    return _not_few_rows(x, int(x.shape[-1]) // 32, 32)
+    return _not_few_rows(x, int(x.shape[-1]) // 32, None)
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:

@@ -169,7 +169,7 @@ def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
     assert made.startswith(b"\x7fELF")
 
 
-@pytest.mark.parametrize("rows", [1, 7, 16, 33, 64])
+@pytest.mark.parametrize("rows", [1, 7, 16, 32])
 @pytest.mark.parametrize(
     "form", [Form(128), Form(64, True, "zeros"), Form(64, True, table=NF4)], ids=str
 )
@@ -177,7 +177,7 @@ def test_every_cut_has_room(rows: int, form: Form) -> None:
     for columns, depth in ((48, 128), (4096, 14336), (8192, 28672)):
         config = config_for(rows, columns, depth, form, 132)
         assert config.shared(held_of(rows), form) <= ROOM
-        assert config.tiles * math.ceil(rows / 8) <= 8 and config.stages > 2
+        assert config.stages > 1
 
 
 def test_it_is_for_few_rows_in_groups_of_128() -> None:
@@ -187,7 +187,7 @@ def test_it_is_for_few_rows_in_groups_of_128() -> None:
         )]  # fmt: skip
         return w4a16.kernels[0].why_not(types, {})
 
-    assert why_not(65, 128) == "65 rows of x are more than 64"
+    assert why_not(17, 128) == "17 rows of x are more than 16"
     assert why_not(1, 64) == "groups are 64 weights, not multiples of 128"
     assert why_not(8, 256) == missing_nvrtc()
 
@@ -195,7 +195,7 @@ def test_it_is_for_few_rows_in_groups_of_128() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(("rows", "columns", "depth", "group"), [
     (1, 256, 1024, 128), (8, 77, 1152, 128), (16, 4096, 4096, 512), (5, 64, 256, 128),
-    (33, 200, 2048, 128), (64, 1024, 1024, 256),
+    (17, 200, 2048, 128), (32, 1024, 1024, 256),
 ])  # fmt: skip
 def test_parts_of_a_sum_on_a_gpu(rows: int, columns: int, depth: int, group: int) -> None:
     """Blocks of a cluster, some of which have nothing to add."""
@@ -209,7 +209,7 @@ def test_parts_of_a_sum_on_a_gpu(rows: int, columns: int, depth: int, group: int
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["w4a16_awq", "w4a16_gptq", "nf4", "q4_k"])
-@pytest.mark.parametrize(("rows", "group"), [(1, 64), (16, 128), (40, 32)])
+@pytest.mark.parametrize(("rows", "group"), [(1, 64), (16, 128), (30, 32)])
 def test_other_layouts_on_a_gpu(name: str, rows: int, group: int) -> None:
     args = stored(name, rows, 272, 1024, group, torch.bfloat16)
     if name == "w4a16_gptq" and rows > 1:

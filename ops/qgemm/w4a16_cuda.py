@@ -1,4 +1,4 @@
-"""Weights of 4 bits and few rows of x, in CUDA C++: about as fast as the weights can be read.
+"""Weights of 4 bits and few rows of x, in CUDA C++, on tensor cores.
 
 Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
 rows of x, so that a single row of x costs no more than eight. What order a product adds k in is
@@ -18,6 +18,9 @@ two ask one bank.
 A block has `TEAMS` teams, which take turns with the chunks of k; the `TEAM` warps of one share x.
 Blocks of a cluster share a sum over k too. All add their parts through shared memory: no workspace,
 no second launch, the same order at each call.
+
+What limits it is copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and one row
+on an H200, where reads into registers take 9.3; see README.md.
 """
 
 from __future__ import annotations

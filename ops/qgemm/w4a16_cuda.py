@@ -19,8 +19,8 @@ A block has `TEAMS` teams, which take turns with the chunks of k; the `TEAM` war
 Blocks of a cluster share a sum over k too. All add their parts through shared memory: no workspace,
 no second launch, the same order at each call.
 
-What limits it is copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and one row
-on an H200, where reads into registers take 9.3; see README.md.
+What limits it is copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and one
+row on an H200, where reads into registers take 9.3; see README.md.
 """
 
 from __future__ import annotations

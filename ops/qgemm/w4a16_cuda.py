@@ -1,38 +1,42 @@
-"""Weights of 4 bits and few rows of x, in CUDA C++: about as fast as the weights can be read.
+"""Weights of 4 bits and few rows of x, in CUDA C++, on tensor cores.
 
 Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
-rows of x, so that a single row of x costs no more than eight. Each thread copies the 16 bytes that
-it will multiply itself, so that no copy waits for another thread: `stages` of them are always under
-way. What order a product adds k in is free as long as both sides agree; this one adds in the order
-in which codes come out of words without moving between threads, and x is stored in that order.
+rows of x, so that a single row of x costs no more than eight. What order a product adds k in is
+free as long as both sides agree: x is read as codes come out of words, wherever they lie.
 
-    bytes of a word    b0 b1 b2 b3,  a code in the low half (k) and the high (k + half a group)
-    word & 0x000f000f  the low codes of b0 and b2, each in the last bits of 16
-    | 0x43004300       the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
-    - 136              value = code - 8, exact
+    bytes of a word      b0 b1 b2 b3, two codes each
+    byte_perm            b0 0 b1 0: neighbours of x, as are b2 0 b3 0
+    & 0x000f000f         the low codes; the high ones after a shift
+    | 0x43004300         the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
 
-Blocks of a cluster share the sum over k of one tile, and add their parts by reading each other's
-shared memory: no workspace, no second launch, the same order at each call.
+What is too much is subtracted once for a group: sum (128 + code - middle) x = sum (128 + code) x -
+middle sum x, and sum x comes from a product with ones, which serves all tiles.
 
-What limits it, as seen on an H200 at 8192 x 8192 and one row: copies alone, no products, take 13.0
-of 18.1 us in a form with other tiles, of which 8 are memory's; the cluster's start and its two
-meetings take 3.4. At a depth of 28672 they count less: 2.7 TB/s. A subtraction saved with a product
-of ones changes nothing. With more than 8 rows x takes the time of weights: Triton is as fast there.
+Codes of a table are looked up by bytes, two at a time; each lane has a table of its own, so that no
+two ask one bank.
+
+A block has `TEAMS` teams, which take turns with the chunks of k; the `TEAM` warps of one share x.
+Blocks of a cluster share a sum over k too. All add their parts through shared memory: no workspace,
+no second launch, the same order at each call.
+
+What limits it is copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and one
+row on an H200, where reads into registers take 9.3; see README.md.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from stack.hosted.native import CudaFunction
+from stack.ops.qgemm.w4a16_cut import CHUNK, Config, Form, config_for, held_of
 
 Tensor = torch.Tensor
+# two numbers that end in a code of 0, two ones
 _BITS = {
-    torch.bfloat16: ("bf16", "0x43004300", "0x43084308"),
-    torch.float16: ("f16", "0x64006400", "0x64086408"),
+    torch.bfloat16: ("bf16", "0x43004300", "0x3f803f80"),
+    torch.float16: ("f16", "0x64006400", "0x3c003c00"),
 }
 
 PTX = """
@@ -49,10 +53,10 @@ template <int pending> __device__ inline void copies_wait() {{
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}
 
-__device__ inline unsigned values_of(unsigned word) {{ // of the codes in bits 0 to 3 and 16 to 19
+// the numbers that end in the codes of bits 0 to 3 and 16 to 19
+__device__ inline unsigned raised(unsigned word) {{
   unsigned made;
-  asm("{{ .reg .b32 held; lop3.b32 held, %1, 0x000f000f, %2, 0xea; sub.rn.{type}x2 %0, held, %3; }}"
-      : "=r"(made) : "r"(word), "n"({first}), "r"({middle}));
+  asm("lop3.b32 %0, %1, 0x000f000f, {first}, 0xea;" : "=r"(made) : "r"(word));
   return made;
 }}
 
@@ -63,9 +67,9 @@ __device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }}
 
-__device__ inline float wide(unsigned short bits) {{
+__device__ inline float number(unsigned short bits) {{ // beside weights
   float made;
-  asm("cvt.f32.{type} %0, %1;" : "=f"(made) : "h"(bits));
+  asm("cvt.f32.{beside} %0, %1;" : "=f"(made) : "h"(bits));
   return made;
 }}
 __device__ inline unsigned short narrow(float x) {{
@@ -74,7 +78,10 @@ __device__ inline unsigned short narrow(float x) {{
   return made;
 }}
 
-__device__ inline void meet() {{ // all threads of the cluster
+__device__ inline void meet(int number, int threads) {{ // some warps of the block
+  asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
+}}
+__device__ inline void meet_cluster() {{
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }}
 __device__ inline float held_by(unsigned block, const float *at) {{ // another of the cluster
@@ -84,167 +91,246 @@ __device__ inline float held_by(unsigned block, const float *at) {{ // another o
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
   return value;
 }}
+__device__ inline void wait_for_earlier() {{ // kernels; later ones may take what room there is
+  asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
+}}
 """
 
 SOURCE = """
-constexpr int WARPS = {warps}, STAGES = {stages}, PARTS = {parts}, TILES = {tiles}, SPAN = {span};
-constexpr int EIGHTS = {eights}, FIT = {fit}; // eights of x's rows, chunks of a group
-constexpr int TALL = 16 * TILES * WARPS;
+constexpr int TILES = {tiles}, TEAM = {team}, TEAMS = {teams}, PARTS = {parts}, STAGES = {stages};
+constexpr int EIGHTS = {eights}; // of x's rows
+constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one is 1
+constexpr bool ZEROS = {zeros}, MINIMA = {minima}, TABLE = {table}; // beside scales; for codes
+constexpr bool NEAR = {near}; // whether a word has 8 neighbours of k, or k and half a group on
+constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and from one to the next
+constexpr int WARPS = TEAM * TEAMS, THREADS = 32 * WARPS, TALL = 16 * TILES * TEAM;
+__constant__ unsigned short numbers[16] = {{{numbers}}};
 
-extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(32 * WARPS, {blocks})
-w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short *scales,
+struct Stage {{ // of a team
+  uint4 codes[TILES][2][32 * TEAM];
+  __align__(16) unsigned short x[HELD][PITCH];
+}};
+constexpr int BESIDE = ZEROS || MINIMA;
+struct __align__(2 * SPLIT * (1 + BESIDE)) Steps {{ // of a row in a chunk
+  unsigned short of[SPLIT][1 + BESIDE];
+}};
+
+extern "C" __global__ void {cluster} __launch_bounds__(THREADS, {blocks})
+w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
       unsigned short *y, long long rows, long long columns, long long depth) {{
-  __shared__ uint4 ring[STAGES][TILES][2][32 * WARPS];
-  __shared__ __align__(16) unsigned short near[8 * EIGHTS][SPAN * 128 + 8], steps[TALL][SPAN];
+  extern __shared__ __align__(128) unsigned char shared_memory[];
   const int warp = threadIdx.x / 32, quad = threadIdx.x % 32 / 4, place = threadIdx.x % 4;
+  const int team = warp / TEAM, mate = threadIdx.x % (32 * TEAM);
   const int part = blockIdx.x % PARTS, corner = blockIdx.x / PARTS * TALL;
   const int chunks = depth / 128, each = (chunks + PARTS - 1) / PARTS;
-  const int first = part * each, last = min(first + each, chunks);
+  const int first = part * each + team, last = min(part * each + each, chunks);
+  const int turns = (each + TEAMS - 1) / TEAMS; // the same for all teams
+  unsigned *table = (unsigned *)shared_memory;
+  Stage *ring = (Stage *)(shared_memory + (TABLE ? 256 * 32 * 4 : 0)) + team * STAGES;
 
-  // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one; what
-  // lies beyond the last row is the last one again, and not stored
-  const unsigned char *codes[TILES][2];
-  const unsigned short *mine[EIGHTS], *step = steps[warp * TILES * 16 + quad];
+  // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one
+  const int mine = corner + warp % TEAM * TILES * 16 + quad;
+  const unsigned char *codes = packed + mine * (depth / 2) + place * 16;
+  unsigned steps[TILES][2];
   for (int t = 0; t < TILES; t++)
-    for (int i = 0; i < 2; i++) {{
-      const long long row = corner + (warp * TILES + t) * 16 + 8 * i + quad;
-      codes[t][i] = packed + min(row, columns - 1) * (depth / 2) + place * 16;
-    }}
-  for (int e = 0; e < EIGHTS; e++) mine[e] = &near[min(8 * e + quad, int(rows) - 1)][place * 16];
+    for (int i = 0; i < 2; i++)
+      steps[t][i] = min(mine + t * 16 + i * 8, int(columns) - 1) * (chunks / FIT);
+  // four rows apart codes would ask the same banks: they change places
+  const int swapped = mate - place + (place ^ quad / 2);
+  wait_for_earlier();
 
-  auto fetch = [&](int chunk) {{
+  auto fetch = [&](int chunk, Stage &to) {{
+    const int there = chunk < last ? int(columns) - mine : 0; // rows of weights
     for (int t = 0; t < TILES; t++)
       for (int i = 0; i < 2; i++)
-        copy_async(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64,
-                   chunk < last);
+        copy_async(&to.codes[t][i][swapped], codes + (t * 16 + i * 8) * (depth / 2) + chunk * 64,
+                   t * 16 + i * 8 < there);
+    // half of x goes with low codes; of groups of several chunks high ones are further on
+    const int low = NEAR ? chunk * 128 : chunk / FIT * (128 * FIT) + chunk % FIT * 64;
+    for (int i = mate; i < HELD * 16; i += 32 * TEAM) {{
+      const int at = low + i % 8 * 8 + i % 16 / 8 * (NEAR ? 64 : 64 * FIT);
+      copy_async(&to.x[i / 16][i % 16 * 8], x + min(i / 16, int(rows) - 1) * depth + at,
+                 chunk < last);
+    }}
     copies_commit();
   }};
-  for (int i = 0; i < STAGES - 1; i++) fetch(first + i);
+  for (int i = 0; i < STAGES - 1; i++) fetch(first + i * TEAMS, ring[i]);
 
-  float sums[TILES][EIGHTS][4] = {{}};
-  for (int start = first; start < last; start += SPAN) {{
-    __syncthreads(); // all are done with what was there
-    for (int i = threadIdx.x; i < rows * SPAN * 16; i += 32 * WARPS) {{
-      const int row = i / (SPAN * 16), piece = i % (SPAN * 16);
-      const int chunk = min(start + piece / 16, last - 1);
-      // low codes of a chunk meet x here, high ones half a group on
-      const int at = chunk / FIT * (128 * FIT) + chunk % FIT * 64 + piece % 16 / 8 * (64 * FIT);
-      const uint4 eight = *(const uint4 *)(x + row * depth + at + piece % 8 * 8);
-      // as codes come out of a word: 0 and 2, 1 and 3
-      *(uint4 *)&near[row][piece * 8] = make_uint4(
-          __byte_perm(eight.x, eight.y, 0x5410), __byte_perm(eight.x, eight.y, 0x7632),
-          __byte_perm(eight.z, eight.w, 0x5410), __byte_perm(eight.z, eight.w, 0x7632));
-    }}
-    for (int i = threadIdx.x; i < TALL * SPAN; i += 32 * WARPS) {{
-      const long long row = min((long long)corner + i / SPAN, columns - 1);
-      const int chunk = min(start + i % SPAN, last - 1);
-      steps[i / SPAN][i % SPAN] = scales[row * (chunks / FIT) + chunk / FIT];
-    }}
+  Steps next[TILES][2];
+  auto fetch_steps = [&](int chunk) {{
+    for (int t = 0; t < TILES; t++)
+      for (int i = 0; i < 2; i++)
+        next[t][i] = scales[steps[t][i] + min(chunk, chunks - 1) / FIT];
+  }};
+  fetch_steps(first);
+  if (TABLE) {{
+    for (int at = threadIdx.x; at < 256 * 32; at += THREADS)
+      table[at] = numbers[at / 512] | numbers[at / 32 % 16] << 16;
     __syncthreads();
-
-    for (int chunk = start; chunk < min(start + SPAN, last); chunk++) {{
-      const int c = chunk - start;
-      fetch(chunk + STAGES - 1);
-      copies_wait<STAGES - 1>();
-      float found[TILES][EIGHTS][4] = {{}};
-#pragma unroll
-      for (int two = 0; two < 2; two++) {{ // words, 8 neighbours of x
-        uint4 held[2][EIGHTS];
-        for (int high = 0; high < 2; high++)
-          for (int e = 0; e < EIGHTS; e++)
-            held[high][e] = *(const uint4 *)(mine[e] + c * 128 + high * 64 + two * 8);
-        for (int t = 0; t < TILES; t++) {{
-          uint2 words[2];
-          for (int i = 0; i < 2; i++)
-            words[i] = ((const uint2 *)&ring[chunk % STAGES][t][i][threadIdx.x])[two];
-          for (int one = 0; one < 2; one++)
-            for (int high = 0; high < 2; high++) {{
-              unsigned a[4];
-              for (int i = 0; i < 4; i++)
-                a[i] = values_of((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
-              for (int e = 0; e < EIGHTS; e++)
-                multiply(found[t][e], a, ((const uint2 *)&held[high][e])[one]);
-            }}
-        }}
-      }}
-      for (int t = 0; t < TILES; t++)
-        for (int e = 0; e < EIGHTS; e++)
-          for (int i = 0; i < 4; i++)
-            sums[t][e][i] += found[t][e][i] * wide(step[(t * 16 + i / 2 * 8) * SPAN + c]);
-    }}
   }}
 
-  // parts of the sum: [row of x][row of weights]
+  float sums[TILES][EIGHTS][4] = {{}};
+  int slot = 0, free = STAGES - 1;
+  for (int turn = 0; turn < turns; turn++) {{
+    const int chunk = first + turn * TEAMS;
+    copies_wait<STAGES - 2>();
+    // the copies of all are there, and all are done with the last stage
+    if (TEAM == 1) __syncwarp();
+    else meet(1 + team, 32 * TEAM);
+    fetch(chunk + (STAGES - 1) * TEAMS, ring[free]);
+    Steps step[TILES][2];
+    for (int t = 0; t < TILES; t++)
+      for (int i = 0; i < 2; i++) step[t][i] = next[t][i];
+    fetch_steps(chunk + TEAMS);
+
+    const Stage &now = ring[slot];
+    uint4 near[EIGHTS][4]; // x beside two halves of a word, or two words
+    auto x_of = [&](int e, int w, int high) -> const uint2 & {{
+      const uint4 &both = near[e][NEAR ? w : w / 2 * 2 + high];
+      return ((const uint2 *)&both)[NEAR ? high : w % 2];
+    }};
+    for (int e = 0; e < EIGHTS; e++)
+      for (int j = 0; j < 4; j++) {{
+        const int at = NEAR ? j * 32 + place * 8 : j % 2 * 64 + place * 16 + j / 2 * 8;
+        near[e][j] = *(const uint4 *)&now.x[min(8 * e + quad, HELD - 1)][at];
+      }}
+    float all[SPLIT][EIGHTS][4] = {{}}; // sums of x, for each of 16 rows
+    const unsigned ones[4] = {{{one}u, {one}u, {one}u, {one}u}};
+    if (!TABLE)
+      for (int w = 0; w < 4; w++)
+        for (int high = 0; high < 2; high++)
+          for (int e = 0; e < EIGHTS; e++) multiply(all[w * SPLIT / 4][e], ones, x_of(e, w, high));
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {{
+      unsigned held[2][4];
+      for (int i = 0; i < 2; i++)
+        if (NEAR)
+          for (int w = 0; w < 4; w++) {{
+            const uint4 &from = now.codes[t][i][mate - place + (w ^ quad / 2)];
+            held[i][w] = ((const unsigned *)&from)[place];
+          }}
+        else
+          *(uint4 *)held[i] = now.codes[t][i][swapped];
+#pragma unroll
+      for (int s = 0; s < SPLIT; s++) {{
+        float found[EIGHTS][4];
+        for (int e = 0; e < EIGHTS; e++)
+          for (int i = 0; i < 4; i++) {{
+            const float middle = ZEROS ? number(step[t][i / 2].of[s][BESIDE]) : {middle};
+            found[e][i] = -all[s][e][i] * middle;
+          }}
+#pragma unroll
+        for (int w = s * 4 / SPLIT; w < (s + 1) * 4 / SPLIT; w++)
+          for (int high = 0; high < 2; high++) {{
+            unsigned a[4];
+            for (int i = 0; i < 4; i++) {{
+              const unsigned word = held[i % 2][w];
+              if (TABLE)
+                a[i] = table[(word >> (16 * high + i / 2 * 8) & 255) * 32 + threadIdx.x % 32];
+              else
+                a[i] = raised(__byte_perm(word, 0, i / 2 ? 0x4342 : 0x4140) >> 4 * high);
+            }}
+            for (int e = 0; e < EIGHTS; e++) multiply(found[e], a, x_of(e, w, high));
+          }}
+        for (int e = 0; e < EIGHTS; e++)
+          for (int i = 0; i < 4; i++) {{
+            const Steps &by = step[t][i / 2];
+            sums[t][e][i] += found[e][i] * number(by.of[s][0]);
+            if (MINIMA) sums[t][e][i] -= all[s][e][i] * number(by.of[s][BESIDE]);
+          }}
+      }}
+    }}
+    slot = slot + 1 == STAGES ? 0 : slot + 1;
+    free = free + 1 == STAGES ? 0 : free + 1;
+  }}
+
+  // parts of the sum: [team][row of x][row of weights]
   copies_wait<0>();
   __syncthreads();
-  float *own = (float *)ring;
+  float *own = (float *)shared_memory;
+  constexpr int SIZE = 8 * EIGHTS * TALL;
   for (int t = 0; t < TILES; t++)
     for (int e = 0; e < EIGHTS; e++)
       for (int i = 0; i < 4; i++)
-        own[(8 * e + place * 2 + i % 2) * TALL + (warp * TILES + t) * 16 + i / 2 * 8 + quad] =
-            sums[t][e][i];
-  meet();
-  for (int at = part * 32 * WARPS + threadIdx.x; at < rows * TALL; at += PARTS * 32 * WARPS) {{
+        own[team * SIZE + (8 * e + place * 2 + i % 2) * TALL + (warp % TEAM * TILES + t) * 16 +
+            i / 2 * 8 + quad] = sums[t][e][i];
+  __syncthreads();
+  auto store = [&](int at, float sum) {{
+    const int column = corner + at % TALL;
+    if (column < columns) y[at / TALL * columns + column] = narrow(sum);
+  }};
+  for (int at = threadIdx.x; at < rows * TALL; at += THREADS) {{
     float sum = 0;
-    for (int i = 0; i < PARTS; i++) sum += held_by(i, own + at);
-    const long long row = at / TALL, column = corner + at % TALL;
-    if (column < columns) y[row * columns + column] = narrow(sum);
+    for (int i = 0; i < TEAMS; i++) sum += own[i * SIZE + at];
+    if (PARTS > 1) own[at] = sum;
+    else store(at, sum);
   }}
-  meet(); // nobody leaves while others read what it holds
+  if (PARTS > 1) {{
+    meet_cluster();
+    for (int at = part * THREADS + threadIdx.x; at < rows * TALL; at += PARTS * THREADS) {{
+      float sum = 0;
+      for (int i = 0; i < PARTS; i++) sum += held_by(i, own + at);
+      store(at, sum);
+    }}
+    meet_cluster(); // nobody leaves while others read what it holds
+  }}
 }}
 """
 
 
-@dataclass(frozen=True)
-class Config:
-    """How a product is cut up.
-
-    Attributes:
-        warps: of a block; each has `tiles` times 16 rows of weights.
-        stages: chunks of weights under way for each thread.
-        parts: blocks of a cluster that share a sum, 8 at most.
-        tiles: of weights that meet the same x, which is read once for them.
-        blocks: that a processor is to hold at a time.
-        span: chunks of x and of scales that are in shared memory.
-    """
-
-    warps: int
-    stages: int
-    parts: int
-    tiles: int = 2
-    blocks: int = 1
-    span: int = 4
-
-
-def config_for(rows: int) -> Config:
-    """As seen on an H200; twice as much x leaves room for half of the chunks."""
-    return Config(4, 4, 8, tiles=1, blocks=6, span=8 if rows <= 8 else 4)
+def zero(dtype: torch.dtype) -> float:
+    """What stands for a zero point of 0: the number of code 0 as it comes out of a word."""
+    return 128.0 if dtype is torch.bfloat16 else 1024.0
 
 
 @cache
-def kernel(dtype: torch.dtype, config: Config, eights: int, fit: int) -> CudaFunction:
-    """For 8 `eights` rows of x, and groups of `fit` chunks."""
-    name, first, middle = _BITS[dtype]
+def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFunction:
+    """For `held` rows of x, a power of two."""
+    name, first, one = _BITS[dtype]
+    numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
+    words = {False: "false", True: "true"}
     source = (PTX + SOURCE).format(
-        type=name, first=first, middle=middle, warps=config.warps, stages=config.stages,
-        parts=config.parts, tiles=config.tiles, blocks=config.blocks, eights=eights, fit=fit,
-        span=config.span,
+        type=name, first=first, one=one, beside="f16" if form.beside == "minima" else name,
+        middle=int(zero(dtype)) + (0 if form.beside else 8), tiles=config.tiles, team=config.team,
+        teams=config.teams, parts=config.parts, stages=config.stages, blocks=config.blocks,
+        eights=-(-held // 8), held=held, fit=max(form.group // CHUNK, 1),
+        split=max(CHUNK // form.group, 1), zeros=words[form.beside == "zeros"],
+        minima=words[form.beside == "minima"], table=words[bool(form.table)],
+        near=words[form.is_near], numbers=", ".join(map(str, numbers)),
+        cluster=f"__cluster_dims__({config.parts}, 1, 1)" if config.parts > 1 else "",
     )  # fmt: skip
-    return CudaFunction(source, "w4a16")
+    return CudaFunction(source, "w4a16", config.shared(held, form), is_early=True)
 
 
-def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
-    """`x [..., k]` with 16 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+def aligned(x: Tensor) -> Tensor:
+    """A tensor that 16 bytes at a time can be read of; a copy of one that starts between."""
+    return x.clone() if x.data_ptr() % 16 else x
 
-    Groups are multiples of 128 weights.
+
+def product(
+    x: Tensor, packed: Tensor, scales: Tensor, form: Form, config: Config | None = None
+) -> Tensor:
+    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+
+    With something beside them `scales [n, groups, 2]`.
     """
-    (columns, groups), depth = scales.shape, x.shape[-1]
+    columns, depth = packed.shape[0], x.shape[-1]
     y = x.new_empty((*x.shape[:-1], columns))
     rows = x.numel() // depth
     if not y.numel():
         return y
-    cut = config or config_for(rows)
-    blocks = -(-columns // (16 * cut.tiles * cut.warps)) * cut.parts
-    run = kernel(x.dtype, cut, -(-rows // 8), depth // groups // 128)
-    run(blocks, 32 * cut.warps, x, packed, scales, y, rows, columns, depth)
+    processors = torch.cuda.get_device_properties(x.device).multi_processor_count
+    cut = config or config_for(rows, columns, depth, form, processors)
+    blocks = -(-columns // cut.tall) * cut.parts
+    run = kernel(x.dtype, cut, held_of(rows), form)
+    read = map(aligned, (x, packed, scales))
+    run(blocks, 32 * cut.team * cut.teams, *read, y, rows, columns, depth)
     return y
+
+
+def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
+    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+
+    Groups are multiples of 128 weights.
+    """
+    return product(x, packed, scales, Form(x.shape[-1] // scales.shape[1]), config)

@@ -6,6 +6,7 @@ declarations say how `weight [n, k]` is stored. A derivative flows to x and to f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -17,14 +18,48 @@ from stack.hosted import Kernel, op
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import TensorType
 
+FEW, SOME = 16, 32  # rows of x for which the kernel in CUDA C++ is faster than Triton's; than none
+CHUNK = 128  # weights of a row that it takes at a time
 
-def _not_few_rows(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    rows, size = prod(map(int, x.shape[:-1])), int(packed.shape[1]) // int(scales.shape[1])
-    if rows > 8:
-        return f"{rows} rows of x are more than 8"
-    if size % 64:
-        return f"groups are {2 * size} weights, not multiples of 128"
-    return _not_w4a16(x, packed, scales) or missing_nvrtc()
+
+def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
+    """The kernel in CUDA C++, by one of its layouts."""
+    dtypes = "bf16", "f16"
+    return Kernel("cuda", path, "nvrtc", dtypes, refuses, capturable=True, arch="sm_90")
+
+
+def _not_few_rows(
+    x: TensorType, groups: int, scales: TensorType | None, least: int = 32, most: int = SOME
+) -> str:
+    """Why the kernel in CUDA C++ has no code; it takes groups of `least` weights and more."""
+    rows, size = prod(map(int, x.shape[:-1])), int(x.shape[-1]) // groups
+    if scales is not None and x.dtype is not scales.dtype:
+        return "two element types"
+    if rows > most:
+        return f"{rows} rows of x are more than {most}"
+    if size % least:
+        return f"groups are {size} weights, not multiples of {least}"
+    if size % CHUNK and CHUNK % size:
+        return f"groups are {size} weights, not multiples of {least} that fit {CHUNK}"
+    if int(x.shape[-1]) % CHUNK:
+        return f"rows of {x.shape[-1]} weights are not multiples of {CHUNK}"
+    return missing_nvrtc()
+
+
+def _not_halves(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
+    return _not_few_rows(x, int(scales.shape[1]), scales, CHUNK, FEW)
+
+
+def _not_near(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
+    return _not_few_rows(x, int(scales.shape[1]), scales)
+
+
+def _not_words(x: TensorType, words: TensorType, zeros: TensorType, *rest: Any, **_: Any) -> str:
+    return _not_few_rows(x, int(rest[0].shape[0]), rest[0])
+
+
+def _not_blocks(x: TensorType, blocks: TensorType, **_: Any) -> str:
+    return _not_few_rows(x, int(x.shape[-1]) // 32, None)
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
@@ -40,15 +75,7 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
     reference=reference.w4a16,
     packs=pack.w4a16,
     kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.qgemm.w4a16_cuda:w4a16",
-            "nvrtc",
-            ("bf16", "f16"),
-            _not_few_rows,
-            capturable=True,
-            arch="sm_90",
-        ),
+        _few_rows("stack.ops.qgemm.w4a16_cuda:w4a16", _not_halves),
         Kernel(
             "cuda",
             "stack.ops.qgemm.w4a16_triton:w4a16",
@@ -76,6 +103,7 @@ def w4a16(np, x, packed, scales):
     rule="... k, k w: i32, g w: i32, g n -> ... n",
     reference=reference.w4a16_awq,
     packs=pack.w4a16_awq,
+    kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:awq", _not_words),),
 )
 def w4a16_awq(np, x, qweight, qzeros, scales):
     """x @ weight.T of weights as AutoAWQ's GEMM layout has them: Lin et al., AWQ, 2023.
@@ -96,6 +124,7 @@ def w4a16_awq(np, x, qweight, qzeros, scales):
     rule="... k, w n: i32, g v: i32, g n, k: int < g -> ... n",
     reference=reference.w4a16_gptq,
     packs=pack.w4a16_gptq,
+    kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:gptq", _not_words),),
 )
 def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
     """x @ weight.T of weights as AutoGPTQ has them: Frantar et al., GPTQ, 2022.
@@ -110,7 +139,13 @@ def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
     return storage.product(np, x, storage.gptq(np, qweight, qzeros, scales, g_idx))
 
 
-@op("qgemm.nf4", rule="... k, n b: u8, n g -> ... n", reference=reference.nf4, packs=pack.nf4)
+@op(
+    "qgemm.nf4",
+    rule="... k, n b: u8, n g -> ... n",
+    reference=reference.nf4,
+    packs=pack.nf4,
+    kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:nf4", _not_near),),
+)
 def nf4(np, x, packed, absmax):
     """x @ weight.T of weights in NF4: Dettmers et al., QLoRA, 2023.
 
@@ -153,7 +188,12 @@ def q8_0(np, x, blocks):
     return storage.product(np, x, storage.q8_0(np, blocks))
 
 
-@op("qgemm.q4_k", rule="... k, n b: u8 -> ... n", reference=reference.q4_k)
+@op(
+    "qgemm.q4_k",
+    rule="... k, n b: u8 -> ... n",
+    reference=reference.q4_k,
+    kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:q4_k", _not_blocks),),
+)
 def q4_k(np, x, blocks):
     """x @ weight.T of GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as its files have them."""
     _check_blocks(blocks, x.shape[-1], 144, 256)

@@ -23,6 +23,8 @@ import numpy as np
 
 from stack.errors import StackError
 
+STATIC_SHARED = 48 << 10  # bytes; for more a kernel has to be told
+
 
 @dataclass(frozen=True)
 class CFunction:
@@ -62,10 +64,18 @@ def _library(source: str) -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class CudaFunction:
-    """A kernel of CUDA C++ (`extern "C" __global__`), called on torch tensors and numbers."""
+    """A kernel of CUDA C++ (`extern "C" __global__`), called on torch tensors and numbers.
+
+    Attributes:
+        shared: bytes of dynamic shared memory.
+        is_early: whether it starts while kernels before it end, for whose results it waits itself
+            (`griddepcontrol.wait`).
+    """
 
     source: str
     name: str
+    shared: int = 0
+    is_early: bool = False
 
     def cubin(self, arch: str) -> bytes:
         """Machine code for "sm_90"; needs no GPU. Raises StackError with NVRTC's log."""
@@ -77,9 +87,11 @@ class CudaFunction:
 
         core = _core()
         major, minor = torch.cuda.get_device_capability()
-        kernel = _loaded(self.source, self.name, f"sm_{major}{minor}", torch.cuda.current_device())
+        device, arch = torch.cuda.current_device(), f"sm_{major}{minor}"
+        kernel = _loaded(self.source, self.name, arch, device, self.shared)
         stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-        config = core.LaunchConfig(grid=blocks, block=threads)
+        early = {"programmatic_stream_serialization": True} if self.is_early else {}
+        config = core.LaunchConfig(grid=blocks, block=threads, shmem_size=self.shared, **early)
         core.launch(stream, config, kernel, *_cuda_arguments(args))
 
 
@@ -111,7 +123,14 @@ def _compiled(source: str, arch: str) -> Any:
 
 
 @cache
-def _loaded(source: str, name: str, arch: str, device: int) -> Any:
+def _loaded(source: str, name: str, arch: str, device: int, shared: int) -> Any:
     """The kernel on a device, whose context torch has made."""
     _core().Device(device).set_current()
-    return _compiled(source, arch).get_kernel(name)
+    kernel = _compiled(source, arch).get_kernel(name)
+    if shared > STATIC_SHARED:
+        driver = importlib.import_module("cuda.bindings.driver")
+        most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        (status,) = driver.cuKernelSetAttribute(most, shared, kernel.handle, device)
+        if status:
+            raise StackError(f"{name} cannot have {shared} bytes of shared memory: {status.name}")
+    return kernel

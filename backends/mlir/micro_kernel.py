@@ -1,6 +1,6 @@
 """The micro-kernel of a dot as MLIR text: sums in vector registers, in loops over contracted axes.
 
-It is made of multiply-adds, or of an instruction for short floats; `amx` has another one.
+It is made of multiply-adds, or of an instruction for short numbers; `amx` has another one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
-from stack.ir.types import F32
 from stack.target import Mma
 
 from .elementwise import Unprintable, shaped
@@ -69,9 +68,10 @@ class _Sums(Operands):
 
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
+        self.dtype = node.dtype
         self.width = self._width(node)
-        self.type = shaped(node.dtype, self.width)
-        self.zero = p.number(0.0, node.dtype, self.width)
+        self.type = shaped(self.dtype, self.width)
+        self.zero = p.number(0, self.dtype, self.width)
 
     def _width(self, node: Node) -> int:
         """Lanes of a vector of sums."""
@@ -103,7 +103,7 @@ class _Sums(Operands):
             return self.sum(depth + 1, inner, below, totals)
 
         zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
-        if extent < LONG:
+        if extent < LONG or not self.dtype.is_float:
             return self.loop(zero, end, one, sums, add)
         length = p.constant(f"{BLOCK} : i64")
 
@@ -146,7 +146,10 @@ class _Sums(Operands):
         p = self.p
         scalar = self.a.read(p, left, 0)
         many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
-        return p.do(f"math.fma {many}, {line}, {total} : {self.type}")
+        if self.dtype.is_float:
+            return p.do(f"math.fma {many}, {line}, {total} : {self.type}")
+        product = p.do(f"arith.muli {many}, {line} : {self.type}")
+        return p.do(f"arith.addi {product}, {total} : {self.type}")
 
 
 class _PairSums(_Sums):
@@ -156,19 +159,27 @@ class _PairSums(_Sums):
         self.mma = mma
         super().__init__(p, node)
         self.axes.pop()  # of neighbours
+        if mma.offset:  # one row more: products with the offset alone
+            self.offsets = [*self.offsets, 0]
 
     def _width(self, node: Node) -> int:
         return self.mma.lanes
 
     def rows(self) -> list[str]:
-        parts, count = super().rows(), self.lanes // self.width
-        return [self._joined(parts[i : i + count]) for i in range(0, len(parts), count)]
+        made = _parts(super().rows(), self.lanes // self.width)
+        if self.mma.offset:
+            *made, more = made
+            made = [
+                [self.p.do(f"arith.subi {x}, {y} : {self.type}") for x, y in zip(row, more)]
+                for row in made
+            ]
+        return [self._joined(list(row)) for row in made]
 
     def _joined(self, parts: list[str]) -> str:
         """Vectors one after another as one."""
         size = self.width
         while len(parts) > 1:
-            t = shaped(F32, size)
+            t = shaped(self.dtype, size)
             size *= 2
             parts = [
                 self.p.do(f"vector.shuffle {x}, {y} {list(range(size))} : {t}, {t}")
@@ -185,10 +196,13 @@ class _PairSums(_Sums):
             for place in places
         ]
         made: list[str] = []
-        for left, total in zip(lefts, _parts(sums, len(lines)), strict=True):
-            pair = p.do(f"llvm.load {left} {{alignment = 2 : i64}} : !llvm.ptr -> i32")
-            words = p.do(f"vector.broadcast {pair} : i32 to vector<{width}xi32>")
-            many = p.do(f"vector.bitcast {words} : vector<{width}xi32> to {pairs}")
+        totals = _parts(sums, len(lines))
+        words = [self._word(left) for left in lefts]
+        if self.mma.offset:
+            words[-1] = self._offset()
+        for word, total in zip(words, totals, strict=True):
+            spread = p.do(f"vector.broadcast {word} : i32 to vector<{width}xi32>")
+            many = p.do(f"vector.bitcast {spread} : vector<{width}xi32> to {pairs}")
             made += [
                 p.do(
                     f'llvm.call_intrinsic "{self.mma.intrinsic}"({x}, {many}, {line})'
@@ -197,6 +211,18 @@ class _PairSums(_Sums):
                 for x, line in zip(total, lines, strict=True)
             ]
         return made
+
+    def _word(self, left: str) -> str:
+        """Neighbours of a row, as the instruction takes them."""
+        p, size = self.p, self.a.dtype.bytes
+        word = p.do(f"llvm.load {left} {{alignment = {size} : i64}} : !llvm.ptr -> i32")
+        # raised by half of what 8 bits hold: another sign
+        return p.do(f"arith.xori {word}, {self._offset()} : i32") if self.mma.offset else word
+
+    def _offset(self) -> str:
+        """The offset for each neighbour."""
+        each = [self.mma.offset] * self.mma.group
+        return self.p.constant(f"{int.from_bytes(bytes(each), 'little', signed=True)} : i32")
 
 
 def _parts(values: Sequence[str], count: int) -> list[Sequence[str]]:

@@ -1,8 +1,8 @@
-"""Which instruction multiplies the operands of a dot, where it is one for short floats."""
+"""Which instruction multiplies the operands of a dot, where it is one for short numbers."""
 
 from __future__ import annotations
 
-from stack.ir.contraction import tile_extents
+from stack.ir.contraction import product_types, tile_extents
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.target import Cpu, Mma
@@ -13,7 +13,7 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     found = tile_extents(dot)
     if found is None or found.group == 1:
         return None
-    mma = cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    mma = cpu.mma(product_types(dot), found.rows, found.columns, found.depth)
     return mma if mma is not None and mma.group == found.group else None
 
 

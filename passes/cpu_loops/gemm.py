@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
-from stack.ir.contraction import tile_extents
+from stack.ir.contraction import product_types, tile_extents
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
@@ -47,7 +47,7 @@ def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
     found = tile_extents(dot)
     if found is None:
         return None
-    return cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    return cpu.mma(product_types(dot), found.rows, found.columns, found.depth)
 
 
 def is_packed(dot: Node) -> bool:

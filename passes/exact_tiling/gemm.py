@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
+from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction
-from stack.ir.types import F32, F64, I64, DType, TensorType
+from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.mma import mma_lanes, mma_of, mma_rows
@@ -120,7 +121,7 @@ class _GemmTiler(Tiler):
         self.dot = dots[0]
         self.roles = roles_of(self.dot)
         self.dtype = wide(self.dot.dtype)
-        if self.dtype not in (F32, F64):
+        if self.dtype not in (F32, F64, I32):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
         if any(a not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
@@ -128,7 +129,7 @@ class _GemmTiler(Tiler):
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
         operand = self.dot.args[0].dtype
         self.mma = mma_of(self.dot, cpu) and cpu.mma(
-            operand.name, self.rows, self.tile, extents[-1]
+            product_types(self.dot), self.rows, self.tile, extents[-1]
         )
         held, depth = (operand, self.mma.depth) if self.mma else (self.dtype, 1)
         if block_size(extents, self.tile, held.bytes, cpu, depth) is None:
@@ -229,7 +230,7 @@ class _GemmTiler(Tiler):
         type_ = TensorType(memory.dtype, shape, "tile")
         block = self.b.load(memory, *index, type=type_)
         if self.mma is None:
-            block = self.widen(NamedTile(block)).node
+            block = self.cast(NamedTile(block), self.dtype).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 

@@ -1,4 +1,4 @@
-"""Products by instructions for short floats: which one a product goes by, and its tiles.
+"""Products by instructions for short numbers: which one a product goes by, and its tiles.
 
 The right operand is packed for them, so that they pay where many rows follow; the left one is
 read where it is, so that its contracted axis has to lie together. What no instruction divides
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.passes.cpu_loops.pack import FEW_ROWS, block_size
 from stack.passes.tiling.contraction import operand_names, roles_of
@@ -17,7 +18,7 @@ from stack.target import Cpu, Mma
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
-    known = cpu.mmas(dot.args[0].dtype.name)
+    known = cpu.mmas(product_types(dot))
     if not known:
         return None
     roles = roles_of(dot)

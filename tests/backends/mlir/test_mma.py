@@ -1,7 +1,8 @@
-"""Products of bf16 by instructions for them: against einsum in f64, AMX by functions as well."""
+"""Products of bf16 and i8 by instructions: against einsum in f64 and i32, AMX by functions."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -82,6 +83,47 @@ def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator)
     text = check(rule, first, second, TILES, rng)
     assert "tdpbf16ps" in text
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+# four neighbours at once; 37 is no whole number of them, and few rows are not packed for
+INTEGERS: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (70, 64), (64, 96)),
+    ("m k, n k -> m n", (33, 128), (71, 128)),
+    ("b s h d, b t h d -> b h s t", (2, 40, 3, 64), (2, 70, 3, 64)),
+    ("m k, k n -> m n", (40, 36), (36, 71)),
+    ("m k, n k -> m n", (40, 37), (71, 37)),
+    ("m k, n k -> m n", (4, 256), (71, 256)),
+]
+
+
+def check_integers(rule: str, first: Shape, second: Shape, cpu: Cpu) -> str:
+    """The text of an exact product of all that 8 bits hold, the least number in rows."""
+    rng = np.random.default_rng(0)
+    values = [rng.integers(-128, 128, size=s).astype(np.int8) for s in (first, second)]
+    for value in values:
+        value.reshape(-1, value.shape[-1])[:2] = -128
+    want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.int32) for v in values])
+    operands = [param(f"x{i}", tensor("i8", *v.shape)) for i, v in enumerate(values)]
+    dot = Builder().dot(*operands, rule=rule, type=tensor("i32", *want.shape))
+    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    out = np.full(want.shape, -1, np.int32)
+    run(*(a.ctypes.data for a in (*values, out)))
+    np.testing.assert_array_equal(out, want)
+    return text
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), INTEGERS)
+def test_integers(rule: str, first: Shape, second: Shape) -> None:
+    plain = replace(as_cpu(load("avx2")), arch="native")
+    assert "vpdpbusd" not in check_integers(rule, first, second, plain)
+    if "avx512vnni" in cpu_at_hand().features:
+        is_paired = first[-1] % 4 == 0 and math.prod(first) > 4 * 256
+        assert ("vpdpbusd" in check_integers(rule, first, second, NATIVE)) == is_paired
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), INTEGERS[:3])
+def test_tiles_of_integers(rule: str, first: Shape, second: Shape) -> None:
+    assert "tdpbssd" in check_integers(rule, first, second, TILES)
 
 
 @has_vectors

@@ -260,23 +260,28 @@ def _as_words(source: View, target: View) -> tuple[View, View] | None:
 def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
     """Some rows of the source to one, whose elements take turns."""
     *outer, (lanes, _, _), (count, apart, _) = axes
-    picks = [place for i in range(lanes) for place in (i, lanes + i)]
 
     def row(a: str, b: str) -> None:
         rows = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(count)]
-        t, bits = shaped(source.to, lanes), source.to.bits
-        while len(rows) > 1:
-            pairs = zip(rows[::2], rows[1::2], strict=True)
-            rows = [p.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
-            # what took turns is one element of the next round, or of the row
-            both = f"vector<{2 * lanes}x{t.rpartition('x')[2]}"
-            bits *= 2
-            t = f"vector<{lanes}xi{bits}>" if len(rows) > 1 else shaped(source.to, count * lanes)
-            if t != both:
-                rows = [p.do(f"vector.bitcast {x} : {both} to {t}") for x in rows]
-        _write(p, target, rows[0], b, count * lanes)
+        _write(p, target, zipped(p, rows, source.to, lanes), b, count * lanes)
 
     _nest(p, source, target, outer, row)
+
+
+def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
+    """Vectors of so many lanes as one, whose elements take turns."""
+    picks = [place for i in range(lanes) for place in (i, lanes + i)]
+    t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [p.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
+        # what took turns is one element of the next round, or of the whole
+        both = f"vector<{2 * lanes}x{t.rpartition('x')[2]}"
+        bits *= 2
+        t = f"vector<{lanes}xi{bits}>" if len(rows) > 1 else shaped(dtype, count * lanes)
+        if t != both:
+            rows = [p.do(f"vector.bitcast {x} : {both} to {t}") for x in rows]
+    return rows[0]
 
 
 def _squares(

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
-from stack.ir.contraction import product_types, tile_extents
+from stack.ir.contraction import is_along_depth, product_types, tile_extents
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
-from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size
+from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
@@ -92,7 +92,7 @@ class _Gemm(Rebuilt):
         shared = [n for n in right_names if n in self.left_names]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
-        mma = tile_mma(dot, cpu)
+        self.mma = mma = tile_mma(dot, cpu)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.panel = Panel(
@@ -121,11 +121,16 @@ class _Gemm(Rebuilt):
         """Whether the dot reads the right operand where it is."""
         panel = self.panel
         memory = panel.load.args[0]
-        is_read = self.dot.args[self.right] is panel.load and panel.lanes_last
-        if not is_read or panel.group > 1:
+        is_few = self._all_rows() <= FEW_ROWS
+        if is_along_depth(self.dot):
+            is_whole = panel.size(panel.contracted[-1]) % run_of(self.mma, self.cpu) == 0
+            return is_few and is_whole and panel.lanes <= self.cpu.lanes
+        if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
             return False
+        if panel.group > 1:  # neighbours are put together again for each tile of rows
+            return self._all_rows() <= self.rows
         is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
-        return is_packed or self._all_rows() <= FEW_ROWS
+        return is_few or is_packed
 
     def _groups(self) -> int:
         """Groups that the tiles of rows fall into, so that all threads have work."""

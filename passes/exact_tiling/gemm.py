@@ -23,7 +23,14 @@ from stack.ir.traits import contractions, is_contraction
 from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
-from stack.passes.exact_tiling.mma import mma_lanes, mma_of, mma_rows
+from stack.passes.exact_tiling.mma import (
+    SUMS,
+    depth_tile,
+    mma_lanes,
+    mma_of,
+    mma_rows,
+    sums_along_depth,
+)
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
     as_reduction,
@@ -34,21 +41,26 @@ from stack.passes.tiling.contraction import (
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Target, as_cpu
 
-SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
 PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
 # products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
-def pick_lanes(extent: int, dtype: DType, cpu: Cpu) -> int:
-    """Columns of a tile: those that cover the extent in the least time."""
+def pick_lanes(extent: int, rows: int, dtype: DType, cpu: Cpu) -> int:
+    """Columns of a tile: those that cover the extent in the least time.
+
+    Few rows leave registers free: their tiles are wider, as memory is read in longer runs then.
+    """
     vector = cpu.vector_bytes // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
         return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
     cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
-    return min(fits, key=lambda v: (cost[v], -v)) * vector
+    best = min(fits, key=lambda v: (cost[v], -v))
+    while 2 * best * rows <= SUMS * cpu.registers and extent % (2 * best * vector * cpu.cores) == 0:
+        best *= 2
+    return best * vector
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
@@ -63,10 +75,16 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 
 
 def check_worth(dot: Node, cpu: Cpu) -> None:
-    """Raise CannotTile where a library does a dot better, with the reason."""
-    is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
-    if is_short and mma_of(dot, cpu) is None:
-        raise CannotTile("libraries have instructions for products of 16-bit floats")
+    """Raise CannotTile where a library does a dot better, with the reason.
+
+    It has the instructions of the CPU for shapes that ours do not divide. Where it has none it
+    multiplies element by element, and where sums are wider than operands it widens these first.
+    """
+    operand = dot.args[0].dtype
+    if operand.bits != 16 or operand != dot.dtype or is_row_of_sums(dot):
+        return
+    if cpu.mmas(product_types(dot)) and mma_of(dot, cpu) is None:
+        raise CannotTile(f"libraries have instructions for this product of {operand}")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
@@ -78,7 +96,10 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
         depths = [roles.sizes[n] for n in roles.contracted]
         size = dot.args[0].dtype.bytes
         return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
-    lanes = lanes or pick_lanes(width, dtype, cpu)
+    if sums_along_depth(dot, cpu):
+        own = depth_tile(roles, cpu)
+        return rows or own[0], lanes or own[1]
+    lanes = lanes or pick_lanes(width, height, dtype, cpu)
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     row = min(1 << max(lanes.bit_length() - 1, 0), widest)
     return rows or pick_rows(height, row, dtype, cpu), lanes

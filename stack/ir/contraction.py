@@ -88,6 +88,12 @@ def tile_extents(dot: Node) -> TileExtents | None:
     return TileExtents(int(sizes[row]), int(sizes[column]), depths[-1] * group, group)  # pyright: ignore
 
 
+def is_along_depth(dot: Node) -> bool:
+    """Whether both operands of a `dot` end with one contracted axis."""
+    names = contraction(parse_rule(dot.attrs["rule"]))
+    return names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
+
+
 def product_types(dot: Node) -> tuple[str, str, str]:
     """Element types of both operands of a `dot`, and of its sums: of short floats they are wide."""
     is_short = dot.dtype.is_float and dot.dtype.bits == 16

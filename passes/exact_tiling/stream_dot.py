@@ -95,7 +95,7 @@ class StreamProducts(StreamStates, Tiler):
 
     def keep(self, memory: Node, value: NamedTile, row: Dim) -> Node:
         """Memory with one more row."""
-        made = self.spread(value, [self.lane.name])
+        made = self.spread(self.cast(value, memory.dtype), [self.lane.name])
         return self.b.store(memory, made, self.number(row).node, constant(0, I64))
 
     def in_tiles(

@@ -42,6 +42,7 @@ from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Target, as_cpu
 
 PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read the panel
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
 # products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
@@ -63,15 +64,18 @@ def pick_lanes(extent: int, rows: int, dtype: DType, cpu: Cpu) -> int:
     return best * vector
 
 
-def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
-    """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
+def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu, others: int = 0) -> int:
+    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
+
+    `others`: rows of sums beside those of the tile.
+    """
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(int(SUMS * cpu.registers) // vectors, 12))
+    most = max(1, min(int(SUMS * cpu.registers) // vectors - others, 12))
     if extent <= most:
         return extent
     preferred = min(PREFERRED_ROWS[vectors], most)
     choices = range(preferred, most + 1)
-    return min(choices, key=lambda r: (-(-extent // r) * r, r))
+    return min(choices, key=lambda r: (-(-extent // r) * (r + PANEL_ROWS), r))
 
 
 def check_worth(dot: Node, cpu: Cpu) -> None:
@@ -102,7 +106,8 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
     lanes = lanes or pick_lanes(width, height, dtype, cpu)
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     row = min(1 << max(lanes.bit_length() - 1, 0), widest)
-    return rows or pick_rows(height, row, dtype, cpu), lanes
+    others = 1 if mma and mma.offset else 0
+    return rows or pick_rows(height, row, dtype, cpu, others), lanes
 
 
 def is_row_of_sums(dot: Node) -> bool:

@@ -61,6 +61,35 @@ def distribute_gemm(block: Block, cpu: Cpu) -> Block:
     return _Gemm(block, cpu).block()
 
 
+@dataclass(frozen=True)
+class Counts:
+    """What a product makes the CPU do: instructions, and bytes.
+
+    Attributes:
+        multiplies: instructions that multiply and add.
+        loads: those that bring their operands to registers.
+        packed: bytes of panels that are written, 0 where operands are read in place.
+        panels: bytes of the right operand that tiles read.
+    """
+
+    multiplies: int
+    loads: int
+    packed: int
+    panels: int
+
+    def __str__(self) -> str:
+        packed = f"{self.packed} bytes packed" if self.packed else "nothing packed"
+        return (
+            f"{self.multiplies} multiplications and {self.loads} loads of vectors or tiles,"
+            f" {packed}, {self.panels} bytes of panels read"
+        )
+
+
+def counts_of(block: Block, cpu: Cpu) -> Counts:
+    """What the product of a tile kernel makes the CPU do."""
+    return _Gemm(block, cpu).counts()
+
+
 @dataclass
 class _Rows:
     """The loops over tiles of rows below a panel, under new names.
@@ -146,6 +175,25 @@ class _Gemm(Rebuilt):
         while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
             groups += 1
         return min(groups, most)
+
+    def counts(self) -> Counts:
+        """Of all chunks together."""
+        panel, mma = self.panel, self.mma
+        tiles = math.prod(extent_of(n) for n in self.nest)
+        depth = math.prod(panel.size(n) for n in panel.contracted)
+        if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
+            multiplies = loads = (self.rows // mma.rows) * (panel.lanes // mma.lanes)
+        elif is_along_depth(self.dot) and self.in_place:
+            multiplies = self.rows * panel.lanes
+            loads, depth = self.rows + panel.lanes, depth * self.depth // run_of(mma, self.cpu)
+        else:
+            vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
+            multiplies, loads = self.rows * vectors, self.rows + vectors
+        steps = tiles * depth // self.depth
+        size = depth * panel.lanes * panel.dtype.bytes
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
+        packed = 0 if self.in_place else chunks * size
+        return Counts(multiplies * steps, loads * steps, packed, tiles * size)
 
     # ---- the nest
 

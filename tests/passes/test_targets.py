@@ -279,3 +279,23 @@ def _text(backend: str, func: Func, target: Target) -> str:
     from stack.backends.mlir.printer import print_kernel
 
     return "".join(print_kernel(k, "k", target=target) for k in kernels(made))
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "dtype", "told"),
+    [
+        # 86 tiles of 6 rows are 516; a panel has 64 of 256 columns, and is packed once
+        ("avx512", 512, "f32", (516 * 256 * 128 // 16, 86 * 4 * 128 * 10, 256 * 128 * 4, 86)),
+        ("amx", 512, "bf16", (512 * 256 * 128 // 8192,) * 2 + (256 * 128 * 2, 16)),
+        ("amx", 4, "bf16", (4 * 256 * 128 // 32, 4 * 64 * 8, 0, 1)),
+    ],
+)
+def test_a_product_tells_its_instructions_and_bytes(
+    name: str, rows: int, dtype: str, told: tuple[int, int, int, int]
+) -> None:
+    multiplies, loads, packed, times = told
+    panels = times * 256 * 128 * (4 if dtype == "f32" else 2)
+    _, notes = lowered(product(rows, 256, 128, dtype), "mlir", load(name))
+    how = f"{packed} bytes packed" if packed else "nothing packed"
+    assert f"{multiplies} multiplications and {loads} loads of vectors or tiles, {how}" in notes
+    assert f"{panels} bytes of panels read" in notes

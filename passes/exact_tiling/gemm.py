@@ -26,6 +26,7 @@ from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.mma import (
     SUMS,
     depth_tile,
+    known_to_libraries,
     mma_lanes,
     mma_of,
     mma_rows,
@@ -87,7 +88,7 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
     operand = dot.args[0].dtype
     if operand.bits != 16 or operand != dot.dtype or is_row_of_sums(dot):
         return
-    if cpu.mmas(product_types(dot)) and mma_of(dot, cpu) is None:
+    if known_to_libraries(dot, cpu) and mma_of(dot, cpu) is None:
         raise CannotTile(f"libraries have instructions for this product of {operand}")
 
 

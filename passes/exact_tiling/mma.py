@@ -16,9 +16,8 @@ from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
 SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
-DEPTH_COLUMNS = (
-    4  # that are multiplied with a tile of rows at a time, where sums are along the depth
-)
+DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
+SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
@@ -31,10 +30,20 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     rows, lanes = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
     if operand_names(dot, roles.left)[-1] != depth:
         return None
+    few = rows * prod(sizes[n] for n in roles.outer)
+    is_slow = known[0].rows > 1 and dot.dtype.is_float
+    if is_slow and few <= FEW_ROWS and (few > SLOW_ROWS or is_along_depth(dot)):
+        return None  # where there are tiles, vectors have half the rate of multiply-adds
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
         return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)
     return next((m for m in known if _divides(m, rows, lanes, sizes[depth])), None)
+
+
+def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
+    """Whether the CPU has instructions for the operands, be they such that ours do not use."""
+    types = product_types(dot)
+    return bool(cpu.mmas(types)) or (types[0] == "f16" and "avx512fp16" in cpu.features)
 
 
 def sums_along_depth(dot: Node, cpu: Cpu) -> bool:

@@ -44,7 +44,7 @@ from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_sizes import lone_symbol
 from stack.frontends.torch_written import write_out
 from stack.ir.interpreter import interpret
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, by_distance
 from stack.ir.types import BF16, BOOL
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
@@ -335,7 +335,8 @@ class _Graph:
         self.check_indices = Checks(checks, func.params)
         # what is computed once, and is no input as it came
         promises = func.results[len(imported.outputs) :]
-        results = [*dict.fromkeys(o for o in imported.outputs if o not in self.places), *promises]
+        fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
+        results = [*by_distance(fresh), *promises]
         self.numbers = {r: i for i, r in enumerate(results)}
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)

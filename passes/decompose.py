@@ -6,6 +6,7 @@
 - a convolution whose windows do not overlap is a dot, if `layout` is not to choose;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
 - small integer powers are products; an op whose record spells it is spelled so;
+- a product of integers that were widened takes the short ones: it sums in its own type;
 - 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no digits cancel where tanh is near -1.
 
 These may change a result by a rounding, which `canonicalize` never does.
@@ -17,9 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant, make
+from stack.ir.contraction import contraction
 from stack.ir.node import Func, Node
 from stack.ir.ops import OPS
+from stack.ir.traits import converts
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
@@ -37,7 +41,8 @@ class Decompose(Pass):
     """Spell rare ops and forms with common ones.
 
     Attributes:
-        gpu: whether convolutions and sums of rows get the form that a GPU computes fast.
+        gpu: whether convolutions and sums of rows get the form that a GPU computes fast, and
+            products of integers that of a CPU.
         apart: whether convolutions whose windows do not overlap become products here.
     """
 
@@ -46,7 +51,7 @@ class Decompose(Pass):
     apart: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
-        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else ()
+        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else (short_integers,)
         apart = (windows_apart,) if self.apart else ()
         return rewrite(func, (*first, *_spelled(), *RULES, *apart), log)
 
@@ -123,6 +128,22 @@ def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     sides = [_spread(a, names, output, node) for a, names in zip(node.args, inputs)]
     return make("mul", sides)
+
+
+@on("dot")
+def short_integers(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Both operands are widened from one type of integers: the product widens them itself."""
+    names = contraction(parse_rule(node.attrs["rule"]))
+    if not node.dtype.is_integer or names.lone or not names.contracted:
+        return None
+    short = [a.args[0] for a in node.args if converts(a)]
+    kinds = {a.dtype for a in short}
+    if len(short) < len(node.args) or len(kinds) > 1:
+        return None
+    (kind,) = kinds
+    if kind.kind != node.dtype.kind or kind.bits > node.dtype.bits:
+        return None
+    return make("dot", short, node.attrs, hint=node.type)
 
 
 def _spread(x: Node, names: Axes, output: Axes, like: Node) -> Node:

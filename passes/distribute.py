@@ -29,7 +29,7 @@ from stack.passes.cpu_loops.chunk import (
     reachable,
     tiles_of,
 )
-from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
+from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, find_dot, is_packed
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log
@@ -62,6 +62,9 @@ class Distribute(Pass):
             new = node.rebuilt(args, blocks=blocks)
             if not is_kernel(node, "tile") or not log.spend("distribute"):
                 return new
+            dot = find_dot(node.blocks[0])
+            if dot is not None and not is_packed(dot):
+                log.note(f"{node.attrs['name']}: {counts_of(node.blocks[0], log.cpu)}")
             return loops_of(new)
 
         return rebuild(func, visit)

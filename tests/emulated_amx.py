@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_NAMES = "tilezero|tileloadd64|tilestored64|tdpbf16ps"
+_NAMES = "tilezero|tileloadd64|tilestored64|tdpbf16ps|tdpbssd"
 _CALL = re.compile(rf'llvm\.call_intrinsic "llvm\.x86\.({_NAMES})"')
 _STATE = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.(ldtilecfg|tilerelease)".*')
 _THREADS = "llvm.call @stack_parallel_for(%body, %table, %count, %grain)"
@@ -91,6 +91,33 @@ llvm.func internal @tdpbf16ps(%c: i8, %a: i8, %b: i8) {
       %first = arith.addf %old, %even : vector<16xf32>
       %both = arith.addf %first, %odd : vector<16xf32>
       llvm.store %both, %pc {alignment = 4 : i64} : vector<16xf32>, !llvm.ptr
+    }
+  }
+  llvm.return
+}
+llvm.func internal @tdpbssd(%c: i8, %a: i8, %b: i8) {
+  %zero = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %end = arith.constant 16 : i64
+  scf.for %m = %zero to %end step %one : i64 {
+    %pc = llvm.call @line(%c, %m) : (i8, i64) -> !llvm.ptr
+    %pa = llvm.call @line(%a, %m) : (i8, i64) -> !llvm.ptr
+    scf.for %k = %zero to %end step %one : i64 {
+      %pb = llvm.call @line(%b, %k) : (i8, i64) -> !llvm.ptr
+      %pk = llvm.getelementptr %pa[%k] : (!llvm.ptr, i64) -> !llvm.ptr, i32
+      scf.for %n = %zero to %end step %one : i64 {
+        %pn = llvm.getelementptr %pb[%n] : (!llvm.ptr, i64) -> !llvm.ptr, i32
+        %po = llvm.getelementptr %pc[%n] : (!llvm.ptr, i64) -> !llvm.ptr, i32
+        %x = llvm.load %pk {alignment = 4 : i64} : !llvm.ptr -> vector<4xi8>
+        %y = llvm.load %pn {alignment = 4 : i64} : !llvm.ptr -> vector<4xi8>
+        %x32 = arith.extsi %x : vector<4xi8> to vector<4xi32>
+        %y32 = arith.extsi %y : vector<4xi8> to vector<4xi32>
+        %xy = arith.muli %x32, %y32 : vector<4xi32>
+        %sum = vector.reduction <add>, %xy : vector<4xi32> into i32
+        %old = llvm.load %po {alignment = 4 : i64} : !llvm.ptr -> i32
+        %new = arith.addi %old, %sum : i32
+        llvm.store %new, %po {alignment = 4 : i64} : i32, !llvm.ptr
+      }
     }
   }
   llvm.return

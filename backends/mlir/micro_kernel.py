@@ -1,6 +1,6 @@
 """The micro-kernel of a dot as MLIR text: sums in vector registers, in loops over contracted axes.
 
-It is made of multiply-adds, or of an instruction for short floats; `amx` has another one.
+It is made of multiply-adds, or of an instruction for short numbers; `amx` has another one.
 """
 
 from __future__ import annotations
@@ -9,25 +9,29 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
+from stack.ir.contraction import is_along_depth, tile_extents
 from stack.ir.node import Node
-from stack.ir.types import F32
+from stack.ir.types import I32
 from stack.target import Mma
 
 from .elementwise import Unprintable, shaped
 from .mma import mma_of
-from .views import at, in_memory, step, view
+from .views import at, in_memory, step, view, zipped
 
 if TYPE_CHECKING:
     from .printer import Printer
 
 BLOCK = 256  # products that are added up one after another
 LONG = 2 * BLOCK
+SUMS = 0.75  # of the registers: the others hold what is multiplied
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
     """The rows of a dot."""
-    mma = mma_of(node, p.cpu)
-    return (_Sums(p, node) if mma is None else _PairSums(p, node, mma)).rows()
+    mma, found = mma_of(node, p.cpu), tile_extents(node)
+    if is_along_depth(node) and (found is None or found.group == 1):
+        return _DepthSums(p, node, mma).rows()
+    return (_Sums(p, node) if mma is None else _WordSums(p, node, mma)).rows()
 
 
 class Operands:
@@ -72,9 +76,10 @@ class _Sums(Operands):
 
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
+        self.dtype = node.dtype
         self.width = self._width(node)
-        self.type = shaped(node.dtype, self.width)
-        self.zero = p.number(0.0, node.dtype, self.width)
+        self.type = shaped(self.dtype, self.width)
+        self.zero = p.number(0, self.dtype, self.width)
 
     def _width(self, node: Node) -> int:
         """Lanes of a vector of sums."""
@@ -106,7 +111,7 @@ class _Sums(Operands):
             return self.sum(depth + 1, inner, below, totals)
 
         zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
-        if extent < LONG:
+        if extent < LONG or not self.dtype.is_float:
             return self.loop(zero, end, one, sums, add)
         length = p.constant(f"{BLOCK} : i64")
 
@@ -152,29 +157,100 @@ class _Sums(Operands):
             return p.do(f"math.fma {row}, {line}, {total} : {self.type}")
         scalar = self.a.read(p, left, 0)
         many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
-        return p.do(f"math.fma {many}, {line}, {total} : {self.type}")
+        return self.multiply_add(many, line, total)
+
+    def multiply_add(self, left: str, right: str, total: str) -> str:
+        """left * right + total."""
+        if self.dtype.is_float:
+            return self.p.do(f"math.fma {left}, {right}, {total} : {self.type}")
+        product = self.p.do(f"arith.muli {left}, {right} : {self.type}")
+        return self.p.do(f"arith.addi {product}, {total} : {self.type}")
 
 
-class _PairSums(_Sums):
-    """The same with an instruction of vectors that multiplies neighbours."""
+class _MmaSums(_Sums):
+    """The same with an instruction that multiplies and sums neighbours, or with multiply-adds."""
 
-    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+    def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
         self.mma = mma
         super().__init__(p, node)
-        self.axes.pop()  # of neighbours
+        if mma and mma.offset:  # one row more: products with the offset alone
+            self.offsets = [*self.offsets, 0]
+
+    def widen_steps(self, by: int) -> None:
+        """Take so many elements of the last contracted axis at a time."""
+        name, extent = self.axes[-1]
+        if extent % by:
+            raise Unprintable(f"{extent} products of a dot in steps of {by}")
+        self.axes[-1] = name, extent // by
+        for strides in (self.a_stride, self.b_stride):
+            strides[name] *= by
+
+    def added(self, total: str, left: str, right: str) -> str:
+        """Sums with the products of two vectors."""
+        p, mma = self.p, self.mma
+        if mma is None:
+            return self.multiply_add(left, right, total)
+        t = shaped(self.b.dtype, mma.group * mma.lanes)
+        return p.do(
+            f'llvm.call_intrinsic "{mma.intrinsic}"({total}, {left}, {right})'
+            f" : ({self.type}, {t}, {t}) -> {self.type}"
+        )
+
+    def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
+        """Sums without what the offset adds, which the last row has."""
+        if not self.mma or not self.mma.offset:
+            return rows
+        *rows, more = rows
+        t = self.type
+        return [[self.p.do(f"arith.subi {x}, {y} : {t}") for x, y in zip(r, more)] for r in rows]
+
+    def as_words(self, vector: str) -> tuple[str, str]:
+        """A vector of neighbours as one of words, and its type."""
+        assert self.mma is not None
+        words = shaped(I32, self.mma.lanes)
+        t = shaped(self.b.dtype, self.mma.group * self.mma.lanes)
+        return self.p.do(f"vector.bitcast {vector} : {t} to {words}"), words
+
+    def offset_word(self) -> str:
+        """The offset for each neighbour of a word."""
+        assert self.mma is not None
+        each = bytes([self.mma.offset] * self.mma.group)
+        return self.p.constant(f"{int.from_bytes(each, 'little', signed=True)} : i32")
+
+    def from_words(self, word: str) -> str:
+        """A vector of one word again and again, as its neighbours."""
+        assert self.mma is not None
+        words = shaped(I32, self.mma.lanes)
+        spread = self.p.do(f"vector.broadcast {word} : i32 to {words}")
+        t = shaped(self.b.dtype, self.mma.group * self.mma.lanes)
+        return self.p.do(f"vector.bitcast {spread} : {words} to {t}")
+
+
+class _WordSums(_MmaSums):
+    """Sums along the lanes: neighbours of a row, which are one word, times those of each lane."""
+
+    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+        super().__init__(p, node, mma)
+        self.mma: Mma = mma
+        self.is_packed = self.lane_stride == mma.group
+        if self.is_packed:
+            self.axes.pop()  # of neighbours
+        else:
+            self.widen_steps(mma.group)
 
     def _width(self, node: Node) -> int:
+        assert self.mma is not None
         return self.mma.lanes
 
     def rows(self) -> list[str]:
-        parts, count = super().rows(), self.lanes // self.width
-        return [self._joined(parts[i : i + count]) for i in range(0, len(parts), count)]
+        made = _parts(super().rows(), self.lanes // self.width)
+        return [self._joined(row) for row in self.without_offset(made)]
 
     def _joined(self, parts: list[str]) -> str:
         """Vectors one after another as one."""
         size = self.width
         while len(parts) > 1:
-            t = shaped(F32, size)
+            t = shaped(self.dtype, size)
             size *= 2
             parts = [
                 self.p.do(f"vector.shuffle {x}, {y} {list(range(size))} : {t}, {t}")
@@ -183,28 +259,95 @@ class _PairSums(_Sums):
         return parts[0]
 
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
-        p, group, width = self.p, self.mma.group, self.width
-        pairs = shaped(self.b.dtype, group * width)
-        places = range(0, self.lanes, width)
-        lines = [
-            self.b.read(p, at(p, right, place * group, self.b.dtype), group * width)
-            for place in places
-        ]
+        lines = [self._line(right, place) for place in range(0, self.lanes, self.width)]
+        words = [self._word(left) for left in lefts]
+        if self.mma.offset:
+            words[-1] = self.offset_word()
         made: list[str] = []
-        for left, total in zip(lefts, _parts(sums, len(lines)), strict=True):
-            pair = p.do(f"llvm.load {left} {{alignment = 2 : i64}} : !llvm.ptr -> i32")
-            words = p.do(f"vector.broadcast {pair} : i32 to vector<{width}xi32>")
-            many = p.do(f"vector.bitcast {words} : vector<{width}xi32> to {pairs}")
-            made += [
-                p.do(
-                    f'llvm.call_intrinsic "{self.mma.intrinsic}"({x}, {many}, {line})'
-                    f" : ({self.type}, {pairs}, {pairs}) -> {self.type}"
-                )
-                for x, line in zip(total, lines, strict=True)
-            ]
+        for word, totals in zip(words, _parts(sums, len(lines)), strict=True):
+            many = self.from_words(word)
+            made += [self.added(x, many, line) for x, line in zip(totals, lines, strict=True)]
+        return made
+
+    def _line(self, right: str, lane: int) -> str:
+        """Neighbours of some lanes."""
+        p, group, width = self.p, self.mma.group, self.width
+        right = at(p, right, lane * self.lane_stride, self.b.dtype)
+        if self.is_packed:
+            return self.b.read(p, right, group * width)
+        apart = self.b_stride[self.axes[-1][0]] // group
+        rows = [self.b.read(p, at(p, right, i * apart, self.b.dtype), width) for i in range(group)]
+        return zipped(p, rows, self.b.dtype, width)
+
+    def _word(self, left: str) -> str:
+        """Neighbours of a row, as the instruction takes them."""
+        p, size = self.p, self.a.dtype.bytes
+        word = p.do(f"llvm.load {left} {{alignment = {size} : i64}} : !llvm.ptr -> i32")
+        # raised by half of what 8 bits hold: another sign
+        return p.do(f"arith.xori {word}, {self.offset_word()} : i32") if self.mma.offset else word
+
+
+class _DepthSums(_MmaSums):
+    """Sums along the contracted axis, which both operands have last: a vector for each element.
+
+    A few lanes at a time, so that their sums are in registers; what a vector holds is added up at
+    the end.
+    """
+
+    def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
+        super().__init__(p, node, mma)
+        self.run = self.width * (mma.group if mma else 1)
+        self.widen_steps(self.run)
+        most = int(SUMS * p.cpu.registers) // len(self.offsets)
+        self.few = min(self.lanes, 1 << max(most.bit_length() - 1, 0))
+
+    def _width(self, node: Node) -> int:
+        return self.mma.lanes if self.mma else self.p.cpu.vector_bytes // node.dtype.bytes
+
+    def rows(self) -> list[str]:
+        p = self.p
+        lefts = [at(p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
+        made: list[list[str]] = []  # of each lane the sums of all rows
+        for lane in range(0, self.lanes, self.few):
+            right = at(p, self.b.base, lane * self.lane_stride, self.b.dtype)
+            sums = self.sum(0, lefts, right, [self.zero] * (len(lefts) * self.few))
+            made += map(list, zip(*self.without_offset(_parts(sums, self.few))))
+        return [self._row(list(row)) for row in zip(*made)]
+
+    def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
+        p = self.p
+        places = [at(p, right, i * self.lane_stride, self.b.dtype) for i in range(self.few)]
+        lines = [self.b.read(p, place, self.run) for place in places]
+        rows = [self._raised(self.a.read(p, left, self.run)) for left in lefts]
+        if self.mma and self.mma.offset:
+            rows[-1] = self.from_words(self.offset_word())
+        made: list[str] = []
+        for row, totals in zip(rows, _parts(sums, self.few), strict=True):
+            made += [self.added(x, row, line) for x, line in zip(totals, lines, strict=True)]
+        return made
+
+    def _raised(self, row: str) -> str:
+        """A part of a row, as the instruction takes it."""
+        if not self.mma or not self.mma.offset:
+            return row
+        words, t = self.as_words(row)
+        offsets, _ = self.as_words(self.from_words(self.offset_word()))
+        raised = self.p.do(f"arith.xori {words}, {offsets} : {t}")
+        return self.p.do(f"vector.bitcast {raised} : {t} to {shaped(self.a.dtype, self.run)}")
+
+    def _row(self, parts: list[str]) -> str:
+        """The sums of vectors as one vector."""
+        p, scalar, t = self.p, shaped(self.dtype, 0), shaped(self.dtype, self.lanes)
+        flags = " fastmath<reassoc>" if self.dtype.is_float else ""
+        made = p.number(0, self.dtype, self.lanes)
+        for lane, part in enumerate(parts):
+            total = p.do(f"vector.reduction <add>, {part}{flags} : {self.type} into {scalar}")
+            made = p.do(
+                f"llvm.insertelement {total}, {made}[{p.constant(f'{lane} : i64')} : i64] : {t}"
+            )
         return made
 
 
-def _parts(values: Sequence[str], count: int) -> list[Sequence[str]]:
+def _parts(values: Sequence[str], count: int) -> list[list[str]]:
     """Runs of so many."""
-    return [values[i : i + count] for i in range(0, len(values), count)]
+    return [list(values[i : i + count]) for i in range(0, len(values), count)]

@@ -1,19 +1,20 @@
-"""Which instruction multiplies the operands of a dot, where it is one for short floats."""
+"""Which instruction multiplies the operands of a dot, where it is one for short numbers."""
 
 from __future__ import annotations
 
-from stack.ir.contraction import tile_extents
+from stack.ir.contraction import product_types, tile_extents
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.target import Cpu, Mma
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
-    """The instruction of a dot whose operands have neighbours together, as it multiplies them."""
+    """The instruction of a dot. Where neighbours do not lie together, one that works on vectors."""
     found = tile_extents(dot)
+    types = product_types(dot)
     if found is None or found.group == 1:
-        return None
-    mma = cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+        return next((m for m in cpu.mmas(types) if m.rows == 1), None)
+    mma = cpu.mma(types, found.rows, found.columns, found.depth)
     return mma if mma is not None and mma.group == found.group else None
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .printer import Printer
 
 LANES, COLUMNS = 16, 4  # a transpose takes 16 rows of 4 elements at a time
+WORD = 4  # bytes of neighbours that an instruction multiplies at once
 VIEWS = ("cast", "transpose", "reshape", "unfold")
 
 
@@ -176,7 +177,7 @@ def copy(p: Printer, source: View, target: View) -> None:
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
     if lanes[1] == lanes[2] == 1:
         _rows(p, source, target, axes)
-    elif source.to.bytes == 2 and lanes[::2] == (2, 1) and any(map(_is_line, axes[-2:-1])):
+    elif source.to.bytes * lanes[0] == WORD and axes[-2:-1] and _is_line(axes[-2], lanes):
         _zipped(p, source, target, axes)
     elif close and lanes[0] % LANES == 0 and source.to.bytes == 4 and lanes[2] == 1:
         column = close[-1]
@@ -258,39 +259,52 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
     _nest(p, source, target, outer, row)
 
 
-def _is_line(axis: Axis) -> bool:
-    """Whether an axis is a run of the source, and every other element of the target."""
-    return axis[1:] == (1, 2) and axis[0] % 2 == 0
+def _is_line(axis: Axis, inner: Axis) -> bool:
+    """Whether an axis is a run of the source, with whole words of the target between its steps."""
+    return axis[1:] == (1, inner[0]) and inner[2] == 1 and axis[0] % 2 == 0
 
 
 def _as_words(source: View, target: View) -> tuple[View, View] | None:
-    """Both sides with pairs of 16-bit elements that are together on both as one element."""
-    views = source, target
-    if source.to.bytes != 2 or source.dtype != source.to or target.dtype != source.to:
+    """Both sides with words of short elements that are together on both as one element."""
+    views, count = (source, target), WORD // source.to.bytes
+    if count == 1 or source.dtype != source.to or target.dtype != source.to:
         return None
-    if any(v.shape[-1] != 2 or v.strides[-1] != 1 for v in views):
+    if any(v.shape[-1] != count or v.strides[-1] != 1 for v in views):
         return None
-    if any(t % 2 for v in views for t in v.strides[:-1]):
+    if any(t % count for v in views for t in v.strides[:-1]):
         return None
-    halves = [[t // 2 for t in v.strides[:-1]] for v in views]
     first, second = (
-        View(v.base, I32, I32, v.shape[:-1], tuple(h)) for v, h in zip(views, halves, strict=True)
+        View(v.base, I32, I32, v.shape[:-1], tuple(t // count for t in v.strides[:-1]))
+        for v in views
     )
     return first, second
 
 
 def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Two rows of the source to one, whose elements alternate."""
-    *outer, (lanes, _, _), (_, apart, _) = axes
+    """Some rows of the source to one, whose elements take turns."""
+    *outer, (lanes, _, _), (count, apart, _) = axes
 
     def row(a: str, b: str) -> None:
-        both = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(2)]
-        picks = [place for i in range(lanes) for place in (i, lanes + i)]
-        t = shaped(source.to, lanes)
-        made = p.do(f"vector.shuffle {', '.join(both)} {picks} : {t}, {t}")
-        _write(p, target, made, b, 2 * lanes)
+        rows = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(count)]
+        _write(p, target, zipped(p, rows, source.to, lanes), b, count * lanes)
 
     _nest(p, source, target, outer, row)
+
+
+def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
+    """Vectors of so many lanes as one, whose elements take turns."""
+    picks = [place for i in range(lanes) for place in (i, lanes + i)]
+    t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [p.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
+        # what took turns is one element of the next round, or of the whole
+        both = f"vector<{2 * lanes}x{t.rpartition('x')[2]}"
+        bits *= 2
+        t = f"vector<{lanes}xi{bits}>" if len(rows) > 1 else shaped(dtype, count * lanes)
+        if t != both:
+            rows = [p.do(f"vector.bitcast {x} : {both} to {t}") for x in rows]
+    return rows[0]
 
 
 def _squares(

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
-from stack.ir.contraction import tile_extents
+from stack.ir.contraction import is_along_depth, product_types, tile_extents
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import plus
-from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size
+from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
@@ -48,7 +48,7 @@ def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
     found = tile_extents(dot)
     if found is None:
         return None
-    return cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    return cpu.mma(product_types(dot), found.rows, found.columns, found.depth)
 
 
 def is_packed(dot: Node) -> bool:
@@ -60,6 +60,35 @@ def is_packed(dot: Node) -> bool:
 def distribute_gemm(block: Block, cpu: Cpu) -> Block:
     """The block of a tile kernel with one dot, at the loop level."""
     return _Gemm(block, cpu).block()
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a product makes the CPU do: instructions, and bytes.
+
+    Attributes:
+        multiplies: instructions that multiply and add.
+        loads: those that bring their operands to registers.
+        packed: bytes of panels that are written, 0 where operands are read in place.
+        panels: bytes of the right operand that tiles read.
+    """
+
+    multiplies: int
+    loads: int
+    packed: int
+    panels: int
+
+    def __str__(self) -> str:
+        packed = f"{self.packed} bytes packed" if self.packed else "nothing packed"
+        return (
+            f"{self.multiplies} multiplications and {self.loads} loads of vectors or tiles,"
+            f" {packed}, {self.panels} bytes of panels read"
+        )
+
+
+def counts_of(block: Block, cpu: Cpu) -> Counts:
+    """What the product of a tile kernel makes the CPU do."""
+    return _Gemm(block, cpu).counts()
 
 
 @dataclass
@@ -93,7 +122,7 @@ class _Gemm(Rebuilt):
         shared = [n for n in right_names if n in self.left_names and n != self.lane]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
-        mma = tile_mma(dot, cpu)
+        self.mma = mma = tile_mma(dot, cpu)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.panel = Panel(
@@ -122,11 +151,16 @@ class _Gemm(Rebuilt):
         """Whether the dot reads the right operand where it is."""
         panel = self.panel
         memory = panel.load.args[0]
-        is_read = self.dot.args[self.right] is panel.load and panel.lanes_last
-        if not is_read or panel.group > 1:
+        is_few = self._all_rows() <= FEW_ROWS
+        if is_along_depth(self.dot):
+            is_whole = panel.size(panel.contracted[-1]) % run_of(self.mma, self.cpu) == 0
+            return is_few and is_whole and panel.lanes <= self.cpu.lanes
+        if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
             return False
+        if panel.group > 1:  # neighbours are put together again for each tile of rows
+            return self._all_rows() <= self.rows
         is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
-        return is_packed or self._all_rows() <= FEW_ROWS
+        return is_few or is_packed
 
     def _groups(self) -> int:
         """Groups that the tiles of rows fall into, so that all threads have work."""
@@ -142,6 +176,25 @@ class _Gemm(Rebuilt):
         while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
             groups += 1
         return min(groups, most)
+
+    def counts(self) -> Counts:
+        """Of all chunks together."""
+        panel, mma = self.panel, self.mma
+        tiles = math.prod(extent_of(n) for n in self.nest)
+        depth = math.prod(panel.size(n) for n in panel.contracted)
+        if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
+            multiplies = loads = (self.rows // mma.rows) * (panel.lanes // mma.lanes)
+        elif is_along_depth(self.dot) and self.in_place:
+            multiplies = self.rows * panel.lanes
+            loads, depth = self.rows + panel.lanes, depth * self.depth // run_of(mma, self.cpu)
+        else:
+            vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
+            multiplies, loads = self.rows * vectors, self.rows + vectors
+        steps = tiles * depth // self.depth
+        size = depth * panel.lanes * panel.dtype.bytes
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
+        packed = 0 if self.in_place else chunks * size
+        return Counts(multiplies * steps, loads * steps, packed, tiles * size)
 
     # ---- the nest
 

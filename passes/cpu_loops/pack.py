@@ -10,7 +10,7 @@ from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.tiling.frame import static
-from stack.target import Cpu
+from stack.target import Cpu, Mma
 
 PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
@@ -35,6 +35,11 @@ def block_size(
         if first % (count * part) == 0:
             return first // count
     return 0 if whole <= MOST_BYTES else None
+
+
+def run_of(mma: Mma | None, cpu: Cpu) -> int:
+    """Contracted elements of a vector, where a product of few rows sums along them."""
+    return mma.group * mma.lanes if mma else cpu.lanes
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,22 @@ from collections.abc import Callable, Mapping
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant
+from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
 from stack.ir.traits import contractions, in_windows, is_contraction
-from stack.ir.types import F32, F64, I64, DType, TensorType
+from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
-from stack.passes.exact_tiling.mma import mma_lanes, mma_of, mma_rows
+from stack.passes.exact_tiling.mma import (
+    SUMS,
+    depth_tile,
+    known_to_libraries,
+    mma_lanes,
+    mma_of,
+    mma_rows,
+    sums_along_depth,
+)
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
     as_reduction,
@@ -34,15 +43,18 @@ from stack.passes.tiling.contraction import (
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Target, as_cpu
 
-SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
+PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read the panel
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
 # products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
 def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
-    """Columns of a tile: those that cover the extent, with tiles of its rows, in the least time."""
+    """Columns of a tile: those that cover the extent, with tiles of its rows, in the least time.
+
+    Few rows leave registers free: their tiles are wider, as memory is read in longer runs then.
+    """
     vector = cpu.vector_bytes // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
@@ -53,20 +65,27 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
         columns = -(-extent // (vectors * vector)) * vectors * COLUMN_COST[vectors]
         return columns * -(-height // rows) * rows
 
-    return min(fits, key=lambda v: (cost(v), -v)) * vector
+    best = min(fits, key=lambda v: (cost(v), -v))
+    wider = 2 * vector * cpu.cores
+    while 2 * best * height <= SUMS * cpu.registers and extent % (best * wider) == 0:
+        best *= 2
+    return best * vector
 
 
-def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
-    """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
+def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu, others: int = 0) -> int:
+    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
+
+    `others`: rows of sums beside those of the tile.
+    """
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(int(SUMS * cpu.registers) // vectors, 12))
+    most = max(1, min(int(SUMS * cpu.registers) // vectors - others, 12))
     if extent <= most:
         return extent
     preferred = min(PREFERRED_ROWS[vectors], most)
     choices = range(preferred, most + 1)
-    return min(choices, key=lambda r: (-(-extent // r) * r, r))
+    return min(choices, key=lambda r: (-(-extent // r) * (r + PANEL_ROWS), r))
 
 
 def memory_of(operand: Node) -> Node:
@@ -75,10 +94,18 @@ def memory_of(operand: Node) -> Node:
 
 
 def check_worth(dot: Node, cpu: Cpu) -> None:
-    """Raise CannotTile where a library does a dot better, with the reason."""
-    is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
-    if is_short and not roles_of(dot, by_lane=True).is_by_lane and mma_of(dot, cpu) is None:
-        raise CannotTile("libraries have instructions for products of 16-bit floats")
+    """Raise CannotTile where a library does a dot better, with the reason.
+
+    It has the instructions of the CPU for shapes that ours do not divide. Where it has none it
+    multiplies element by element, and where sums are wider than operands it widens these first.
+    """
+    operand = dot.args[0].dtype
+    if operand.bits != 16 or operand != dot.dtype or is_row_of_sums(dot):
+        return
+    if roles_of(dot, by_lane=True).is_by_lane:
+        return
+    if known_to_libraries(dot, cpu) and mma_of(dot, cpu) is None:
+        raise CannotTile(f"libraries have instructions for this product of {operand}")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
@@ -90,8 +117,12 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
         depths = [roles.sizes[n] for n in roles.contracted]
         size = dot.args[0].dtype.bytes
         return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
+    if sums_along_depth(dot, cpu):
+        own = depth_tile(roles, cpu)
+        return rows or own[0], lanes or own[1]
     lanes = lanes or pick_lanes(width, dtype, cpu, rows or height)
-    return rows or pick_rows(height, lanes, dtype, cpu), lanes
+    others = 1 if mma and mma.offset else 0
+    return rows or pick_rows(height, lanes, dtype, cpu, others), lanes
 
 
 def is_row_of_sums(dot: Node) -> bool:
@@ -131,7 +162,7 @@ class _GemmTiler(Tiler):
         self.dot = dots[0]
         self.roles = roles_of(self.dot, by_lane=True)
         self.dtype = wide(self.dot.dtype)
-        if self.dtype not in (F32, F64):
+        if self.dtype not in (F32, F64, I32):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
         if any(memory_of(a) not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
@@ -139,7 +170,7 @@ class _GemmTiler(Tiler):
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
         operand = self.dot.args[0].dtype
         self.mma = mma_of(self.dot, cpu) and cpu.mma(
-            operand.name, self.rows, self.tile, extents[-1]
+            product_types(self.dot), self.rows, self.tile, extents[-1]
         )
         held, depth = (operand, self.mma.depth) if self.mma else (self.dtype, 1)
         if block_size(extents, self.tile, held.bytes, cpu, depth) is None:
@@ -246,7 +277,7 @@ class _GemmTiler(Tiler):
         else:
             block = self._block(memory, place, shape)
         if self.mma is None:
-            block = self.widen(NamedTile(block)).node
+            block = self.cast(NamedTile(block), self.dtype).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 

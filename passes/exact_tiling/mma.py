@@ -1,33 +1,67 @@
-"""Products by instructions for short floats: which one a product goes by, and its tiles.
+"""Products by instructions for short numbers: which one a product goes by, and its tiles.
 
-The right operand is packed for them, so that they pay where many rows follow; the left one is
-read where it is, so that its contracted axis has to lie together. What no instruction divides
-into is left to a library.
+The right operand is packed for them, and the left one is read where it is, so that its contracted
+axis has to lie together. For few rows packing does not pay: those on vectors read both operands in
+place. What no instruction divides into is left to a library.
 """
 
 from __future__ import annotations
 
 from math import prod
 
+from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
-from stack.passes.cpu_loops.pack import FEW_ROWS, block_size
-from stack.passes.tiling.contraction import operand_names, roles_of
+from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
+from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
+
+SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
+DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
+SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
-    known = cpu.mmas(dot.args[0].dtype.name)
+    known = cpu.mmas(product_types(dot))
     if not known:
         return None
     roles = roles_of(dot, by_lane=True)
     sizes, depth = roles.sizes, roles.contracted[-1]
-    rows = sizes[roles.row] if roles.row else 1
-    is_run = operand_names(dot, roles.left)[-1] == depth
-    if not is_run or rows * prod(sizes[n] for n in roles.outer) <= FEW_ROWS:
+    rows, lanes = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
+    if operand_names(dot, roles.left)[-1] != depth:
         return None
-    lanes = sizes[roles.lane]
+    few = rows * prod(sizes[n] for n in roles.outer)
+    is_slow = known[0].rows > 1 and dot.dtype.is_float
+    if is_slow and few <= FEW_ROWS and (few > SLOW_ROWS or is_along_depth(dot)):
+        return None  # where there are tiles, vectors have half the rate of multiply-adds
+    if sums_along_depth(dot, cpu):
+        vectors = (m for m in known if m.rows == 1)
+        return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)
     return next((m for m in known if _divides(m, rows, lanes, sizes[depth])), None)
+
+
+def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
+    """Whether the CPU has instructions for the operands, be they such that ours do not use."""
+    types = product_types(dot)
+    return bool(cpu.mmas(types)) or (types[0] == "f16" and "avx512fp16" in cpu.features)
+
+
+def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
+    """Whether few rows are multiplied with columns that lie along the contracted axis."""
+    roles = roles_of(dot, by_lane=True)
+    if roles.is_by_lane:
+        return False
+    rows = roles.sizes[roles.row] if roles.row else 1
+    is_few = rows * prod(roles.sizes[n] for n in roles.outer) <= FEW_ROWS // 2
+    return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
+
+
+def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
+    """Rows and columns of a tile that sums along the depth: equal parts of the rows."""
+    height = roles.sizes[roles.row] if roles.row else 1
+    most = int(SUMS * cpu.registers) // DEPTH_COLUMNS
+    rows = -(-height // -(-height // most))
+    return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 
 
 def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:

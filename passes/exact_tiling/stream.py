@@ -27,7 +27,7 @@ from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
-from stack.target import Target, as_cpu
+from stack.target import Mma, Target, as_cpu
 
 
 class StreamTiler(StreamResults):
@@ -245,9 +245,11 @@ class StreamTiler(StreamResults):
                 side = 1 - memory_side(state)
                 index = operand_place(state, self._place(state), key, side)
                 values.append(lambda s=state.args[side], i=index: self.value(s, i))
-                init.append(
-                    NamedTile(self.local("weights", (self.size, self.tile), self.iteration))
-                )
+                # as an instruction takes them, where one multiplies them
+                short = self._mma(state) is not None
+                dtype = state.args[side].dtype if short else F32
+                shape = (self.size, self.tile)
+                init.append(NamedTile(self.local("weights", shape, self.iteration, dtype)))
                 kinds.append("")
             else:
                 kind = fold_of(state)
@@ -277,6 +279,10 @@ class StreamTiler(StreamResults):
         for node, place, memory in zip(expensive, places, made[len(states) :], strict=True):
             self.known[node] = self._kept(node, place, memory.node)
         return dict(zip(states, made, strict=False))
+
+    def _mma(self, state: Node) -> Mma | None:
+        """What the product of a wide state goes by, in the panel under way."""
+        return self.mma(state, self.roles.columns, self.size)
 
     def _kept(self, node: Node, place: Index, memory: Node) -> Reader:
         """How a value of an earlier sweep is read: from memory where that is at the same place."""
@@ -309,12 +315,11 @@ class StreamTiler(StreamResults):
         def at(key: Dim, column: Dim) -> Index:
             return operand_place(state, self._place(state, column), add(self.first, key), side)
 
-        mma = self.mma(state, self.roles.columns, self.size)
+        mma = self._mma(state)
         tile_of = self.keys(state.args[side], at, self.roles.columns, 1, mma)
         lanes = part.node
         if mma is not None:
-            weights = self.as_(self.all_of(lanes), state.args[side].dtype)
-            lanes = self.paired(weights, mma.group, self.iteration)
+            lanes = self.paired(self.all_of(lanes), mma.group, self.iteration)
 
         def tile(memory: Node, begin: Dim, rows: int) -> Node:
             """Columns from `begin`: their sums over the panel, added to what `correct` gives."""

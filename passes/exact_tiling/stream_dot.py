@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Index, Rule, parse_rule
 from stack.ir.builder import constant
+from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.traits import converts, unconverted
@@ -94,7 +95,7 @@ class StreamProducts(StreamStates, Tiler):
 
     def keep(self, memory: Node, value: NamedTile, row: Dim) -> Node:
         """Memory with one more row."""
-        made = self.spread(value, [self.lane.name])
+        made = self.spread(self.cast(value, memory.dtype), [self.lane.name])
         return self.b.store(memory, made, self.number(row).node, constant(0, I64))
 
     def in_tiles(
@@ -132,11 +133,11 @@ class StreamProducts(StreamStates, Tiler):
 
     def mma(self, dot: Node, rows: int, depth: int) -> Mma | None:
         """The instruction for so many rows of a product with the lanes; any other rows go, too."""
-        kind, lanes = dot.args[0].dtype.name, self.lane.block
-        if self.cpu.mma(kind, 1, lanes, depth) is None:
+        types, lanes = product_types(dot), self.lane.block
+        if self.cpu.mma(types, 1, lanes, depth) is None:
             return None
         return next(
-            m for m in self.cpu.mmas(kind) if m.rows <= rows and m.divides(m.rows, lanes, depth)
+            m for m in self.cpu.mmas(types) if m.rows <= rows and m.divides(m.rows, lanes, depth)
         )
 
     def paired(self, block: Node, group: int, inside: Sequence[Node]) -> Node:

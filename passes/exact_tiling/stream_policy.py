@@ -11,7 +11,7 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
-PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
+PANEL = 64  # keys of a panel: its products stay in the first level of cache
 VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 
 

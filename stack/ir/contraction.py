@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.node import Node
 from stack.ir.ops import Site
+from stack.ir.types import F32
 
 PRECISIONS = ("tf32",)  # what f32 operands may be rounded to
 Names = tuple[str, ...]
@@ -85,6 +86,19 @@ def tile_extents(dot: Node) -> TileExtents | None:
     is_grouped = right[-1] == left[-1] and right[-2] == column and len(depths) > 1
     group = depths.pop() if is_grouped else 1
     return TileExtents(int(sizes[row]), int(sizes[column]), depths[-1] * group, group)  # pyright: ignore
+
+
+def is_along_depth(dot: Node) -> bool:
+    """Whether both operands of a `dot` end with one contracted axis."""
+    names = contraction(parse_rule(dot.attrs["rule"]))
+    return names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
+
+
+def product_types(dot: Node) -> tuple[str, str, str]:
+    """Element types of both operands of a `dot`, and of its sums: of short floats they are wide."""
+    is_short = dot.dtype.is_float and dot.dtype.bits == 16
+    left, right = (a.dtype.name for a in dot.args)
+    return left, right, F32.name if is_short else dot.dtype.name
 
 
 def check_precision(site: Site) -> None:

@@ -219,6 +219,18 @@ def topological(
     return order
 
 
+def by_distance(roots: Iterable[Node]) -> list[Node]:
+    """Roots with few steps to them first, else as they are.
+
+    Nodes that are computed in the order of `topological` then live shortly: the gradient of the
+    last layer is done before what that of the first one needs.
+    """
+    roots, distance = list(roots), dict[Node, int]()
+    for node in topological(roots):
+        distance[node] = 1 + max((distance[d] for d in deps(node)), default=0)
+    return sorted(roots, key=distance.__getitem__)
+
+
 class Block(_Interned):
     """Parameters, results, and the names and source lines of what lies between.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from stack.target.mma import MMAS, Mma
+from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 NO_SOURCES: Mapping[str, str] = {}
@@ -135,13 +135,13 @@ class Cpu(Target):
         """32-bit floats in a register."""
         return self.vector_bytes // 4
 
-    def mmas(self, operands: str) -> list[Mma]:
-        """Its instructions for products of an element type, the fastest first."""
-        return [m for m in MMAS if m.feature in self.features and m.operands == operands]
+    def mmas(self, types: Types) -> list[Mma]:
+        """Its instructions for products of such operands and sums, the fastest first."""
+        return [m for m in MMAS if m.feature in self.features and m.types == types]
 
-    def mma(self, operands: str, rows: int, lanes: int, depth: int) -> Mma | None:
+    def mma(self, types: Types, rows: int, lanes: int, depth: int) -> Mma | None:
         """Its fastest instruction that does a tile of a product without a rest."""
-        return next((m for m in self.mmas(operands) if m.divides(rows, lanes, depth)), None)
+        return next((m for m in self.mmas(types) if m.divides(rows, lanes, depth)), None)
 
 
 KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}

@@ -28,6 +28,7 @@ from stack.ir import (
 )
 from stack.ir.builder import rebuild_block
 from stack.ir.dim import symbol
+from stack.ir.node import by_distance
 
 
 def test_numbers_take_the_type_of_the_other_operand() -> None:
@@ -164,3 +165,28 @@ def test_bind_replaces_sizes_everywhere() -> None:
     assert size == 6
     partly = func.bind({})
     assert partly is func
+
+
+def test_near_roots_come_first_and_gradients_live_shortly() -> None:
+    """Gradients of layers are asked for from the first to the last; they come the other way."""
+    b = Builder()
+    weights = [param(f"w{i}", tensor("f32", 64, 64)) for i in range(8)]
+    passed = param("y", tensor("f32", 64, 64))
+    found: list[Node] = []
+    chain = passed
+    for weight in reversed(weights):
+        chain = b.dot(chain, weight, rule="m k, k n -> m n")
+        found.append(b.dot(chain, passed, rule="m k, k n -> m n"))
+    asked = found[::-1]
+    assert by_distance(asked) == found
+    assert by_distance([asked[0], passed, asked[1]]) == [passed, asked[1], asked[0]]
+
+    def held(results: list[Node]) -> int:
+        """The most links of the chain that still have readers."""
+        order = b.func("f", [passed, *weights], results).nodes
+        last = {d: i for i, n in enumerate(order) for d in n.args}
+        links = [(i, last.get(n, i)) for i, n in enumerate(order) if n not in found]
+        return max(sum(first <= i <= end for first, end in links) for i in range(len(order)))
+
+    assert held(asked) >= 7
+    assert held(by_distance(asked)) == 2

@@ -31,6 +31,12 @@ def conv(
 
 
 REWRITES: Rewrites = {
+    "integers that were widened": (
+        "%x: i8[4, 8], %y: i8[6, 8]",
+        "%a = cast(%x) : i32[4, 8]\n%b = cast(%y) : i32[6, 8]\n"
+        '%z = dot(%a, %b) {rule="m k, n k -> m n"} : i32[4, 6]',
+        '%z = dot(%x, %y) {rule="m k, n k -> m n"} : i32[4, 6]',
+    ),
     "x ** 0": (
         X,
         "%z = pow(%x, 0.0:f32) : f32[4]",
@@ -192,6 +198,11 @@ KEPT_CONVOLUTIONS: Kept = {
     ),
 }
 KEPT: Kept = {
+    "integers of two signs": (
+        "%x: i8[4, 8], %y: u8[6, 8]",
+        "%a = cast(%x) : i32[4, 8]\n%b = cast(%y) : i32[6, 8]\n"
+        '%z = dot(%a, %b) {rule="m k, n k -> m n"} : i32[4, 6]',
+    ),
     "rounded to TF32": (
         "%x: f32[1, 3, 8, 8], %w: f32[5, 3, 4, 4]",
         conv("f32[1, 5, 2, 2]").replace("rhs_dilation", 'precision="tf32", rhs_dilation'),

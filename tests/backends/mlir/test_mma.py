@@ -1,4 +1,4 @@
-"""Products of bf16 by instructions for them: against einsum in f64, AMX by functions as well."""
+"""Products of bf16 and i8 by instructions: against einsum in f64 and i32, AMX by functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.ir.storage import decode, encode
+from stack.ir.storage import decode, encode, storage_dtype
 from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
@@ -82,6 +82,88 @@ def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator)
     text = check(rule, first, second, TILES, rng)
     assert "tdpbf16ps" in text
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+# four neighbours at once, of which 37 is no whole number
+INTEGERS: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (70, 64), (64, 96)),
+    ("m k, n k -> m n", (33, 128), (71, 128)),
+    ("b s h d, b t h d -> b h s t", (2, 40, 3, 64), (2, 70, 3, 64)),
+    ("m k, k n -> m n", (40, 36), (36, 71)),
+    ("m k, n k -> m n", (40, 37), (71, 37)),
+    ("m k, n k -> m n", (4, 256), (71, 256)),
+]
+
+
+def check_integers(rule: str, first: Shape, second: Shape, cpu: Cpu) -> str:
+    """The text of an exact product of all that 8 bits hold, the least number in rows."""
+    rng = np.random.default_rng(0)
+    values = [rng.integers(-128, 128, size=s).astype(np.int8) for s in (first, second)]
+    for value in values:
+        value.reshape(-1, value.shape[-1])[:2] = -128
+    want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.int32) for v in values])
+    operands = [param(f"x{i}", tensor("i8", *v.shape)) for i, v in enumerate(values)]
+    dot = Builder().dot(*operands, rule=rule, type=tensor("i32", *want.shape))
+    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    out = np.full(want.shape, -1, np.int32)
+    run(*(a.ctypes.data for a in (*values, out)))
+    np.testing.assert_array_equal(out, want)
+    return text
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), INTEGERS)
+def test_integers(rule: str, first: Shape, second: Shape) -> None:
+    plain = replace(as_cpu(load("avx2")), arch="native")
+    assert "vpdpbusd" not in check_integers(rule, first, second, plain)
+    if "avx512vnni" in cpu_at_hand().features:
+        text = check_integers(rule, first, second, NATIVE)
+        assert ("vpdpbusd" in text) == (first[-1] % 4 == 0)
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), INTEGERS[:3])
+def test_tiles_of_integers(rule: str, first: Shape, second: Shape) -> None:
+    assert "tdpbssd" in check_integers(rule, first, second, TILES)
+
+
+# one row, as many as have a tile, more than one tile; a depth without whole vectors
+FEW_ROWS: list[tuple[str, Shape, Shape]] = [
+    ("m k, n k -> m n", (2, 128), (40, 128)),
+    ("m k, n k -> m n", (9, 64), (33, 64)),
+    ("m k, n k -> m n", (16, 1024), (64, 1024)),
+    ("m k, n k -> m n", (4, 38), (70, 38)),
+    ("h m k, h n k -> h m n", (2, 5, 128), (2, 3, 128)),
+    ("m h k, n h k -> m n", (3, 2, 64), (20, 2, 64)),
+    ("m k, k n -> m n", (1, 64), (64, 96)),
+    ("m k, k n -> m n", (3, 64), (64, 71)),
+    ("m k, k n -> m n", (12, 64), (64, 71)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+@pytest.mark.parametrize(("rule", "first", "second"), FEW_ROWS)
+def test_few_rows(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
+) -> None:
+    cpu = cpu_at_hand()
+    kind = tensor(dtype).dtype
+    held = np.float32 if dtype == "bf16" else storage_dtype(kind)
+    values = [decode(encode(rng.normal(size=s).astype(held), kind), kind) for s in (first, second)]
+    want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.float64) for v in values])
+    operands = [param(f"x{i}", tensor(dtype, *v.shape)) for i, v in enumerate(values)]
+    dot = Builder().dot(*operands, rule=rule)
+    _, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    stored = [encode(v, kind) for v in values]
+    out = encode(np.full(want.shape, np.nan, held), kind)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    digits = {"bf16": 8, "f16": 11, "f32": 21, "f64": 48}[dtype]
+    np.testing.assert_allclose(
+        decode(out, kind), want, rtol=2.0**-digits, atol=2.0**-digits * np.abs(want).max()
+    )
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), FEW_ROWS)
+def test_few_rows_of_integers(rule: str, first: Shape, second: Shape) -> None:
+    check_integers(rule, first, second, cpu_at_hand())
 
 
 @has_vectors

@@ -33,6 +33,8 @@ _SETTINGS = {
     "recompile_limit": 1 << 20,
     "accumulated_recompile_limit": 1 << 20,
 }
+_DYNAMIC = {"assume_static_by_default": False}
+_STATIC = {"assume_static_by_default": True, "automatic_dynamic_shapes": False}
 
 
 class TorchCalls:
@@ -49,8 +51,10 @@ class TorchCalls:
         self.reason = ""  # the guard that failed last
         self.changes = 0
         self._here = threading.local()  # `until_return`: what ends with this thread's call
+        # not as optimize's `dynamic`, which sets it around every call, for 10 us of each
+        self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
         self._call = torch._dynamo.optimize(
-            self._compile, nopython=True, dynamic=dynamic, guard_fail_fn=self._failed
+            self._compile, nopython=True, guard_fail_fn=self._failed
         )(traceable(fn))
 
     @property
@@ -93,7 +97,7 @@ class TorchCalls:
         """Our settings, for captures until the end of this call."""
         rest: ExitStack = self._here.until_return
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
-        rest.enter_context(torch._dynamo.config.patch(_SETTINGS))
+        rest.enter_context(torch._dynamo.config.patch(self._settings))
         rest.enter_context(in_scans())
         rest.enter_context(quiet("torch._subclasses.fake_tensor"))
 

@@ -338,6 +338,7 @@ class _Graph:
         fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
         results = [*by_distance(fresh), *promises]
         self.numbers = {r: i for i, r in enumerate(results)}
+        self.direct = self._direct()
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
         if not self.loose and self.func.results:
@@ -352,7 +353,17 @@ class _Graph:
             raise Prepared
         self.check_indices(arrays)
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
+        if self.direct is not None:
+            return [found[number] for number in self.direct]
         return self.border.results(args, self._fresh(found, arrays))
+
+    def _direct(self) -> list[int] | None:
+        """For each result its number among those computed, where they are passed on as they are."""
+        outputs, straight = self.imported.outputs, self.border.straight()
+        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
+        if straight is None or self.imported.promises or not is_own:
+            return None
+        return [self.numbers[outputs[i]] for i in straight]
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
         """A tensor for each parameter, its axes in the order of memory."""

@@ -92,7 +92,9 @@ def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
 
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
     """Storage of a tensor, without a copy where it is dense on the CPU."""
-    held = _checked(tensor, dtype).detach()
+    held = _checked(tensor, dtype)
+    if held.requires_grad:
+        held = held.detach()
     if not (held.is_cpu and held.is_contiguous()) or held.is_conj() or held.is_neg():
         held = held.cpu().resolve_conj().resolve_neg().contiguous()
     return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
@@ -101,10 +103,10 @@ def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
 def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
     """A tensor over the storage, without a copy where possible."""
     array = np.asarray(array)
-    shape = array.shape
-    if not array.flags.c_contiguous or not array.flags.writeable:
+    flags = array.flags
+    if not flags.c_contiguous or not flags.writeable:
         array = array.copy()
-    tensor = torch.from_numpy(array.reshape(shape))
+    tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype is BF16 else tensor
 
 

@@ -67,6 +67,7 @@ class CompiledGraph:
         self.target = label
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
+        self.returned = [r.dtype for r in captured.func.results]
         self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
         if not captured.func.symbols:
             self.fixed = [tuple(map(int, p.shape)) for p in captured.func.params]  # pyright: ignore[reportArgumentType]
@@ -179,7 +180,7 @@ class CompiledGraph:
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
         found = executable.run(ready)
-        return [back(r, node.dtype) for r, node in zip(found, self.func.results, strict=True)]
+        return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out."""

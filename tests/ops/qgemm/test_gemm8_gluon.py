@@ -73,7 +73,7 @@ def draw(op: Op, rows: int, columns: int, depth: int) -> list[Any]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("op", [fp8, fp8_tensor, fp8_block, w8a8], ids=str)
+@pytest.mark.parametrize("op", [fp8, fp8_tensor, fp8_block, w8a8], ids=lambda op: op.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "depth"), [(1, 8, 16), (100, 136, 144), (512, 640, 1024), (3000, 1544, 400)]
 )

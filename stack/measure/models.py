@@ -11,9 +11,10 @@ PEERS = {
     "cuda": "eager,inductor,inductor{mode=reduce-overhead},xla",
 }
 TUNED = {
-    "cpu": "inductor{mode=max-autotune-no-cudagraphs},inductor{freezing=true}",
+    "cpu": "inductor{mode=max-autotune-no-cudagraphs}",
     "cuda": "inductor{mode=max-autotune}",
 }
+FROZEN = "inductor{freezing=true}"  # weights as constants: no gradients
 COLD = ("llama", "gpt2", "resnet50", "rnn_scan")
 
 
@@ -26,6 +27,8 @@ def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -
     """Every model on a device. `quick` leaves out Inductor's search, and the cold processes."""
     kind = device.partition(":")[0]
     peers = PEERS[kind] if quick else f"{PEERS[kind]},{TUNED[kind]}"
+    if kind == "cpu" and not (quick or train):
+        peers += f",{FROZEN}"
     row = "M2" if train else "M1"
     cases = [
         Case(

@@ -105,7 +105,7 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
     if roles_of(dot, by_lane=True).is_by_lane:
         return
     if known_to_libraries(dot, cpu) and mma_of(dot, cpu) is None:
-        raise CannotTile(f"libraries have instructions for this product of {operand}")
+        raise CannotTile(f"libraries have instructions for products of {operand}")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:

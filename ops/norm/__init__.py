@@ -21,6 +21,12 @@ def _triton(name: str) -> tuple[Kernel, ...]:
     return (Kernel("cuda", run, "triton", dtypes, _row_too_long, capturable=True),)
 
 
+def _over_root_mean_square(np: Any, x: Any, weight: Any, eps: float) -> Any:
+    wide = x.astype(np.result_type(x, np.float32))
+    scale = 1 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * weight.astype(wide.dtype)).astype(x.dtype)
+
+
 @op(
     "norm.rms_norm",
     rule="... d!, d! -> ... d!",
@@ -33,9 +39,7 @@ def rms_norm(np, x, weight, *, eps: float = 1e-6):
 
     `x [..., d]`, `weight [d]` of one float type, which the result has; sums are at least f32.
     """
-    wide = x.astype(np.result_type(x, np.float32))
-    scale = 1 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale * weight.astype(wide.dtype)).astype(x.dtype)
+    return _over_root_mean_square(np, x, weight, eps)
 
 
 @op(
@@ -52,9 +56,7 @@ def add_rms_norm(np, x, residual, weight, *, eps: float = 1e-6):
     rounded to it before it is normed.
     """
     added = x + residual
-    wide = added.astype(np.result_type(x, np.float32))
-    scale = 1 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
-    return (wide * scale * weight.astype(wide.dtype)).astype(x.dtype), added
+    return _over_root_mean_square(np, added, weight, eps), added
 
 
 @op(

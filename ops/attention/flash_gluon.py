@@ -4,7 +4,7 @@ One group of four warps loads; the others keep 64 queries each, and while one ma
 the tensor cores have the products of the others: two groups, or three with heads of 64, whose
 results leave each of them registers enough. A group asks for the scores of its next tile together
 with the product of this one's weights and values, and makes exponentials when both are there: with
-its own products under way as well it was slower, for they keep the others' from the tensor cores.
+its own products under way as well it was slower.
 Programs are as many as processors, and go from one tile of queries to the next, whose loads begin
 while this one's results are made.
 What limits it: products, and with heads of 64 as many cycles of exponentials.

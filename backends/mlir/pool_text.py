@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from . import threads
 
-# About 20 us of a processor's clock: longer than the gap between the kernels of a program, shorter
-# than what two system calls and a cold core cost.
-SPIN_TICKS = 60_000
+# About 70 us of a processor's clock: longer than the gap between two calls of a program, which is
+# 25 to 50 us of Python, shorter than OpenMP's threads wait in torch.
+SPIN_TICKS = 200_000
 
 # 8-byte slots of the shared state. Each group is on cache lines of its own: threads write the
 # groups at different times.

@@ -78,29 +78,24 @@ class TorchCalls:
         return self._called(args, kwargs, captures=False)
 
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], captures: bool) -> Any:
-        here = self._here
-        here.until_return = None
-        try:
+        with ExitStack() as self._here.until_return:
             if captures:
                 self._set_up()
-            return self._call(*args, **kwargs)
-        except exc.TorchDynamoException as error:
-            more = mismatch(self.graphs, args)
-            raise_explained(error, self.fn, args, kwargs, more)
-        except TypeError as error:  # of Python's: another number of arguments
-            if captures:
-                raise_as_eager(self.fn, args, kwargs, error)
-            raise
-        finally:
-            if here.until_return is not None:
-                here.until_return.close()
-                here.until_return = None
+            try:
+                return self._call(*args, **kwargs)
+            except exc.TorchDynamoException as error:
+                more = mismatch(self.graphs, args)
+                raise_explained(error, self.fn, args, kwargs, more)
+            except TypeError as error:  # of Python's: another number of arguments
+                if captures:
+                    raise_as_eager(self.fn, args, kwargs, error)
+                raise
+            finally:
+                self._here.until_return = None
 
     def _set_up(self) -> None:
         """Our settings, for captures until the end of this call."""
-        if self._here.until_return is not None:
-            return
-        rest = self._here.until_return = ExitStack()
+        rest: ExitStack = self._here.until_return
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
         rest.enter_context(torch._dynamo.config.patch(self._settings))
         rest.enter_context(in_scans())

@@ -111,3 +111,32 @@ def test_torch_compile_and_its_gradients() -> None:
         torch.testing.assert_close(given.grad, plain.grad, rtol=1e-3, atol=1e-4)
 
     all_at_once(work)
+
+
+def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
+    torch = pytest.importorskip("torch")
+    from stack.frontends.dynamo_capture import one_at_a_time
+
+    calls: list[Any] = []
+
+    def nested(x: Any) -> Any:
+        return x + 1 if len(x) < 3 else calls[0](x[:2].clone()).sum() + x
+
+    schema = "(Tensor x) -> Tensor"
+    again = torch.library.custom_op("stack_tests::again", nested, mutates_args=(), schema=schema)
+    again.register_fake(torch.empty_like)
+    calls.append(stack.compile(lambda x: again(x) * 2, torch.ones(4), frontend="torch"))
+    with torch.no_grad():
+        assert calls[0](torch.ones(4)).tolist() == [18.0] * 4
+    taken: list[bool] = []
+
+    def take() -> None:
+        lock = one_at_a_time()
+        taken.append(lock.acquire(timeout=2))
+        if taken[0]:
+            lock.release()
+
+    other = threading.Thread(target=take)
+    other.start()
+    other.join()
+    assert taken == [True]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from stack.errors import StackError, UsageError, unknown_name
 from stack.ops.collectives.algorithms import build
 from stack.ops.collectives.network import Link, Network
-from stack.ops.collectives.peer_triton import CHUNKS, MOST, collect, push, reduce_part, two_shot
+from stack.ops.collectives.peer_triton import CHUNKS, MOST, pull, push
 
 Tensor = torch.Tensor
 PROGRAMS, WARPS = 128, 16  # at most
@@ -150,29 +150,28 @@ class PeerMemory(Waiting):
         out = x.new_empty(x.shape[0] // self.world, *x.shape[1:])
         if self._way("reduce_scatter", x, way) == "push":
             return self._push(x, out, self.world, True)
-        return self._pull(reduce_part, x, out, self.world)
+        return self._pull(x, out, self.world, reduces=True)
 
     def all_gather(self, x: Tensor, way: str = "") -> Tensor:
         """The inputs of all ranks, one after the other along the first axis."""
         out = x.new_empty(x.shape[0] * self.world, *x.shape[1:])
         if self._way("all_gather", x, way) == "push":
             return self._push(x, out, 1, False)
-        return self._pull(collect, x, out, 1)
+        return self._pull(x, out, 1, collects=True)
 
     def all_to_all(self, x: Tensor, way: str = "") -> Tensor:
         """This rank's part of every rank's input, along the first axis."""
         self._check_parts(x)
         if self._way("all_to_all", x, way) == "push":
             return self._push(x, torch.empty_like(x), self.world, False)
-        return self._pull(collect, x, torch.empty_like(x), self.world)
+        return self._pull(x, torch.empty_like(x), self.world, collects=True)
 
     def _reduced(self, x: Tensor, out: Tensor, way: str, norm: Any = None) -> Tensor:
         way = self._way("all_reduce", x, way, x.shape[-1] if norm else 1)
         if way == "push":
             return self._push(x, out, 1, True, norm)
-        if way == "two_shot":
-            return self._pull(two_shot, x, out, self.world, norm)
-        return self._pull(reduce_part, x, out, 1, norm)
+        twice = way == "two_shot"
+        return self._pull(x, out, self.world if twice else 1, norm, reduces=True, collects=twice)
 
     # ---- what fits
 
@@ -240,14 +239,18 @@ class PeerMemory(Waiting):
             )
         return out
 
-    def _pull(self, kernel: Any, x: Tensor, out: Tensor, parts: int, norm: Any = None) -> Tensor:
+    def _pull(
+        self, x: Tensor, out: Tensor, parts: int, norm: Any = None, *,
+        reduces: bool = False, collects: bool = False,
+    ) -> Tensor:  # fmt: skip
         part = x.numel() // parts
         width, options = _unit(x, part, min(LANE, LANES // self.world), norm)
         units = -(-part // width)
         if units:
             programs = min(PROGRAMS, units)
             depth = max(DEPTH, -(-units // programs // (CHUNKS.value - 2)))
-            kernel[(programs, 2)](
+            launch: Any = pull[(programs, 2)]
+            launch(
                 x,
                 out,
                 *(norm or NO_NORM),
@@ -261,6 +264,8 @@ class PeerMemory(Waiting):
                 units,
                 depth * programs,
                 PARTS=parts,
+                REDUCES=reduces,
+                COLLECTS=collects,
                 RANK=self.rank,
                 WORLD=self.world,
                 PEERS=_power(self.world),

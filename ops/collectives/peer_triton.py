@@ -175,9 +175,8 @@ def push(
 ):  # fmt: skip
     """A collective of little: every 32 bits of data go with the number of the call.
 
-    `REDUCES`: whether parts are summed, as in `reduce_part`, or stand side by side, as in
-    `collect`. `part`, `WIDTH` and `BLOCK` count elements, of which a word has `FIT`, and `room` the
-    words of a rank for another.
+    `REDUCES`: whether parts are summed, or stand side by side. `part`, `WIDTH` and `BLOCK` count
+    elements, of which a word has `FIT`, and `room` the words of a rank for another.
     """
     pid = tl.program_id(0)
     turn = tl.load(turns + pid)
@@ -241,41 +240,19 @@ def _elements(bits, kind: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=("units", "span"))
-def reduce_part(
+def pull(
     x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
-    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+    units, span, PARTS: tl.constexpr, REDUCES: tl.constexpr, COLLECTS: tl.constexpr,
+    RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One part, summed: with one part a one-shot all-reduce, with one a rank a reduce-scatter."""
-    pid, role = tl.program_id(0), tl.program_id(1)
-    turn = tl.load(turns + role * MOST + pid)
-    if role == 0:
-        _publish(
-            x, data, flags, turn, pid, part, half, units, span,
-            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
-        )  # fmt: skip
-    else:
-        begin = _half(turn) * half
-        own = (RANK % PARTS) * tl.cast(part, tl.int64)
-        now = turn
-        for first in range(0, units, span):
-            now += 1
-            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
-            for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
-                at, seen = _unit(number, part, WIDTH, BLOCK)
-                before, gain = _beside(residual, weight, at, seen, WIDTH)
-                total = _sum(x, data, own + at, seen, begin, RANK, WORLD)
-                _finish(total, out, at, seen, before, gain, added, eps, WIDTH)
-    _count(turns + role * MOST, pid, turn, MOST)
+    """A collective of much: half of the programs publish the input, the others read.
 
-
-@triton.jit(do_not_specialize=("units", "span"))
-def collect(
-    x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
-    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """A part of every rank: with one part an all-gather, with one a rank an all-to-all."""
+    `REDUCES`: this rank's part is summed: with one part a one-shot all-reduce, with one a rank a
+    reduce-scatter. `COLLECTS`: a part of every rank is read: with one part an all-gather, with one
+    a rank an all-to-all. Both: an all-reduce of two shots, where the sum of a part goes to where
+    others see it, and all sums are collected.
+    """
     pid, role = tl.program_id(0), tl.program_id(1)
     turn = tl.load(turns + role * MOST + pid)
     if role == 0:
@@ -288,65 +265,63 @@ def collect(
         wide = tl.cast(part, tl.int64)
         own = (RANK % PARTS) * wide
         kind = tl.pointer_type(x.dtype.element_ty)
+        if REDUCES and COLLECTS:
+            memory = _memory(data, RANK, kind) + begin
         now = turn
         for first in range(0, units, span):
             now += 1
             _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
             for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
-                for step in tl.static_range(WORLD):  # pyright: ignore
-                    peer = (RANK + step) % WORLD  # not all read from one
-                    source = x if peer == RANK else _memory(data, peer, kind) + begin
-                    value = tl.load(source + own + at, mask=seen)
-                    tl.store(out + peer * wide + at, value, mask=seen)
+                if not REDUCES:
+                    for step in tl.static_range(WORLD):  # pyright: ignore
+                        peer = (RANK + step) % WORLD  # not all read from one
+                        source = x if peer == RANK else _memory(data, peer, kind) + begin
+                        value = tl.load(source + own + at, mask=seen)
+                        tl.store(out + peer * wide + at, value, mask=seen)
+                else:
+                    place = own + at
+                    to = place if COLLECTS else at
+                    before, gain = _beside(residual, weight, to, seen, WIDTH)
+                    total = _sum(x, data, place, seen, begin, RANK, WORLD)
+                    if COLLECTS:
+                        total = total.to(x.dtype.element_ty)
+                        tl.store(memory + place, total, mask=seen)
+                    _finish(total, out, to, seen, before, gain, added, eps, WIDTH)
+            if REDUCES and COLLECTS:
+                _tell(flags, pid, 1, now, RANK, WORLD, PEERS)
+        if REDUCES and COLLECTS:
+            norm = (residual, weight, added, eps)
+            waits = (flags, failed, patience)
+            _collect_sums(
+                out, norm, data, waits, turn, pid, part, begin, units, span, kind,
+                RANK, WORLD, PEERS, WIDTH, BLOCK,
+            )  # fmt: skip
     _count(turns + role * MOST, pid, turn, MOST)
 
 
-@triton.jit(do_not_specialize=("units", "span"))
-def two_shot(
-    x, out, residual, weight, added, eps, data, flags, turns, failed, patience, part, half,
-    units, span, PARTS: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def _collect_sums(
+    out, norm, data, waits, turn, pid, part, begin, units, span, kind: tl.constexpr,
+    RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """An all-reduce: this rank's part is summed where others see it, then all parts are collected.
+    """The second shot of an all-reduce: the sums of all other ranks.
 
     Residuals and norms come last, on all ranks, so that no more than the sums has to travel.
     """
-    pid, role = tl.program_id(0), tl.program_id(1)
-    turn = tl.load(turns + role * MOST + pid)
-    if role == 0:
-        _publish(
-            x, data, flags, turn, pid, part, half, units, span,
-            PARTS, RANK, WORLD, PEERS, WIDTH, BLOCK,
-        )  # fmt: skip
-    else:
-        begin = _half(turn) * half
-        wide = tl.cast(part, tl.int64)
-        kind = tl.pointer_type(x.dtype.element_ty)
-        memory = _memory(data, RANK, kind) + begin
-        now = turn
-        for first in range(0, units, span):
-            now += 1
-            _await(flags, failed, patience, pid, 0, now, RANK, WORLD, PEERS)
+    residual, weight, added, eps = norm
+    flags, failed, patience = waits
+    wide = tl.cast(part, tl.int64)
+    for first in range(0, units, span):
+        turn += 1
+        _await(flags, failed, patience, pid, 1, turn, RANK, WORLD, PEERS)
+        for step in tl.static_range(1, WORLD):  # pyright: ignore
+            peer = (RANK + step) % WORLD
+            source = _memory(data, peer, kind) + begin
             for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
                 at, seen = _unit(number, part, WIDTH, BLOCK)
-                place = RANK * wide + at
+                place = peer * wide + at
                 before, gain = _beside(residual, weight, place, seen, WIDTH)
-                total = _sum(x, data, place, seen, begin, RANK, WORLD).to(x.dtype.element_ty)
-                tl.store(memory + place, total, mask=seen)
+                total = tl.load(source + place, mask=seen, other=0)
                 _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
-            _tell(flags, pid, 1, now, RANK, WORLD, PEERS)
-        now = turn
-        for first in range(0, units, span):
-            now += 1
-            _await(flags, failed, patience, pid, 1, now, RANK, WORLD, PEERS)
-            for step in tl.static_range(1, WORLD):  # pyright: ignore
-                peer = (RANK + step) % WORLD
-                source = _memory(data, peer, kind) + begin
-                for number in range(first + pid, min(first + span, units), tl.num_programs(0)):
-                    at, seen = _unit(number, part, WIDTH, BLOCK)
-                    place = peer * wide + at
-                    before, gain = _beside(residual, weight, place, seen, WIDTH)
-                    total = tl.load(source + place, mask=seen, other=0)
-                    _finish(total, out, place, seen, before, gain, added, eps, WIDTH)
-    _count(turns + role * MOST, pid, turn, MOST)

@@ -78,10 +78,11 @@ def _tiles_of_keys(tile, length, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CAUS
 
 @gluon.jit
 def _load(
-    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
+    q_desc, k_desc, v_desc, q, k, v, sizes, share,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """Bring tiles of queries, and for each its keys and values from the last tile back."""
+    works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k_desc.block_type.shape[1]
     step = 0
     turn = 0
@@ -164,10 +165,11 @@ def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
 
 @gluon.jit
 def _attend_all(
-    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
+    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, sizes, scale,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
     """64 queries of each tile of the program."""
+    works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k.tiles.shape[2]
     step = 0
     turn = PART
@@ -211,49 +213,29 @@ def attention_kernel(
     k = ring(k_desc, STAGES, GROUPS)
     v = ring(v_desc, STAGES, GROUPS)
     fence_async_shared()
+    sizes = (works, tiles, heads, length)
     # warps of all groups but the first, and their registers; the first has what is left
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (_attend_all, (
-                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
-                (_attend_all, (
-                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
-                (_load, (
-                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
+                (_attend_all, (0, o_desc, lse_ptr, q, k, v, sizes, scale, CAUSAL, PAIRS, GROUPS)),
+                (_attend_all, (1, o_desc, lse_ptr, q, k, v, sizes, scale, CAUSAL, PAIRS, GROUPS)),
+                (_load, (q_desc, k_desc, v_desc, q, k, v, sizes, share, CAUSAL, PAIRS, GROUPS)),
             ],
             [4, 4],
             [240, 24],
-        )  # fmt: skip
+        )
     else:
         gl.warp_specialize(
             [
-                (_attend_all, (
-                    0, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
-                (_attend_all, (
-                    1, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
-                (_attend_all, (
-                    2, o_desc, lse_ptr, q, k, v, works, tiles, heads, length, scale,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
-                (_load, (
-                    q_desc, k_desc, v_desc, q, k, v, works, tiles, heads, length, share,
-                    CAUSAL, PAIRS, GROUPS,
-                )),
+                (_attend_all, (0, o_desc, lse_ptr, q, k, v, sizes, scale, CAUSAL, PAIRS, GROUPS)),
+                (_attend_all, (1, o_desc, lse_ptr, q, k, v, sizes, scale, CAUSAL, PAIRS, GROUPS)),
+                (_attend_all, (2, o_desc, lse_ptr, q, k, v, sizes, scale, CAUSAL, PAIRS, GROUPS)),
+                (_load, (q_desc, k_desc, v_desc, q, k, v, sizes, share, CAUSAL, PAIRS, GROUPS)),
             ],
             [4, 4, 4],
             [160, 160, 24],
-        )  # fmt: skip
+        )
 
 
 def _groups(width: int, length: int, causal: bool) -> int:

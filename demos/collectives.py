@@ -16,7 +16,6 @@ import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -184,29 +183,18 @@ def measure(out: Path, sizes: Sequence[int] = SIZES) -> None:
 
 
 def _write(out: Path, host: Host, rows: list[Row], link: Link | None) -> None:
-    import torch
-
     from stack.demos.collectives_table import judged, markdown, plot
 
     made = {
         "schema": "stack.collectives/2",
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "device": f"{host.world} x {rank.name_of(host.device)}",
+        **rank.head(host.device, "collectives"),
         "ranks": host.world,
-        "versions": {"torch": torch.__version__, **_nccl(host.device)},
-        "command": f"torchrun --nproc-per-node {host.world} -m stack.demos.collectives OUT",
         **judged(rows, link, host.world),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "collectives.json").write_text(json.dumps(made, indent=1))
     (out / "collectives.md").write_text(markdown(made))
     plot(made, out / "collectives.png")
-
-
-def _nccl(device: Any) -> dict[str, str]:
-    if device.type != "cuda":
-        return {}
-    return {"nccl": ".".join(map(str, importlib.import_module("torch.cuda.nccl").version()))}
 
 
 def _line(rows: list[Row], collective: str, size: int) -> str:

@@ -1,4 +1,4 @@
-"""A Llama as people write it, of any width: what the demos of sharding train."""
+"""A Llama 3 of any size, with experts where asked for: what the demos of sharding train."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+THETA = 500000.0
+COLUMNS = tuple(f"layers.*.{name}.weight" for name in ("wq", "wk", "wv", "gate", "up"))
+ROWS = tuple(f"layers.*.{name}.weight" for name in ("wo", "down"))
+
 
 @dataclass(frozen=True)
 class Sizes:
-    """Widths of a model; the smallest that 8 ranks can share. `experts`: of each layer."""
+    """Widths of a model; by default the smallest that 8 ranks can share.
+
+    Attributes:
+        groups: heads of keys and values.
+        experts: of each layer, in place of its perceptron; 0 for none.
+    """
 
     layers: int = 4
     width: int = 64
     hidden: int = 128
     heads: int = 4
+    groups: int = 4
     words: int = 64
     tokens: int = 16
     batch: int = 8
     experts: int = 0
 
 
-class Norm(nn.Module):
-    """RMSNorm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.weight
+# but for its 32 layers
+LLAMA3_8B = Sizes(4, 4096, 14336, 32, 8, 128256, 2048, 8)
 
 
 class Each(nn.Module):
@@ -77,26 +80,31 @@ class Layer(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
-        width, hidden = sizes.width, sizes.hidden
-        self.head = width // sizes.heads
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in "qkvo")
+        self.head = sizes.width // sizes.heads
+        few = sizes.groups * self.head
+        self.wq, self.wo = (_linear(sizes.width, sizes.width) for _ in "qo")
+        self.wk, self.wv = (_linear(sizes.width, few) for _ in "kv")
         self.experts = Experts(sizes) if sizes.experts else None
         if self.experts is None:
-            self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
-            self.down = nn.Linear(hidden, width, bias=False)
-        self.before, self.between = Norm(width), Norm(width)
+            self.gate, self.up = (_linear(sizes.width, sizes.hidden) for _ in range(2))
+            self.down = _linear(sizes.hidden, sizes.width)
+        self.before, self.between = (nn.RMSNorm(sizes.width, eps=1e-5) for _ in range(2))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         h = self.before(x)
-        shape = (*x.shape[:2], -1, self.head)
-        q, k, v = (f(h).view(shape).transpose(1, 2) for f in (self.wq, self.wk, self.wv))
-        scores = _rotated(q, cos, sin) @ _rotated(k, cos, sin).transpose(2, 3)
-        weights = (scores / math.sqrt(shape[-1]) + mask).softmax(-1)
-        x = x + self.wo((weights @ v).transpose(1, 2).flatten(2))
+        maps = (self.wq, self.wk, self.wv)
+        q, k, v = (f(h).unflatten(2, (-1, self.head)).transpose(1, 2) for f in maps)
+        q, k = _rotated(q, cos, sin), _rotated(k, cos, sin)
+        made = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.wo(made.transpose(1, 2).flatten(2))
         h = self.between(x)
         if self.experts is not None:
             return x + self.experts(h)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+def _linear(width: int, out: int) -> nn.Linear:
+    return nn.Linear(width, out, bias=False)
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -109,33 +117,25 @@ class Llama(nn.Module):
 
     cos: Tensor
     sin: Tensor
-    mask: Tensor
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         self.sizes = sizes
         self.embed = nn.Embedding(sizes.words, sizes.width)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
-        self.norm = Norm(sizes.width)
-        self.head = nn.Linear(sizes.width, sizes.words, bias=False)
+        self.norm = nn.RMSNorm(sizes.width, eps=1e-5)
+        self.head = _linear(sizes.width, sizes.words)
         half = sizes.width // sizes.heads // 2
-        rates = 10000.0 ** (-torch.arange(half) / half)
+        rates = THETA ** (-torch.arange(half) / half)
         angles = torch.outer(torch.arange(sizes.tokens).float(), rates)
         self.register_buffer("cos", angles.cos())
         self.register_buffer("sin", angles.sin())
-        hidden = torch.full((sizes.tokens, sizes.tokens), -1e9).triu(1)
-        self.register_buffer("mask", hidden)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = self.embed(x)
         for layer in self.layers:
-            h = layer(h, self.cos, self.sin, self.mask)
-        logits = self.head(self.norm(h))
-        return F.cross_entropy(logits.transpose(1, 2), y)
-
-
-COLUMNS = tuple(f"layers.*.{name}.weight" for name in ("wq", "wk", "wv", "gate", "up"))
-ROWS = tuple(f"layers.*.{name}.weight" for name in ("wo", "down"))
+            h = layer(h, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(h)).flatten(0, 1), y.flatten())
 
 
 def data(sizes: Sizes, steps: int) -> list[tuple[Tensor, Tensor]]:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from stack.demos.llama import Sizes
+from stack.demos.llama import THETA, Sizes
 
 Weights = Any  # nested dicts of arrays
 
@@ -23,7 +23,7 @@ def llama_of(sizes: Sizes) -> Callable[..., jax.Array]:
         return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * p["weight"]
 
     def rotated(x: jax.Array) -> jax.Array:
-        rates = 10000.0 ** (-jnp.arange(half) / half)
+        rates = THETA ** (-jnp.arange(half) / half)
         angles = jnp.arange(sizes.tokens)[:, None] * rates
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         a, b = jnp.split(x, 2, axis=-1)

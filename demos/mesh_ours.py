@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stack.demos.llama import COLUMNS, ROWS
 from stack.demos.train_mesh import TIDY, Strategy, placing, planned
 from stack.demos.train_pipeline import cut
 from stack.frontends.torch_compute import compute_of, stream_balance
@@ -32,8 +33,7 @@ from stack.sim import Machine, Simulation, simulate, simulate_stages
 from stack.sim.costs import compute_seconds
 
 RATE = 0.1
-COLUMNS = (*(f"layers.*.{n}.weight" for n in ("wq", "wk", "wv", "gate", "up")), "head.weight")
-ROWS = tuple(f"layers.*.{n}.weight" for n in ("wo", "down"))
+WEIGHTS = {"columns": (*COLUMNS, "head.weight"), "rows": ROWS}
 STAGES = 2
 Batch = tuple[Tensor, Tensor]
 Call = Callable[[], Tensor]
@@ -42,18 +42,17 @@ Call = Callable[[], Tensor]
 def strategies(ranks: int) -> dict[str, Strategy]:
     """Strategies of one program for all, by name; those of two axes where there are 4 ranks."""
     data, tensor, context = (f"{axis}={ranks}" for axis in ("dp", "tp", "cp"))
-    weights = {"columns": COLUMNS, "rows": ROWS}
     heads = {"by": "heads"}
     found = {
         "FSDP": Strategy(data, placing(data, data_parallel={}, zero={"stage": 3})),
-        "TP": Strategy(tensor, placing(tensor, tensor_parallel=weights)),
-        "TP + SP": Strategy(tensor, placing(tensor, tensor_parallel={**weights, "sequence": 1})),
+        "TP": Strategy(tensor, placing(tensor, tensor_parallel=WEIGHTS)),
+        "TP + SP": Strategy(tensor, placing(tensor, tensor_parallel={**WEIGHTS, "sequence": 1})),
         "CP heads": Strategy(context, placing(context, context_parallel=heads)),
         "CP ring": Strategy(context, placing(context, context_parallel={}), "spmd,ring"),
     }
     if ranks >= 4:
         mesh = f"dp=2, tp={ranks // 2}"
-        both = Strategy(mesh, placing(mesh, data_parallel={}, tensor_parallel=weights))
+        both = Strategy(mesh, placing(mesh, data_parallel={}, tensor_parallel=WEIGHTS))
         found[f"DP2 x TP{ranks // 2}"] = both
     return found
 

@@ -13,7 +13,6 @@ runs on gloo processes, on a model of a few hundred words.
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import json
 import shlex
@@ -28,19 +27,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.cuda import nccl
 
 import stack.plugins as plugins
-from stack.demos import llama, mesh_torch, rank
+from stack.demos import mesh_torch, rank
 from stack.demos.collectives import library
-from stack.demos.llama3 import Llama3, Sizes
+from stack.demos.llama import LLAMA3_8B, Llama, Sizes, data
 from stack.demos.mesh_clock import mean, peaks, shares, timed
 from stack.demos.mesh_ours import RATE, Call, Ours, strategies
 from stack.frontends.torch_mesh import leave
 from stack.ops.collectives.network import bus_bandwidth, fitted
 from stack.sim import Simulation, machine
 
-SMALL = Sizes(2, 128, 256, 16, 8, 256, 32, 8)
+SMALL = Sizes(2, 128, 256, 16, 8, 256, 32)
 LONG, SMALL_LONG = 65536, 64  # tokens of the context that ranks share
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 LATE = 60.0  # seconds that a rank waits for others
@@ -60,16 +58,10 @@ class Race:
         """What is known so far, in the folder that was given."""
         if self.rank or self.given.out is None:
             return
-        versions: dict[str, str] = {"torch": str(torch.__version__)}
-        if self.device.type == "cuda":
-            versions["nccl"] = ".".join(map(str, nccl.version()))
         args = shlex.join("OUT" if a == str(self.given.out) else a for a in sys.argv[1:])
         made = {
             "schema": "stack.mesh_race/1",
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="minutes"),
-            "device": f"{self.ranks} x {rank.name_of(self.device)}",
-            "versions": versions,
-            "command": f"torchrun --nproc-per-node {self.ranks} -m stack.demos.mesh_race {args}",
+            **rank.head(self.device, "mesh_race", args),
             "systems": self.rows,
             "collectives": self.moved,
         }
@@ -205,7 +197,7 @@ def main() -> None:
     device = rank.join(LATE)
     race = Race(device, given)
     is_gpu = device.type == "cuda"
-    sizes = Sizes(layers=given.layers) if is_gpu else SMALL
+    sizes = replace(LLAMA3_8B, layers=given.layers) if is_gpu else SMALL
     long = replace(sizes, batch=1, tokens=LONG if is_gpu else SMALL_LONG)
     backend = ("triton" if is_gpu else "mlir") if given.backend is None else given.backend
     warm = plugins.load("stack.backends", backend).machine.warm if backend else None
@@ -214,14 +206,13 @@ def main() -> None:
     race.moved = collectives([1 << k for k in range(13, 29 if is_gpu else 20, 3)], device)
     known = machine(given.machine).calibrated(messages(race.moved, race.ranks))
 
-    def made(own: Sizes) -> Llama3:
+    def made(own: Sizes) -> Llama:
         torch.manual_seed(0)
         with device:
-            return Llama3(own).to(torch.bfloat16 if is_gpu else torch.float32)
+            return Llama(own).to(torch.bfloat16 if is_gpu else torch.float32)
 
     def system(own: Sizes) -> Ours:
-        words = llama.Sizes(words=own.words, tokens=own.tokens, batch=own.batch)
-        x, y = (t.to(device) for t in llama.data(words, 1)[0])
+        x, y = (t.to(device) for t in data(own, 1)[0])
         return Ours(partial(made, own), (x, y), known, backend)
 
     short, far = system(sizes), system(long)

@@ -8,13 +8,9 @@ against float64, then the median of replays of a CUDA graph on the slowest rank,
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,7 +77,7 @@ class Race:
             **{f"ours {way}": partial(own, way=way) for way in ways},
         }
 
-    def rows(self, tokens: int, width: int) -> Iterable[dict[str, Any]]:
+    def rows(self, tokens: int, width: int) -> Iterable[rank.Row]:
         """A row for each system."""
         draw = partial(torch.randn, device=self.device)
         x = draw(tokens, width).bfloat16()
@@ -111,33 +107,13 @@ def _error(found: Tensor, wanted: Tensor) -> float:
     return float((found.double() - wanted).norm() / wanted.norm())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("out", type=Path, nargs="?")
-    args = parser.parse_args()
-    device = rank.join()
-    torch.manual_seed(dist.get_rank())
+def measured(device: torch.device) -> Iterable[rank.Row]:
+    """All widths and numbers of tokens."""
     race = Race(device)
-    rows: list[dict[str, Any]] = []
     for width in WIDTHS:
         for tokens in TOKENS:
-            rows += race.rows(tokens, width)
-            if dist.get_rank() == 0:
-                here = [r for r in rows if (r["tokens"], r["width"]) == (tokens, width)]
-                told = [f"{r['system']} {r.get('us', 0):.1f} ({r['error']:.1e})" for r in here]
-                print(f"{tokens} x {width}: {'; '.join(told)}", flush=True)
-    if dist.get_rank() == 0 and args.out is not None:
-        ranks = dist.get_world_size()
-        made = {
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "device": f"{ranks} x {rank.name_of(device)}",
-            "versions": {"torch": torch.__version__},
-            "command": f"torchrun --nproc-per-node {ranks} -m stack.demos.norm_race OUT",
-            "rows": rows,
-        }
-        (args.out / "norms.json").write_text(json.dumps(made, indent=1))
-    dist.destroy_process_group()
+            yield from race.rows(tokens, width)
 
 
 if __name__ == "__main__":
-    main()
+    rank.measure("norm_race", measured)

@@ -8,12 +8,9 @@ against float64, then the median of replays of a CUDA graph on the slowest rank.
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,8 +63,9 @@ def systems(size: int) -> dict[str, Callable[[str], Call]]:
     }
 
 
-def measured(known: dict[str, Callable[[str], Call]], device: Any) -> Iterable[dict[str, Any]]:
+def measured(device: torch.device) -> Iterable[rank.Row]:
     """A row for each product, number of rows, and system."""
+    known = systems(max(ROWS) * WIDTH * 2)
     ranks = dist.get_world_size()
     for rows in ROWS:
         cases = {
@@ -79,7 +77,7 @@ def measured(known: dict[str, Callable[[str], Call]], device: Any) -> Iterable[d
             w *= left[1] ** -0.5
             reference = wanted(name, x, w)
             for system, call_of in known.items():
-                row: dict[str, Any] = {"product": name, "rows": rows, "system": system}
+                row: rank.Row = {"product": name, "rows": rows, "system": system}
                 try:
                     call = partial(call_of(name), x, w)
                     found = [call() for _ in range(3)][-1].double()  # memory is used again
@@ -93,26 +91,5 @@ def measured(known: dict[str, Callable[[str], Call]], device: Any) -> Iterable[d
                 yield row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("out", type=Path, nargs="?")
-    args = parser.parse_args()
-    device = rank.join()
-    torch.manual_seed(dist.get_rank())
-    rows: list[dict[str, Any]] = []
-    for row in measured(systems(max(ROWS) * WIDTH * 2), device):
-        rows.append(row)
-        if dist.get_rank() == 0:
-            print(
-                "  ".join(
-                    f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in row.items()
-                ),
-                flush=True,
-            )
-    if dist.get_rank() == 0 and args.out is not None:
-        (args.out / "products.json").write_text(json.dumps(rows, indent=1))
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    main()
+    rank.measure("products_race", measured)

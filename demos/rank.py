@@ -1,16 +1,23 @@
-"""A rank that torchrun started: its group, its device, and its clock."""
+"""A rank that torchrun started: its group, its device, its clock, and what it measures."""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import statistics
+import sys
 import time
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.cuda import nccl
+
+Row = dict[str, Any]
 
 
 def join(limit: float = 600.0) -> torch.device:
@@ -107,3 +114,41 @@ def slowest(times: Sequence[float], device: torch.device) -> list[float]:
     found = torch.tensor(times, device=device, dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return sorted(found.tolist())
+
+
+# ---- what is measured
+
+
+def head(device: torch.device, demo: str, args: str = "OUT") -> Row:
+    """What a file of measurements begins with: when, on what, and by which command."""
+    ranks = dist.get_world_size()
+    versions = {"torch": str(torch.__version__)}
+    if device.type == "cuda":
+        versions["nccl"] = ".".join(map(str, nccl.version()))
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "device": f"{ranks} x {name_of(device)}",
+        "versions": versions,
+        "command": f"torchrun --nproc-per-node {ranks} -m stack.demos.{demo} {args}",
+    }
+
+
+def measure(demo: str, rows_of: Callable[[torch.device], Iterable[Row]]) -> None:
+    """All of a demo: the first rank prints the rows that all make, and writes OUT/DEMO.json."""
+    doc = sys.modules[rows_of.__module__].__doc__ or ""
+    parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
+    parser.add_argument("out", type=Path, nargs="?", help="folder for what is measured")
+    args = parser.parse_args()
+    device = join()
+    torch.manual_seed(dist.get_rank())
+    rows: list[Row] = []
+    for row in rows_of(device):
+        rows.append(row)
+        if dist.get_rank() == 0:
+            cells = (f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in row.items())
+            print("  ".join(cells), flush=True)
+    if dist.get_rank() == 0 and args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        made = head(device, demo) | {"rows": rows}
+        (args.out / f"{demo}.json").write_text(json.dumps(made, indent=1))
+    dist.destroy_process_group()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kernel_cases import program
 from product_cases import causal, gate, residual, row_scale, two_results
 
 from stack.demos.gemm_ladder import LADDER
-from stack.ir import DTYPES, Builder, Func, Node, ops, param, tensor
+from stack.ir import DTYPES, Builder, Func, Node, ops, param, parse, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
@@ -175,7 +175,7 @@ def einsum(rule: str, *arrays: np.ndarray) -> np.ndarray:
 
 
 def several(found: object) -> tuple[np.ndarray, ...]:
-    return found if isinstance(found, tuple) else (np.asarray(found),)
+    return tuple(found) if isinstance(found, tuple | list) else (np.asarray(found),)
 
 
 # largest error of one kernel whose inputs are exact, relative to the largest result
@@ -183,13 +183,34 @@ TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
 
 
 def assert_near(found: np.ndarray, want: np.ndarray, dtype: str) -> None:
-    """Equal up to rounding; inf and nan where they belong."""
+    """Equal up to rounding; inf and nan where they belong, and what is no float as it is."""
     assert found.shape == want.shape
+    if want.dtype.kind != "f":
+        np.testing.assert_array_equal(found, want)
+        return
     got, expected = found.astype(np.float64), want.astype(np.float64)
     finite = expected[np.isfinite(expected)]
     scale = max(1.0, float(np.abs(finite).max())) if finite.size else 1.0
-    bound = TOLERANCE[dtype]
+    bound = TOLERANCE.get(dtype, TOLERANCE["f32"])
     np.testing.assert_allclose(got, expected, rtol=bound, atol=bound * scale)
+
+
+def exact(made: Func | Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The results of a function or a group in f64."""
+    text = str(made if isinstance(made, Func) else program(made))
+    for name in ("bf16", "f16", "f32"):
+        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    with np.errstate(all="ignore"):
+        return several(parse(text).interpret(*wide))
+
+
+def assert_exact(
+    found: object, made: Func | Node, arrays: Sequence[np.ndarray], dtype: str
+) -> None:
+    """All results near those in f64."""
+    for got, want in zip(several(found), exact(made, arrays), strict=True):
+        assert_near(got, want, dtype)
 
 
 def backwards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,8 @@ from interpreted_process import interpreted
 pytest.importorskip("torch")
 pytest.importorskip("triton.experimental.gluon")
 
+import hopper
 import torch
-from triton.backends.compiler import GPUTarget
-from triton.compiler import compile as compile_kernel
-from triton.experimental.gluon._runtime import GluonASTSource
 
 from stack.backends.device.tools import run_tool
 from stack.hosted import find
@@ -25,9 +23,7 @@ from stack.ir.types import DTYPES, TensorType
 from stack.ops.attention import flash_backward_gluon, flash_gluon, flash_triton, mla_gluon
 from stack.ops.attention.ring_gluon import lines_of, tiles_of
 
-HOPPER = GPUTarget("cuda", 90, 32)
-SHARED = 232448  # bytes that one program may have
-hopper = pytest.mark.skipif(
+needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
     reason="its code is for Hopper",
 )
@@ -45,16 +41,9 @@ def compiled(
 
     Where ptxas cannot keep products under way it waits for each: machine code has more waits then.
     """
-    names = kernel.arg_names
-    kinds = {"_ptr": "*fp32", "scal": "fp32"}
-    signature = {
-        n: descriptors.get(n) or ("constexpr" if n in constants else kinds.get(n[-4:], "i32"))
-        for n in names
-    } | {"scale": "fp32"}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n.endswith("_ptr")}
-    source = GluonASTSource(kernel, signature, constants, aligned)
-    made = compile_kernel(source, target=HOPPER, options={"num_warps": warps})
-    assert made.metadata.shared <= SHARED
+    memory = dict.fromkeys((n for n in kernel.arg_names if n.endswith("_ptr")), "*fp32")
+    types = {**descriptors, **memory, "scale": "fp32"}
+    made = hopper.compiled(kernel, types, constants, memory, num_warps=warps)
     ptx = made.asm["ptx"]
     assert "wgmma.mma_async" in ptx
     assert "cp.async.bulk.tensor.3d" in ptx
@@ -141,7 +130,7 @@ def test_gradients_have_code_for_what_the_forward_pass_gives(length: int, kernel
 
 
 @pytest.mark.gpu
-@hopper
+@needs_hopper
 def test_torch_takes_gradients_by_hand() -> None:
     args = [draw(1, 2, 256, 64).requires_grad_() for _ in range(3)]
     told = draw(1, 2, 256, 64)
@@ -166,7 +155,7 @@ def error(found: Any, exact: Any) -> float:
 
 
 @pytest.mark.gpu
-@hopper
+@needs_hopper
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
     ("heads", "groups", "length", "width"),
@@ -191,7 +180,7 @@ def test_values_and_gradients(
 
 
 @pytest.mark.gpu
-@hopper
+@needs_hopper
 @pytest.mark.parametrize(("batch", "heads", "keys"), [(1, 128, 8192), (3, 100, 1000), (2, 16, 77)])
 def test_latent_values(batch: int, heads: int, keys: int) -> None:
     torch.manual_seed(keys)

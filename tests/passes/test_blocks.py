@@ -14,6 +14,7 @@ from gpu_cases import (
     TURNED,
     Build,
     Shape,
+    assert_exact,
     assert_near,
     einsum,
     epilogue_of,
@@ -41,25 +42,11 @@ def lowered(group: Node, **blocks: int) -> Func:
     return func
 
 
-def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The group in f64."""
-    text = str(program(group))
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    with np.errstate(all="ignore"):
-        return several(parse(text).interpret(*wide))
-
-
 def compare(group: Node, arrays: list[np.ndarray], dtype: str, **tile: int) -> Func:
     func = lowered(group, **tile)
     with np.errstate(all="ignore"):
-        found = several(func.interpret(*arrays))
-    for got, want in zip(found, exact(group, arrays), strict=True):
-        if want.dtype.kind == "f":
-            assert_near(got, want, dtype if dtype[0] in "fb" else "f32")
-        else:
-            np.testing.assert_array_equal(got, want)
+        found = func.interpret(*arrays)
+    assert_exact(found, group, arrays, dtype)
     return func
 
 

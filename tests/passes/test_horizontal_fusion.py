@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_cases import assert_near, floats, several
+from gpu_cases import assert_exact, floats
 
 from stack.backends.triton.printer import print_kernel
 from stack.ir import Func, Node, parse, verify
@@ -134,12 +134,7 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
     made = [n for n in lowered.nodes if n.op == "kernel"]
     assert len(made) == (3 if tile == "unfused" else 1)
     arrays = [floats(tuple(map(int, p.shape)), dtype, rng) for p in source.params]
-    text = str(source)
-    for name in ("bf16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    exact = several(parse(text).interpret(*(a.astype(np.float64) for a in arrays)))
-    for got, want in zip(several(lowered.interpret(*arrays)), exact, strict=True):
-        assert_near(got, want, dtype)
+    assert_exact(lowered.interpret(*arrays), source, arrays, dtype)
 
 
 def test_each_has_programs_of_its_own() -> None:

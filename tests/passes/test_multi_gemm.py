@@ -8,8 +8,10 @@ from gpu_cases import (
     JOINED,
     Build,
     Shape,
+    assert_exact,
     assert_near,
     epilogue_of,
+    exact,
     floats,
     gated,
     kept,
@@ -202,17 +204,6 @@ def kernel_of(group: Node, rows: int, lanes: int, step: int) -> Func:
     return lowered
 
 
-def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The results of a group in f64."""
-    count = len(group.blocks[0].results)
-    b = Builder()
-    results = [group] if count == 1 else [b.item(group, index=i) for i in range(count)]
-    text = str(b.func("main", group.args, results))
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    return several(parse(text).interpret(*(a.astype(np.float64) for a in arrays)))
-
-
 @pytest.mark.parametrize(("build", "shapes"), JOINED, ids=lambda c: getattr(c, "__name__", None))
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("tile", [(32, 32, 32), (0, 0, 0)], ids=["small", "the model's"])
@@ -226,8 +217,7 @@ def test_values(
     arrays = [floats(s, dtype, rng) for s in shapes]
     group = epilogue_of(build, shapes, dtype)
     lowered = kernel_of(group, *tile)
-    for got, want in zip(several(lowered.interpret(*arrays)), exact(group, arrays), strict=True):
-        assert_near(got, want, dtype)
+    assert_exact(lowered.interpret(*arrays), group, arrays, dtype)
 
 
 def test_the_left_operand_is_read_once_for_each_step() -> None:
@@ -307,5 +297,4 @@ def test_set_apart(build: Build, rng: np.random.Generator) -> None:
     written = [len(n.blocks[0].params) - len(n.args) for n in made]
     assert sum(written) == (2 if build is gated else 3)
     arrays = [floats(s, "f32", rng) for s in shapes]
-    for got, want in zip(several(lowered.interpret(*arrays)), exact(group, arrays), strict=True):
-        assert_near(got, want, "f32")
+    assert_exact(lowered.interpret(*arrays), group, arrays, "f32")

@@ -7,12 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from gpu_cases import (
-    TOLERANCE,
     TURNED,
-    assert_near,
+    assert_exact,
     block_kernel,
     gpu_func,
-    several,
     turn,
 )
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
@@ -33,25 +31,11 @@ NO_BLOCKS = (*COLLIDING, "running_max_back")
 ROWS = [c for c in CASES if c[0].__name__ not in NO_BLOCKS]
 
 
-def wide(group: Node) -> Func:
-    """The group's program with f64 in the place of other floats."""
-    text = str(program(group))
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    return parse(text)
-
-
 def check(group: Node, arrays: list[np.ndarray], dtype: str, func: Func | None = None) -> Func:
     made = func if func is not None else gpu_func(group)
     verify(made)
     assert parse(str(made)) is made
-    exact = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    wants, found = several(wide(group).interpret(*exact)), several(made.interpret(*arrays))
-    for got, want in zip(found, wants, strict=True):
-        if want.dtype.kind == "f":
-            assert_near(got, want, dtype if dtype in TOLERANCE else "f32")
-        else:
-            np.testing.assert_array_equal(got, want)
+    assert_exact(made.interpret(*arrays), group, arrays, dtype)
     return made
 
 

@@ -11,7 +11,6 @@ from gpu_cases import (
     EPILOGUES,
     PRODUCTS,
     RUNGS,
-    TOLERANCE,
     TURNED,
     Build,
     Shape,
@@ -41,10 +40,7 @@ def compare(group: Node, arrays: list[np.ndarray], dtype: str, folder: Path) -> 
     with np.errstate(all="ignore"):
         wants = several(program(group).interpret(*arrays))
     for got, want in zip(emulate(gpu_kernel(group), arrays, folder), wants, strict=True):
-        if want.dtype.kind == "f":
-            assert_near(got, want, dtype if dtype in TOLERANCE else "f32")
-        else:
-            np.testing.assert_array_equal(got, want)
+        assert_near(got, want, dtype)
 
 
 def check_rows(build: Build, specs: list[Spec], rng: np.random.Generator, folder: Path) -> None:

@@ -14,19 +14,19 @@ from gpu_cases import (
     TURNED,
     Build,
     Shape,
+    assert_exact,
     assert_near,
     einsum,
     epilogue_of,
     floats,
     gpu_kernel,
     product_of,
-    several,
 )
-from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
+from kernel_cases import CASES, Spec, group_of, random_array, softmax
 
 from stack.backends.cuda import nvrtc
 from stack.backends.cuda.printer import print_kernel
-from stack.ir import DTYPES, Node, TupleType, parse
+from stack.ir import Node, TupleType
 from stack.run.compile import compile_func
 
 pytestmark = pytest.mark.gpu
@@ -69,23 +69,9 @@ def on_gpu(kernel: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return found[0]
 
 
-def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """The group in f64."""
-    text = str(program(group))
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    with np.errstate(all="ignore"):
-        return several(parse(text).interpret(*wide))
-
-
 def compare(group: Node, arrays: list[np.ndarray], dtype: str, kernel: Node | None = None) -> None:
     made = kernel if kernel is not None else gpu_kernel(group)
-    for got, want in zip(on_gpu(made, arrays), exact(group, arrays), strict=True):
-        if want.dtype.kind == "f":
-            assert_near(got, want, dtype if DTYPES[dtype].is_float else "f32")
-        else:
-            np.testing.assert_array_equal(got, want)
+    assert_exact(on_gpu(made, arrays), group, arrays, dtype)
 
 
 @pytest.mark.parametrize(("build", "specs"), ROWS, ids=lambda c: getattr(c, "__name__", None))

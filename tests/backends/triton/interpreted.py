@@ -15,13 +15,23 @@ from typing import Any
 import numpy as np
 import torch
 import triton_interpreter  # noqa: F401
-from gpu_cases import EPILOGUES, JOINED, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
+from gpu_cases import (
+    EPILOGUES,
+    JOINED,
+    PRODUCTS,
+    TURNED,
+    epilogue_of,
+    exact,
+    floats,
+    product_of,
+    several,
+)
 from kernel_cases import CASES, Spec, group_of, program, random_array
 from rounding_cases import chain, in_f32, numbers
 
 import stack
 from stack.backends.triton import BACKEND
-from stack.ir import Builder, Func, Node, parse
+from stack.ir import Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
@@ -34,15 +44,6 @@ PLAIN = (
     "max", "min", "and", "or", "xor", "shl", "shr", "rem",
 )  # fmt: skip
 Case = tuple[str, Func, list[np.ndarray], bool]
-
-
-def exact(func: Func, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-    """Results in f64."""
-    text = str(func)
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    return several(parse(text).interpret(*wide))
 
 
 def error(found: np.ndarray, want: np.ndarray) -> float:

@@ -14,6 +14,7 @@ from gpu_cases import (
     TURNED,
     Build,
     Shape,
+    assert_exact,
     assert_near,
     einsum,
     epilogue_of,
@@ -24,7 +25,7 @@ from gpu_cases import (
 from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
 
 import stack
-from stack.ir import DTYPES, Func, Node, parse
+from stack.ir import DTYPES, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
@@ -54,17 +55,7 @@ def on_gpu(func: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 def compare(group: Node, arrays: list[np.ndarray], dtype: str) -> None:
     func = program(group)
-    text = str(func)
-    for name in ("bf16", "f16", "f32"):
-        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
-    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
-    with np.errstate(all="ignore"):
-        wanted = several(parse(text).interpret(*wide))
-    for got, want in zip(on_gpu(func, arrays), wanted, strict=True):
-        if want.dtype.kind == "f":
-            assert_near(got, want, dtype if DTYPES[dtype].is_float else "f32")
-        else:
-            np.testing.assert_array_equal(got, want)
+    assert_exact(on_gpu(func, arrays), func, arrays, dtype)
 
 
 @pytest.mark.parametrize(

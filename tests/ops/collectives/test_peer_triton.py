@@ -14,9 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-from triton.compiler import compile as compile_kernel  # noqa: E402
+from hopper import compiled  # noqa: E402
 
 from stack.errors import UsageError  # noqa: E402
 from stack.ops.collectives import peer_products, peer_triton  # noqa: E402
@@ -68,12 +66,7 @@ def _paths() -> list[str]:
 def test_code_for_hopper(kernel: Any, constants: dict[str, Any], dtype: str) -> None:
     given = {k: v for k, v in (RANKS | constants).items() if k in kernel.arg_names}
     types = TYPES | dict.fromkeys(TENSORS, f"*{dtype}")
-    signature = {
-        name: "constexpr" if name in given else types.get(name, "i32") for name in kernel.arg_names
-    }
-    options = {"num_warps": 1 if kernel is peer_products.meet else 16}
-    source = ASTSource(kernel, signature, constexprs=given)
-    made = compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=options)
+    made = compiled(kernel, types, given, num_warps=1 if kernel is peer_products.meet else 16)
     assert made.asm["cubin"]
     told = "ld.volatile" if kernel is peer_triton.push else ".sys"  # what all GPUs of a host see
     assert told in made.asm["ptx"]

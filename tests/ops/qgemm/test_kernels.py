@@ -6,57 +6,33 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.compiler import compile as compile_kernel
+from hopper import compiled, pointers
 
 from stack.ops.qgemm import w4a16_triton
-
-SHARED = 232448  # bytes that one program may have
-WHOLE = ("half", "columns", "depth")  # multiples of 16, and so is memory
-
-
-def compiled(kernel: Any, pointers: str, constants: dict[str, int], warps: int, stages: int) -> Any:
-    """`pointers`: the type of each parameter whose name ends in `_ptr` or `_desc`, in order."""
-    types = iter(pointers.split())
-    signature, attributes = {}, {}
-    for place, name in enumerate(kernel.arg_names):
-        is_memory = name.endswith(("_ptr", "_desc"))
-        kind = next(types) if is_memory else "constexpr" if name in constants else "i32"
-        signature[name] = f"*{kind}" if name.endswith("_ptr") else kind
-        if name.endswith("_ptr") or name in WHOLE:
-            attributes[(place,)] = [["tt.divisibility", 16]]
-    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
-    options = {"num_warps": warps, "num_stages": stages}
-    return compile_kernel(source, target=GPUTarget("cuda", 90, 32), options=options)
-
-
-def instructions(made: Any, name: str) -> int:
-    return made.asm["ptx"].count(name)
 
 
 @pytest.mark.parametrize("rows", [1, 64])
 def test_weights_of_4_bits_meet_tensor_cores_from_registers(rows: int) -> None:
-    config = w4a16_triton.config_for(rows, 4096, 132)
-    tile = {"ROWS": config.rows, "COLUMNS": config.columns, "HALF": 64, "SIZE": 64}
-    made = compiled(
-        w4a16_triton.w4a16_kernel,
-        "bf16 u8 bf16 bf16 fp32 i32",
-        {**tile, "PARTS": config.parts, "PTX": True},
-        config.warps,
-        config.stages,
-    )
-    assert instructions(made, "wgmma.mma_async") and instructions(made, "cp.async")
+    config, kernel = w4a16_triton.config_for(rows, 4096, 132), w4a16_triton.w4a16_kernel
+    constants = {
+        "ROWS": config.rows, "COLUMNS": config.columns, "HALF": 64, "SIZE": 64,
+        "PARTS": config.parts, "PTX": True,
+    }  # fmt: skip
+    types = pointers(kernel, "bf16 u8 bf16 bf16 fp32 i32")
+    aligned = {"columns", "half", *types}
+    stages = config.stages
+    made = compiled(kernel, types, constants, aligned, num_warps=config.warps, num_stages=stages)
+    ptx = made.asm["ptx"]
+    assert "wgmma.mma_async" in ptx and "cp.async" in ptx
     # the left operand is four registers and not an address
-    assert "}, {%r" in made.asm["ptx"].split("wgmma.mma_async", 1)[1].splitlines()[0]
-    assert made.metadata.shared <= SHARED and not instructions(made, "ld.local")
+    assert "}, {%r" in ptx.split("wgmma.mma_async", 1)[1].splitlines()[0]
+    assert "ld.local" not in ptx
 
 
 PARTS = """

@@ -22,7 +22,7 @@ from ..device.worker_pool import WorkerPool, worker_pool_for
 from .expressions import TYPES
 
 if TYPE_CHECKING:
-    from .printer import Source
+    from .source import Source
 
 FORMAT = 1  # of entries in the cache
 UNLIMITED = 1 << 62

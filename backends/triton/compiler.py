@@ -28,7 +28,8 @@ from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
 from .lines import line_of, with_functions, with_lines
-from .printer import Code, Source, print_kernel
+from .printer import print_kernel
+from .source import Code, Source
 
 Artifacts = dict[str, str | Callable[[], str]]
 

@@ -16,7 +16,7 @@ from ..device.launch import Argument, Described, Loaded
 from ..device.symbols import named
 from ..runtime.steps import OnArrays
 from . import build
-from .printer import Source
+from .source import Source
 from .values import SPLIT
 
 _BYTES = {"u64": 8, "b64": 8, "s64": 8, "u32": 4, "b32": 4, "s32": 4, "b8": 1}

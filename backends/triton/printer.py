@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from stack.errors import StackError
 from stack.ir import ops
@@ -28,6 +28,7 @@ from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
 from .functions import used
+from .source import Source
 from .values import Values, broadcast_shape, shape_of
 
 HEAD = """import triton
@@ -64,46 +65,9 @@ def either(a, b):
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 
-# what machine code is made from: `Source.code`
-Code = tuple[str, tuple[str, ...], tuple[Descriptor, ...], int, int, bool]
-
-
 def _is_line(node: Node) -> bool:
     """Whether it reads memory along one axis of a tile."""
     return node.op == "load" and node.tensor.rank == 1
-
-
-@dataclass(frozen=True)
-class Source:
-    """A printed kernel.
-
-    Attributes:
-        text: a Python module, which does not name element types.
-        name: the kernel in it.
-        programs: size of the launch grid.
-        stages: steps of its loops that are to be loaded ahead.
-        contracts: whether a product and a sum may be rounded once.
-        parameters: arrays in memory, by name.
-        kinds: their element types.
-        descriptors: tensor descriptors that follow the pointers as arguments.
-        origins: the source line of each line of the text; "" where it has none.
-    """
-
-    text: str
-    name: str
-    programs: int
-    warps: int
-    stages: int
-    contracts: bool
-    parameters: tuple[str, ...]
-    kinds: tuple[str, ...]
-    descriptors: tuple[Descriptor, ...]
-    origins: tuple[str, ...] = field(default=(), compare=False)
-
-    @property
-    def code(self) -> Code:
-        """All that machine code for a GPU is made from: where it is equal, the code is."""
-        return self.text, self.kinds, self.descriptors, self.warps, self.stages, self.contracts
 
 
 def print_kernel(

@@ -11,7 +11,8 @@ from gpu_cases import bias_gelu, epilogue_of, product_of, residual
 from kernel_cases import group_of, in_blocks, layernorm, pointwise, softmax
 
 from stack.backends.triton.expressions import INFIX
-from stack.backends.triton.printer import Source, print_kernel
+from stack.backends.triton.printer import print_kernel
+from stack.backends.triton.source import Source
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, parse, tensor
 from stack.passes.blocking.stream import StreamTiler

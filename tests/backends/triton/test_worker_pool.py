@@ -20,7 +20,8 @@ from stack.run.cache import Cache
 pytest.importorskip("triton")
 from stack.backends.device import worker_pool
 from stack.backends.triton import build
-from stack.backends.triton.printer import Source, print_kernel
+from stack.backends.triton.printer import print_kernel
+from stack.backends.triton.source import Source
 
 torch = pytest.importorskip("torch")
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"

@@ -28,7 +28,8 @@ from stack.frontends.dynamo_joint import partition_fn
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_border import Border, Replay
 from stack.frontends.fx_complex import real_border
-from stack.frontends.fx_import import Imported, import_graph, variable_name
+from stack.frontends.fx_import import Imported, import_graph
+from stack.frontends.fx_lines import variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of

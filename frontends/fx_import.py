@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import operator
-import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-import stack.hosted as hosted
-from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
-from stack.frontends import (
-    aten_conv,
-    aten_elementwise,
-    aten_groups,
-    aten_index,
-    aten_nn,
-    aten_pool,
-    aten_reduce,
-    aten_shape,
-    aten_unary,
-)
-from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
-from stack.frontends.aten_complex import Pair, complex_call, is_complex, joined, part_type
+from stack.errors import StackError, UnsupportedOp
+from stack.frontends.aten import IndexCheck, NotLowered, Promise
+from stack.frontends.aten_complex import is_complex, joined
 from stack.frontends.aten_strided import read_strided, write_strided
 from stack.frontends.fx_border import (
     Border,
@@ -41,29 +25,20 @@ from stack.frontends.fx_border import (
     physical_order,
     storage_root,
 )
+from stack.frontends.fx_calls import Calls
 from stack.frontends.fx_complex import is_input_in_pairs
 from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
+from stack.frontends.fx_lines import source_line
 from stack.frontends.fx_variables import variable_names
-from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
-from stack.frontends.torch_draws import draws, has_effect, traced_strides
+from stack.frontends.torch_arrays import dtype_of
 from stack.frontends.torch_errors import naming_ops
-from stack.ir.builder import Builder, constant, param
-from stack.ir.dim import Dim, Expr, equal
+from stack.ir.builder import constant, param
+from stack.ir.dim import Dim, Expr
 from stack.ir.node import Func, Node, unique_name
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TensorType
 from stack.rewrite.engine import inline_block
 
-# imported for their entries in the table
-_ = (
-    aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_pool, aten_reduce,
-    aten_shape, aten_unary,
-)  # fmt: skip
-
-# Ops that check or hint and give nothing.
-_SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
-_OURS = tuple(map(os.path.dirname, (__file__, hosted.__file__)))
-_TORCHS = os.path.dirname(torch.__file__)
 _LARGE_CONSTANT = 64
 _STRIDED_WRITES = frozenset({
     torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
@@ -134,24 +109,19 @@ def import_values(
         return importer.b.func(name, params, results), importer.env
 
 
-class _Importer:
+class _Importer(Calls):
     def __init__(
         self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool, border: Border | None
     ) -> None:
+        super().__init__(trusted)
         self.gm = gm
         self.border = border
-        self.b = Builder()
-        self.cx = Context(self.b, trusted=trusted)
-        self.sizes = Sizes()
-        self.env: dict[FxNode, Any] = {}
         self.param_names = param_names
         self.names: set[str] = set()
         self.counts: dict[str, int] = {}
         self.lifted: dict[str, tuple[Node, torch.Tensor]] = {}
         self.views: dict[FxNode, Node] = {}
         self.orders: dict[Node, Order] = {}
-        self.why: dict[str, str] = {}
-        self.effects: list[Node] = []
         self.variables = variable_names(gm.graph)
         self.assigned: set[Node] = set()
 
@@ -280,39 +250,7 @@ class _Importer:
         whole = self.cx.reshape(flat, laid_out.shape)
         return self.cx.transpose(whole, inverse(order))
 
-    def _tensor_type(self, value: torch.Tensor) -> TensorType:
-        if value.layout is not torch.strided:
-            raise StackError(f"a tensor of layout {value.layout} has no place in the IR")
-        return TensorType(dtype_of(value.dtype), self.sizes.shape(value.shape))
-
-    def _want(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._tensor_type(value)
-        if isinstance(value, list | tuple):
-            return tuple(self._want(v) for v in value)
-        return self.sizes.dim(value) if is_size(value) else None
-
     # ---- nodes
-
-    def _value(self, arg: Any) -> Any:
-        """An argument of an FX node, with values of the IR in place of nodes."""
-        if isinstance(arg, FxNode):
-            return self.env[arg]
-        if isinstance(arg, list | tuple):
-            return (
-                type(arg)(self._value(a) for a in arg)
-                if type(arg) in (list, tuple)
-                else [self._value(a) for a in arg]
-            )
-        if isinstance(arg, torch.dtype):
-            return dtype_of(arg)
-        if isinstance(arg, torch.SymInt):
-            return self.sizes.dim(arg)
-        return arg
-
-    def _size(self, arg: Any) -> Dim:
-        value = self._value(arg)
-        return value if isinstance(value, int | Expr) else self.sizes.dim(value)
 
     def _node(self, node: FxNode) -> Any:
         if node.op == "get_attr":
@@ -339,7 +277,12 @@ class _Importer:
             return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
-        out = self._call(node, value)
+        control = CONTROL.get(str(node.target))
+        if isinstance(node.target, HigherOrderOperator) and control is not None:
+            self.cx.want = self._want(value)
+            out = control(self, *map(self._value, node.args))
+        else:
+            out = self._call(node, value)
         for i, item in enumerate(out if isinstance(out, tuple) else (out,)):
             if isinstance(item, Node):
                 name = node.name.removeprefix("_unsafe").lstrip("_")
@@ -386,157 +329,7 @@ class _Importer:
         self.lifted[name] = (node, value)
         return node
 
-    def _call(self, node: FxNode, value: Any) -> Any:
-        name = str(node.target)
-        if any(part in name for part in _SILENT):
-            return None
-        args = [self._value(a) for a in node.args]
-        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
-        want = self._want(value)
-        if isinstance(node.target, HigherOrderOperator) and name in CONTROL:
-            self.cx.want = want
-            return CONTROL[name](self, *args)
-        if is_complex((args, list(kwargs.values()), want)):
-            return self._complex(node, name, args, kwargs, want)
-        # in a loop, torch has copies for views
-        lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
-        if lowering is None:
-            return self._opaque(node, args, kwargs, want, "no lowering")
-        self.cx.want, self.cx.name = want, name
-        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
-        self.cx.fakes = tuple(_fake(a) for a in node.args)
-        checks, promises = len(self.cx.checks), len(self.cx.promises)
-        try:
-            return self._settled(lowering(self.cx, *args, **kept), want)
-        except (NotLowered, RuleError, SymbolicSize) as error:
-            del self.cx.checks[checks:]
-            del self.cx.promises[promises:]
-            return self._opaque(node, args, kwargs, want, str(error))
-
-    def _complex(self, node: FxNode, name: str, args: Any, kwargs: Any, want: Any) -> Any:
-        """A call with complex operands or results, in pairs where there is a rule."""
-        self.cx.name = name
-        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
-        try:
-            out = complex_call(self.cx, name, args, kept, want)
-            return self._settled(out, part_type(want))
-        except (NotLowered, RuleError) as error:
-            given, more = joined(self.cx, args), joined(self.cx, kwargs)
-            return self._opaque(node, given, more, want, str(error))
-
-    def _settled(self, out: Any, want: Any) -> Any:
-        """The lowering's result, held against the type that torch says."""
-        if isinstance(out, Pair):
-            return Pair(self._settled(out.re, want), self._settled(out.im, want))
-        if isinstance(out, tuple):
-            if len(out) != len(want):
-                raise NotLowered(f"{len(out)} results, torch has {len(want)}")
-            return tuple(self._settled(o, w) for o, w in zip(out, want, strict=True))
-        if out is None or not isinstance(want, TensorType):
-            return out
-        if out.dtype is not want.dtype or out.tensor.rank != want.rank:
-            raise NotLowered(f"the lowering gives {out.type}, torch has {want}")
-        if any(equal(a, b) is False for a, b in zip(out.shape, want.shape, strict=True)):
-            raise NotLowered(f"the lowering gives {out.type}, torch has {want}")
-        return out if out.shape == want.shape else self.cx.reshape(out, want.shape)
-
-    # ---- opaque calls
-
-    def _opaque(self, node: FxNode, args: Any, kwargs: Any, want: Any, why: str) -> Any:
-        target = str(node.target)
-        if not isinstance(node.target, torch._ops.OpOverload):
-            raise UnsupportedOp([(target, self.b.loc)])
-        self.why[target] = why
-        NAMESPACES.add(node.target.namespace)  # the user's own program calls it
-        operands: list[Node] = []
-        call = encode_call(args, kwargs, operands)
-        if draws(node.target):
-            given = pytree.tree_leaves((node.args, node.kwargs))
-            strides = [traced_strides(_fake(a)) for a in given if _is_tensor(_fake(a))]
-            call = encode_strides(call, list(map(self._value, strides)))
-        attrs: dict[str, Any] = {"target": f"torch:{target}", "call": call}
-        if has_effect(node.target):
-            attrs["effect"] = len(self.effects)
-            operands += self.effects[-1:]  # an operand that says what comes before
-        out = self._opaque_results(node, operands, attrs, want)
-        if has_effect(node.target):
-            tensors = out if isinstance(out, tuple) else (out,)
-            self.effects.append(next(t for t in tensors if isinstance(t, Node)))
-        return out
-
-    def _opaque_results(
-        self, node: FxNode, operands: Sequence[Node], attrs: dict[str, Any], want: Any
-    ) -> Any:
-        if isinstance(want, TensorType):
-            return self.b.op("opaque", operands, attrs, hint=want)
-        items = tuple(w for w in want or () if isinstance(w, TensorType))
-        if not items or any(isinstance(w, tuple) for w in want):
-            raise UnsupportedOp([(str(node.target), self.b.loc)], "it gives no tensors")
-        both = self.b.op("opaque", operands, attrs, hint=TupleType(items))
-        self.b.note(both, node.name)
-        found = iter(range(len(items)))
-        return tuple(
-            self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
-        )
-
 
 def _is_start(value: torch.Tensor) -> bool:
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0
-
-
-def _fake(arg: Any) -> Any:
-    return arg.meta.get("val") if isinstance(arg, FxNode) else None
-
-
-def _is_tensor(fake: Any) -> bool:
-    return isinstance(fake, torch.Tensor)
-
-
-# ---- source lines
-
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
-_ROOT = re.compile(r"^(L\['[^']*'\]|G\['[^']*'\]|L__self__|self)\.?")
-_VARIABLE = re.compile(r"^[LG]\['(\w+)'\](.*)$")
-_TABLE = re.compile(r"\b_(modules|parameters|buffers)\b\.?")
-_ITEM = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
-
-
-def source_line(node: FxNode) -> tuple[str, ...]:
-    """`("block.py:42 attn.wq",)`: the innermost line of user code, and the module."""
-    place = _innermost(node.meta.get("stack_trace") or "")
-    path = _module_path(node)
-    text = f"{place} {path}".strip()
-    return (text,) if text else ()
-
-
-@lru_cache(maxsize=4096)
-def _innermost(trace: str) -> str:
-    frames = [f for f in _FRAME.findall(trace) if not f[0].startswith(_OURS)]
-    own = [f for f in frames if not f[0].startswith(_TORCHS)]
-    if not frames:
-        return ""
-    file, line = (own or frames)[-1]
-    return f"{os.path.basename(file)}:{line}"
-
-
-def _module_path(node: FxNode) -> str:
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    return module_path(list(stack.values())[-1][0])
-
-
-@lru_cache(maxsize=4096)
-def module_path(source: str) -> str:
-    """`attn.wq` of `L['self']._modules['attn'].wq`."""
-    rest = _ITEM.sub(r".\1", _ROOT.sub("", source))
-    return _TABLE.sub("", rest).replace("..", ".").strip(".")
-
-
-def variable_name(source: str) -> str:
-    """`attn.wq.weight` of `L['self']._modules['attn']...`, `args.0` of `L['args'][0]`."""
-    match = _VARIABLE.match(source)
-    if match is None or match[1] == "self" or _TABLE.search(match[2]):
-        return module_path(source)
-    return f"{match[1]}.{module_path(match[2])}".strip(".")

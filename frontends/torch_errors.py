@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError, UnsupportedOp
+from stack.frontends.fx_lines import source_line
 from stack.run.refused import raise_as_eager
 
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
@@ -45,8 +46,6 @@ def naming_ops(gm: GraphModule) -> Iterator[None]:
 
 def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
     """Ops of a graph that give a number, or an array of a size, which only a run can tell."""
-    from stack.frontends.fx_import import source_line
-
     seen: set[Any] = set()
     found: list[tuple[str, tuple[str, ...]]] = []
     for node in gm.graph.nodes:

@@ -10,7 +10,7 @@ import numpy as np
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Kernel, Peer, source_lines
 
-from .peer import Origins, PeerExecutable, is_from, need, quiet, refuse, user_line, zeros
+from .peer import Origins, is_from, need, quiet, refuse, user_line, zeros
 
 _FREE = ("_unsafe_view", "_reshape_alias", "device", "lift_fresh", "sym_size")
 
@@ -69,21 +69,13 @@ def _torch_executable(
 ) -> Executable:
     from . import peer_torch as pt
 
-    prepare = pt.prepare_for([p.tensor for p in func.params], device)
-    finish = pt.finish_for([r.tensor for r in func.results])
-    call = pt.without_autograd(run)
-    return PeerExecutable(
-        run=lambda arrays: finish(call(prepare(arrays))),
+    return pt.executable(
+        func,
+        run,
+        device,
+        arrays,
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(prepare(arrays), call, device),
         counts_what="torch ops that do work (views left out)",
-        prepare=prepare,
-        call=call,
-        finish=finish,
-        device=device,
-        accept=pt.accept_for([p.tensor for p in func.params], device),
-        wait=pt.wait_for(device),
-        arrays="torch",
         note=f"torch {pt.torch.__version__}, op by op, {pt.torch.get_num_threads()} threads",
     )
 

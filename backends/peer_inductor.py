@@ -21,7 +21,7 @@ from stack.ir.node import Func
 from stack.run.backend import Executable, Kernel
 
 from . import peer_torch as pt
-from .peer import Origins, PeerExecutable, quiet, user_line, zeros
+from .peer import Origins, quiet, user_line, zeros
 
 _NOT_RUN = ("MultiOutput", "NoneLayout", "NopKernel")
 
@@ -151,25 +151,15 @@ def _executable(
     func: Func, run: Callable[..., Any], watch: Watch, kernels: Any, options: dict[str, Any],
     what: str, arrays: Sequence[np.ndarray],
 ) -> Executable:  # fmt: skip
-    device = str(options.get("device", "cpu"))
-    prepare = pt.prepare_for([p.tensor for p in func.params], device)
-    finish = pt.finish_for([r.tensor for r in func.results])
-    call = pt.without_autograd(run)
-    text = watch.text
-    return PeerExecutable(
-        run=lambda arrays: finish(call(prepare(arrays))),
+    return pt.executable(
+        func,
+        run,
+        str(options.get("device", "cpu")),
+        arrays,
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(prepare(arrays), call, device),
-        artifacts={"inductor": text},
+        artifacts={"inductor": watch.text},
         counts_what="calls in Inductor's wrapper: generated kernels (each may hold several"
         " loop nests) and library calls",
-        prepare=prepare,
-        call=call,
-        finish=finish,
-        device=device,
-        accept=pt.accept_for([p.tensor for p in func.params], device),
-        wait=pt.wait_for(device),
-        arrays="torch",
         note=_note(options, what),
     )
 

@@ -220,8 +220,6 @@ def _compiled(
         raise
     except Exception as error:
         raise StackError(f"xla: {type(error).__name__}: {error}") from error
-    prepare, finish = _prepare(func, context), _finish(func)
-    call = _calling(compiled, func, device == "cpu")
 
     def kernels() -> list[Kernel]:
         module = read_hlo(compiled.as_text() or "")
@@ -234,13 +232,24 @@ def _compiled(
             return None
         return int(found.temp_size_in_bytes + found.output_size_in_bytes)
 
-    return PeerExecutable(
-        run=lambda arrays: finish(call(prepare(arrays))),
+    return _executable(
+        func,
+        compiled,
+        device,
         find_kernels=kernels,
         find_peak=peak,
         artifacts={"hlo": lambda: compiled.as_text() or ""},
         counts_what="instructions of the optimized HLO that run: fusions (generated) and dots,"
         " convolutions and custom calls (library)",
+        note=f"jax {jax.__version__}, {what}",
+    )
+
+
+def _executable(func: Func, fn: Callable[..., Any], device: str, **fields: Any) -> PeerExecutable:
+    prepare, finish = _prepare(func, context_for(func, device)), _finish(func)
+    call = _calling(fn, func, device == "cpu")
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
         prepare=prepare,
         call=call,
         finish=finish,
@@ -248,7 +257,7 @@ def _compiled(
         accept=_accept,
         wait=_wait_for(device),
         arrays="jax",
-        note=f"jax {jax.__version__}, {what}",
+        **fields,
     )
 
 
@@ -260,21 +269,12 @@ def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
 
     Functions of JAX that are jitted themselves (`jnp.where`, `jax.nn.silu`) stay so.
     """
-    func = captured.func
-
-    prepare, finish = _prepare(func, context_for(func, device)), _finish(func)
-    call = _calling(user_call(captured), func, device == "cpu")
-    return PeerExecutable(
-        run=lambda arrays: finish(call(prepare(arrays))),
+    return _executable(
+        captured.func,
+        user_call(captured),
+        device,
         find_kernels=lambda: _dispatched(captured),
         counts_what="primitives and jitted helpers that JAX dispatches",
-        prepare=prepare,
-        call=call,
-        finish=finish,
-        device=device,
-        accept=_accept,
-        wait=_wait_for(device),
-        arrays="jax",
         note=f"jax {jax.__version__}, op by op, without jit",
     )
 

@@ -20,7 +20,7 @@ from stack.ir.node import Func, Node
 from stack.ir.space import Run
 from stack.ir.types import TensorType
 
-from .peer import Origins, fixed_shape, zeros
+from .peer import Origins, PeerExecutable, fixed_shape, zeros
 
 Tensor = torch.Tensor
 Tensors = tuple[Tensor, ...]
@@ -212,6 +212,31 @@ def wait_for(device: str) -> Callable[[], None] | None:
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else None
 
 
+def executable(
+    func: Func, run: Callable[..., Any], device: str, examples: Sequence[np.ndarray], **fields: Any
+) -> PeerExecutable:
+    """A program of torch on the storage arrays of a function.
+
+    Args:
+        examples: arrays to see on how much memory a call takes.
+        fields: the rest of the record.
+    """
+    params, results = ([n.tensor for n in nodes] for nodes in (func.params, func.results))
+    prepare, finish, call = prepare_for(params, device), finish_for(results), without_autograd(run)
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
+        find_peak=lambda: peak_of(prepare(examples), call, device),
+        prepare=prepare,
+        call=call,
+        finish=finish,
+        device=device,
+        accept=accept_for(params, device),
+        wait=wait_for(device),
+        arrays="torch",
+        **fields,
+    )
+
+
 def peak_of(inputs: Tensors, call: Callable[..., Any], device: str = "cpu") -> int:
     """The most memory that one call holds at a time beyond its inputs.
 
@@ -275,9 +300,3 @@ def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
         return tuple(t for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
 
     return call
-
-
-def same_results(func: Func, found: Sequence[Tensor]) -> bool:
-    """Whether results are those of the function: a callable that writes to its inputs has fewer."""
-    types = [(tuple(t.shape), t.dtype) for t in found]
-    return types == [(tuple(r.shape), TORCH_DTYPE[r.dtype]) for r in func.results]

@@ -18,19 +18,19 @@ from jax_inputs import KEY, OLD, P, X, enter
 
 
 @jax.custom_jvp
-def _clipped(x: Any) -> Any:
+def clipped(x: Any) -> Any:
     return jnp.clip(x, -1, 1)
 
 
-_clipped.defjvp(lambda p, t: (_clipped(*p), 3 * t[0]))
+clipped.defjvp(lambda p, t: (clipped(*p), 3 * t[0]))
 
 
 @jax.custom_vjp
-def _scaled(x: Any) -> Any:
+def scaled(x: Any) -> Any:
     return 2 * x
 
 
-_scaled.defvjp(lambda x: (2 * x, x), lambda x, g: (5 * g * x,))
+scaled.defvjp(lambda x: (2 * x, x), lambda x, g: (5 * g * x,))
 
 
 @jax.custom_batching.custom_vmap
@@ -169,10 +169,10 @@ enter(
         ),
         "map": lambda x: lax.map(jnp.sum, x),
         "map.batch": lambda x: lax.map(jnp.sum, x, batch_size=3),
-        "custom_jvp": lambda x: _clipped(x),
-        "custom_jvp.grad": jax.grad(lambda x: _clipped(x).sum()),
-        "custom_vjp": lambda x: _scaled(x),
-        "custom_vjp.grad": jax.grad(lambda x: _scaled(x).sum()),
+        "custom_jvp": lambda x: clipped(x),
+        "custom_jvp.grad": jax.grad(lambda x: clipped(x).sum()),
+        "custom_vjp": lambda x: scaled(x),
+        "custom_vjp.grad": jax.grad(lambda x: scaled(x).sum()),
         "custom_vmap": lambda x: _batched(x),
         "custom_vmap.vmap": lambda x: jax.vmap(_batched)(x),
         "custom_linear_solve": lambda x: lax.custom_linear_solve(

@@ -147,7 +147,6 @@ ELEMENTWISE: dict[str, Algebra] = {
 
 # the op that combines the elements of a reduction of a kind
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
-COMMUTATIVE = frozenset(name for name, facts in ELEMENTWISE.items() if facts.commutative)
 
 
 def reduction(kind: str) -> Algebra:

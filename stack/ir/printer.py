@@ -51,12 +51,6 @@ def print_func(func: Func) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_block(block: Block) -> str:
-    """One closed block as text, for keys and messages."""
-    printer = _Printer()
-    return "\n".join([f"({printer.params(block)})", *printer.body(block, block, 1)])
-
-
 def print_node(node: Node, scope: Block | None = None) -> str:
     """One node on one line, for messages. Operands print by name where `scope` knows them."""
     printer = _Printer()

@@ -11,7 +11,6 @@ from stack.report.markup import Html, escaped, tag
 
 _PLACE = re.compile(r"[\w.\-<>]+:\d+")
 _VALUE = re.compile(r"^\s*(%[^\s=,]+)(?:, %[^\s=,]+)* = ")
-_NAME = re.compile(r'\bname="([^"]+)"')
 
 
 class Index:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax_control import clipped, scaled
 from jax_harness import all_nodes, check, fallbacks
 
 import stack
@@ -55,21 +56,6 @@ def test_training_follows_jax() -> None:
     assert not fallbacks(stack.trace(jax.value_and_grad(loss), params, *data))
 
 
-@jax.custom_jvp
-def _clipped(x: Any) -> Any:
-    return jnp.clip(x, -1, 1)
-
-
-_clipped.defjvp(lambda p, t: (_clipped(*p), 3 * t[0]))
-
-
-@jax.custom_vjp
-def _scaled(x: Any) -> Any:
-    return 2 * x
-
-
-_scaled.defvjp(lambda x: (2 * x, x), lambda x, g: (5 * g * x,))
-
 PROGRAMS = {
     "scan": lambda x: lax.scan(lambda c, r: (c + r, c * r), jnp.zeros(4), x),
     "while": lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c + 1, x),
@@ -77,8 +63,8 @@ PROGRAMS = {
     "switch": lambda x: lax.switch(7, [jnp.sin, jnp.cos, jnp.exp], x),
     "nested jit": lambda x: jax.jit(lambda y: jax.jit(jnp.tanh)(y) + y)(x),
     "vmap": jax.vmap(lambda r: r / jnp.linalg.norm(r)),
-    "custom jvp": jax.grad(lambda x: _clipped(x).sum()),
-    "custom vjp": jax.grad(lambda x: _scaled(x).sum()),
+    "custom jvp": jax.grad(lambda x: clipped(x).sum()),
+    "custom vjp": jax.grad(lambda x: scaled(x).sum()),
     "remat": jax.grad(lambda x: jax.checkpoint(lambda y: jnp.sin(jnp.sin(y)))(x).sum()),
     "pytree out": lambda x: {"a": (x, [x + 1]), "b": None},
     "closure": lambda x: x + X,

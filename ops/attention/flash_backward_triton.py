@@ -15,7 +15,8 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
+
+from stack.ops.attention.flash_triton import tiles_of
 
 Tensor = torch.Tensor
 
@@ -141,11 +142,6 @@ def gradients(
     launch: Any = row_kernel[(triton.cdiv(rows.numel(), 32),)]
     launch(out, told.to(q.dtype).contiguous(), told_lse, rows, rows.numel(), 32, width)
 
-    def tiles(x: Tensor, size: int) -> TensorDescriptor:
-        return TensorDescriptor.from_tensor(
-            x.contiguous().view(-1, length, width), [1, size, width]
-        )
-
     told = told.to(q.dtype)
     share, scale = heads // groups, 1 / math.sqrt(width)
     for kernel, config, count in (
@@ -158,9 +154,8 @@ def gradients(
         made = (dk, dv) if of_keys else (dq,)
         launch = kernel[(triton.cdiv(length, kept), count)]
         launch(
-            *(tiles(x, size) for x, size in zip((q, k, v, told), sizes, strict=True)),
-            *(tiles(x, kept) for x in made), lse, rows, length, scale,
-            share, kept, walked, width, causal,
+            *map(tiles_of, (q, k, v, told), sizes), *(tiles_of(x, kept) for x in made),
+            lse, rows, length, scale, share, kept, walked, width, causal,
             num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
     return dq, dk, dv

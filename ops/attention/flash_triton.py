@@ -99,6 +99,13 @@ def attention_kernel(
     tl.store(lse_ptr + head.to(tl.int64) * length + rows, lse, rows < length)
 
 
+def tiles_of(x: Tensor, rows: int) -> TensorDescriptor:
+    """Tiles [1, rows, width] of `x [..., length, width]`; what is past an end reads as 0."""
+    return TensorDescriptor.from_tensor(
+        x.contiguous().view(-1, *x.shape[-2:]), [1, rows, x.shape[-1]]
+    )
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, config: Config = CONFIGS[0]
 ) -> Tensor:
@@ -128,15 +135,12 @@ def attention_with_lse(
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     if not out.numel():
         return out, lse
-    tiles = [
-        TensorDescriptor.from_tensor(x.contiguous().view(-1, length, width), [1, size, width])
-        for x, size in ((q, config.rows), (k, config.columns), (v, config.columns))
-    ]
-    target = TensorDescriptor.from_tensor(out.view(-1, length, width), [1, config.rows, width])
+    sizes = (config.rows, config.columns, config.columns, config.rows)
     grid = (triton.cdiv(length, config.rows), batch * heads)
     launch: Any = attention_kernel[grid]
     launch(
-        *tiles, target, lse, length, math.log2(math.e) / math.sqrt(width), heads // groups,
+        *map(tiles_of, (q, k, v, out), sizes), lse, length,
+        math.log2(math.e) / math.sqrt(width), heads // groups,
         config.rows, config.columns, width, causal,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,6 @@ def train(
 
     from stack.frontends.torch_mesh import join
     from stack.frontends.torch_pipeline import PipelineRank
-    from stack.frontends.torch_space import TorchSpace
 
     join(rank, ranks, store)
     texts, data, order, results, replicas, chunks = sent
@@ -99,8 +98,7 @@ def train(
         pace,
     )
     held = {name: torch.from_numpy(value.copy()) for name, value in state.items()}
-    update: Func | None = None
-    moments: dict[int, torch.Tensor] = {}
+    update = _Update(parts)
     losses: list[float] = []
     busy, taken = list[float](), list[float]()
     for step in batches:
@@ -112,21 +110,36 @@ def train(
         busy.append(runner.busy)
         taken.append(time.perf_counter() - start)
         losses.append(_sum(float(total)) / (len(mine) * replicas))
+        held |= update(held, gradients)
+    return losses, runner.peak, busy, taken
+
+
+class _Update:
+    """Adam on the weights of one rank, which it knows from their first gradients."""
+
+    def __init__(self, parts: Mapping[Any, Part]) -> None:
+        self.parts = parts
+        self.func: Func | None = None
+        self.moments: dict[int, torch.Tensor] = {}
+
+    def __call__(
+        self, held: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """The new weights that there are gradients of."""
+        from stack.frontends.torch_space import TorchSpace
+
         names = list(gradients)
-        if update is None:
-            update = ADAM.alone({n: _type(parts, n) for n in names})
+        if self.func is None:
+            self.func = ADAM.alone({n: _type(self.parts, n) for n in names})
         values = [held[n] for n in names] + [gradients[n] for n in names]
         values += [
-            moments.get(i, torch.zeros([int(str(n)) for n in p.shape]))
-            for i, p in enumerate(update.params[len(values) :], len(values))
+            self.moments.get(i, torch.zeros([int(str(n)) for n in p.shape]))
+            for i, p in enumerate(self.func.params[len(values) :], len(values))
         ]
-        made = evaluate(update.body, values, TorchSpace("cpu"))
-        for result, place in carried(update).items():
-            if place < len(names):
-                held[names[place]] = made[result]
-            else:
-                moments[place] = made[result]
-    return losses, runner.peak, busy, taken
+        made = evaluate(self.func.body, values, TorchSpace("cpu"))
+        places = carried(self.func)
+        self.moments = {i: made[r] for r, i in places.items() if i >= len(names)}
+        return {names[i]: made[r] for r, i in places.items() if i < len(names)}
 
 
 def _tensors(batch: dict[str, Array]) -> dict[str, torch.Tensor]:
@@ -141,7 +154,7 @@ def _sum(value: float) -> float:
     return float(held)
 
 
-def _type(parts: dict[Any, Any], name: str) -> Any:
+def _type(parts: Mapping[Any, Part], name: str) -> Any:
     """The type of a weight, from a part that reads it."""
     return next(
         p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name

@@ -18,9 +18,10 @@ from typing import ClassVar
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
 from stack.passes.control import changed_bodies
-from stack.passes.streaming.candidate import Candidate, dots_of, ends
+from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, reduced_value
+from stack.passes.streaming.shared import dots_of, ends
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.views import read_parts

@@ -29,8 +29,9 @@ from stack.ir.dim import (
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, number
-from stack.ir.types import I32, I64, DType, TensorType, TupleType
+from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import items
 
 
 @dataclass(frozen=True)
@@ -360,10 +361,7 @@ class BlockFrame:
         if limits is not None:
             attrs["limited"] = True
             args = [*limits, *args]
-        node = self.b.op("loop", args, attrs, (block,))
-        if not isinstance(node.type, TupleType):
-            return [node]
-        return [self.b.item(node, index=i) for i in range(len(init))]
+        return items(self.b, self.b.op("loop", args, attrs, (block,)))
 
     def in_grid(
         self,

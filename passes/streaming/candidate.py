@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
-from stack.ir.traits import contractions, is_alias, reads_by_data, repeats
+from stack.ir.traits import contractions, is_alias, repeats
 from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
@@ -362,40 +362,6 @@ class Candidate:
         if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
-
-
-def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
-    """The dots that a reduction could compute tile by tile."""
-    found = reduced_value(sink)
-    if found is None:
-        return frozenset()
-    region = Region(graph, found[0], frozenset(), frozenset())
-    try:
-        region.add(sink)
-    except Refusal:
-        return frozenset()
-    return frozenset(region.dots)
-
-
-def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
-    """The reductions that dots end in, element by element; None where one ends in anything else."""
-    found: set[Node] = set()
-    pending, seen = list(dots), set(dots)
-    while pending:
-        node = pending.pop()
-        if node in graph.results:
-            return None
-        for user in graph.users.get(node, ()):
-            if user in seen:
-                continue
-            seen.add(user)
-            if reduced_value(user) is not None and not reads_by_data(user):
-                found.add(user)
-            elif moves(user):
-                pending.append(user)
-            else:
-                return None
-    return sorted(found, key=lambda n: graph.place[n])
 
 
 def _extent(node: Node) -> Dim | None:

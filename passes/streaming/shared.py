@@ -1,0 +1,45 @@
+"""Products that end in reductions over both of their axes: each stream may compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stack.ir.node import Node
+from stack.ir.traits import reads_by_data
+from stack.passes.streaming.graph import Graph, moves, reduced_value
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.terms import Refusal
+
+
+def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
+    """The dots that a reduction could compute tile by tile."""
+    found = reduced_value(sink)
+    if found is None:
+        return frozenset()
+    region = Region(graph, found[0], frozenset(), frozenset())
+    try:
+        region.add(sink)
+    except Refusal:
+        return frozenset()
+    return frozenset(region.dots)
+
+
+def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
+    """The reductions that dots end in, element by element; None where one ends in anything else."""
+    found: set[Node] = set()
+    pending, seen = list(dots), set(dots)
+    while pending:
+        node = pending.pop()
+        if node in graph.results:
+            return None
+        for user in graph.users.get(node, ()):
+            if user in seen:
+                continue
+            seen.add(user)
+            if reduced_value(user) is not None and not reads_by_data(user):
+                found.add(user)
+            elif moves(user):
+                pending.append(user)
+            else:
+                return None
+    return sorted(found, key=lambda n: graph.place[n])

@@ -18,12 +18,12 @@ from stack.target import Cpu
 from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
-from . import jit
+from . import jit, together
 from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
+from .together import ENTRY
 
-ENTRY = "kernel"
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
 Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # a body without names and source lines
@@ -58,7 +58,11 @@ class Compiler:
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
         whys: dict[Node, str] = {}
-        for node in self.look(func):
+        nodes = self.look(func)
+        texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
+        few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
+        self.kernels.update(together.build(few, self.cache))
+        for node in nodes:  # what is left, one by one: an error is a kernel's
             try:
                 self.load(node)
             except jit.CompileError as error:

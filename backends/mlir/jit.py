@@ -29,13 +29,13 @@ from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import Value
-from . import bindings, elf, locations, pool, threads
+from . import bindings, elf, locations, pool, threads, unlocked
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 OPT_LEVEL = 2
 
 # A change of how text becomes code that a key would not show otherwise.
-FORMAT = "stack.mlir/1"
+FORMAT = "stack.mlir/2"
 
 Address = int
 
@@ -123,9 +123,7 @@ def _with_lines(message: str, text: str) -> str:
 
 @phase("LLVM")
 def _engine(module: Any, cache: Cache | None = None) -> Any:
-    engine = bindings.bindings().execution_engine.ExecutionEngine(
-        module, opt_level=OPT_LEVEL, shared_libs=[], enable_object_dump=True
-    )
+    engine = unlocked.engine(module, OPT_LEVEL)
     if any(_name(op) == threads.SYMBOL and not _defines(op) for op in module.body.operations):
         entry = ctypes.c_void_p(pool.address(cache))
         engine.raw_register_runtime(threads.SYMBOL, entry)
@@ -158,7 +156,7 @@ def _public(module: Any) -> str:
 def _object(engine: Any, name: str) -> bytes:
     # A dump compiles on demand by looking up every function, internal ones too, and fails there.
     # Looking up an exported one first compiles all; then the dump only writes.
-    engine.raw_lookup(name)
+    unlocked.lookup(engine, name)
     # MLIR writes objects only to files, and returns without a word where it cannot.
     with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
         path = Path(folder, "kernel.o")
@@ -215,12 +213,9 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     wanted = list(names)
     if not wanted:
         return Library({}, None)
-    stored = cache.get(key(text)) if cache is not None and elf.supported() else None
-    if stored is not None:
-        try:
-            return _loaded(stored, wanted, cache)
-        except elf.LoadError:
-            pass  # Another process's idea of an object: compile as if nothing had been found.
+    found = stored(key(text), wanted, cache)
+    if found is not None:
+        return found
     engine = _engine(_lowered(text), cache)
     if elf.supported():
         code = _object(engine, wanted[0])
@@ -235,13 +230,24 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     return _from_engine(engine, wanted)
 
 
+def stored(entry: str, names: Sequence[str], cache: Cache | None) -> Library | None:
+    """Kernels of the object that an entry of the cache holds; None where it holds none."""
+    code = cache.get(entry) if cache is not None and elf.supported() else None
+    if code is None:
+        return None
+    try:
+        return _loaded(code, names, cache)
+    except elf.LoadError:
+        return None  # another process's idea of an object: as if nothing had been found
+
+
 @phase("load")
-def _loaded(code: bytes, names: list[str], cache: Cache | None) -> Library:
+def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> Library:
     """The kernels of an object. Raises LoadError."""
     return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
 
 
-def _pick(image: elf.Image, names: list[str]) -> Library:
+def _pick(image: elf.Image, names: Sequence[str]) -> Library:
     missing = [name for name in names if name not in image.addresses]
     if missing:
         raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
@@ -253,7 +259,7 @@ def _from_engine(engine: Any, names: list[str]) -> Library:
     found: dict[str, Address] = {}
     keep: list[Any] = [engine]
     for name in names:
-        packed = engine.raw_lookup(name)
+        packed = unlocked.lookup(engine, name)
         if not packed:
             raise CompileError(f"no such kernel: {name}")
         kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from stack.ir.alike import once_alike
 from stack.ir.cost import total
 from stack.ir.node import Func, Node
 from stack.ir.ops import lookup
@@ -26,7 +27,7 @@ def describe_kernel(
         stage_node=func.body.names.get(node, ""),
         source=kernel_lines(node, func.body.locs.get(node, ())),
         ops=tuple(node.attrs.get("ops") or ()),
-        flops=float(node.attrs.get("flops") or _flops(node.blocks[0].nodes)),
+        flops=float(node.attrs.get("flops") or _flops_of_kernel(node)),
         bytes=_moved(node),
         **more,
     )
@@ -86,6 +87,11 @@ def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
     """Source lines of a kernel: its node's, then those inside."""
     inside = (line for places in node.blocks[0].locs.values() for line in places)
     return source_lines([*lines, *inside])
+
+
+@once_alike
+def _flops_of_kernel(node: Node) -> float:
+    return _flops(node.blocks[0].nodes)
 
 
 def _flops(nodes: Iterable[Node]) -> float:

@@ -48,6 +48,7 @@ class Scope:
         self.block = block
         self.log = log
         self.asked = False  # whether a rule looked at uses: its answer may change later
+        self._builder = Builder()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -55,6 +56,13 @@ class Scope:
         found: list[Node] = []
         _collect(self.block, found)
         return tuple(dict.fromkeys(found))
+
+    @property
+    def builder(self) -> Builder:
+        """One that has noted nothing: most rules that are asked make nothing."""
+        if self._builder.names or self._builder.locs:
+            self._builder = Builder()
+        return self._builder
 
     @cached_property
     def _uses(self) -> tuple[dict[Node, list[Node]], frozenset[Node]]:
@@ -125,12 +133,12 @@ class Simple:
     doc: str = ""
 
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
-        builder = Builder()
+        builder = scope.builder
         new = self.function(node, builder, scope)
         if isinstance(new, Why):
             scope.log.miss(self.name, new.reason, new.node or node, scope.block)
             return None
-        return None if new is None else Replacement(new, (), builder.names, builder.locs)
+        return None if new is None else Replacement(new, (), {**builder.names}, {**builder.locs})
 
 
 def on(*roots: str) -> Callable[[Function], Simple]:

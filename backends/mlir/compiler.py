@@ -42,7 +42,7 @@ class Compiler:
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Bare, str] = {}
         self.names: dict[str, str] = {}
-        self.readable: dict[str, str] = {}
+        self.readable: dict[str, Callable[[], str]] = {}
         self.located: dict[str, Callable[[], str]] = {}
         self.taken: set[str] = set()
         self.arguments: dict[Node, tuple[str, ...]] = {}
@@ -85,8 +85,7 @@ class Compiler:
 
     def _build_given(self, text: str, given: str) -> jit.Kernel:
         """A kernel of which a person has written the text. Raises ParseError, StackError."""
-        self.readable[text] = given
-        self.located[text] = lambda: given
+        self.readable[text] = self.located[text] = lambda: given
         symbol = symbol_of(self.names[text])
         try:
             return jit.build(given, [symbol], self.cache)[symbol]
@@ -101,7 +100,7 @@ class Compiler:
         text = self.text(node)
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
-            self.readable[text] = self._readable(node, name)
+            self.readable[text] = lambda: self._readable(node, name)
             self.located[text] = lambda: self._readable(node, name, self.origins.get(node, ()))
         return self.names[text]
 

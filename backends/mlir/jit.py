@@ -16,6 +16,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -38,6 +39,10 @@ OPT_LEVEL = 2
 FORMAT = "stack.mlir/2"
 
 Address = int
+
+# A module that declares the pool's entry. The text is asked: to look at a module, the bindings
+# load the ops of all its dialects, which takes longer than to compile it.
+_ASKS_FOR_POOL = re.compile(rf"llvm\.func[^@\n]*@{threads.SYMBOL}\((?!%)")
 
 
 class CompileError(Exception):
@@ -122,33 +127,26 @@ def _with_lines(message: str, text: str) -> str:
 
 
 @phase("LLVM")
-def _engine(module: Any, cache: Cache | None = None) -> Any:
+def _engine(module: Any, text: str, cache: Cache | None = None) -> Any:
     engine = unlocked.engine(module, OPT_LEVEL)
-    if any(_name(op) == threads.SYMBOL and not _defines(op) for op in module.body.operations):
+    if _ASKS_FOR_POOL.search(text):
         entry = ctypes.c_void_p(pool.address(cache))
         engine.raw_register_runtime(threads.SYMBOL, entry)
     return engine
 
 
-def _name(op: Any) -> str:
-    return op.operation.attributes["sym_name"].value if op.operation.name == "llvm.func" else ""
-
-
-def _defines(op: Any) -> bool:
-    return bool(_name(op)) and len(op.operation.regions[0].blocks) > 0
-
-
 def compile_object(text: str) -> bytes:
     """The object file of a module in any mixture of the dialects above, with DWARF lines."""
     module = _lowered(text, located=True)
-    return _object(_engine(module), _public(module))
+    return _object(_engine(module, text), _public(module))
 
 
 def _public(module: Any) -> str:
     """Some function that the module defines and exports."""
     for op in module.body.operations:
-        if _defines(op) and "internal" not in str(op.operation.attributes["linkage"]):
-            return _name(op)
+        if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks) > 0:
+            if "internal" not in str(op.operation.attributes["linkage"]):
+                return op.operation.attributes["sym_name"].value
     raise CompileError("the module exports no function")
 
 
@@ -216,7 +214,7 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     found = stored(key(text), wanted, cache)
     if found is not None:
         return found
-    engine = _engine(_lowered(text), cache)
+    engine = _engine(_lowered(text), text, cache)
     if elf.supported():
         code = _object(engine, wanted[0])
         try:

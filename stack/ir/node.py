@@ -200,9 +200,7 @@ def deps(node: Node) -> tuple[Node, ...]:
     return node.args + tuple(c for b in node.blocks for c in b.captures)
 
 
-def topological(
-    roots: Iterable[Node], inside: Callable[[Node], bool] | None = None
-) -> list[Node]:
+def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = None) -> list[Node]:
     """Every node that the roots need, operands first, in a stable order; no recursion."""
     done: set[Node] = set()
     entered: set[Node] = set()

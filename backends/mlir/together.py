@@ -13,14 +13,15 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from stack.phases import phase
 from stack.run.cache import Cache
 
 from . import elf, jit, threads
 
 ENTRY = "kernel"
 _FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
-# bytes of text that take LLVM longer than a module and a thread take by themselves
-LEAST_TEXT = 1 << 14
+# bytes of text that take LLVM several times as long as a module and a thread take by themselves
+LEAST_TEXT = 1 << 15
 
 
 def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
@@ -36,8 +37,9 @@ def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
         with ThreadPoolExecutor(len(parts) - 1) as others:
             started = [others.submit(_compiled, part, cache) for part in parts[1:]]
             found.update(_compiled(parts[0], cache))
-            for one in started:
-                found.update(one.result())
+            with phase("codegen"):  # of the others
+                for one in started:
+                    found.update(one.result())
     elif parts:
         found.update(_compiled(parts[0], cache))
     return found

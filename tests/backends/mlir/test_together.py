@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stack.backends.mlir import elf, jit, together, unlocked
+import stack
+from stack.backends.mlir import compiler, elf, jit, together, unlocked
 from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
@@ -148,3 +149,21 @@ def test_an_engine_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unlocked, "_functions", lambda: functions._replace(create=lambda *_: None))
     with pytest.raises(RuntimeError, match="ExecutionEngine"):
         jit.build(TEXTS[0], ["kernel"])
+
+
+def test_what_people_read_is_made_when_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    real, readable = compiler.print_kernel, list[bool]()
+
+    def print_kernel(*args: Any, **options: Any) -> str:
+        readable.append(len(args) > 2 and args[2])
+        return real(*args, **options)
+
+    monkeypatch.setattr(compiler, "print_kernel", print_kernel)
+    compiled = stack.compile(lambda x: torch.exp(x).sum(1), torch.ones(4, 8), cache=False)
+    (kernel,) = compiled.run.kernels
+    assert readable == [False] and compiled.graph.captured._text is None
+    assert f"llvm.func @{compiler.symbol_of(kernel.name)}(" in kernel.text
+    assert readable == [False, True] and kernel.text is kernel.text
+    assert "torch.ops.aten.exp" in compiled.run["captured"].text
+    assert kernel == kernel and kernel.name in repr(kernel)

@@ -1,4 +1,4 @@
-"""The kernels of a program, compiled in as few modules as there are cores to compile them.
+"""The kernels of a program, compiled in one module for each core, fewer where there is little.
 
 To LLVM a module costs as much as a small kernel, whatever is in it, and what several kernels call
 is compiled once for all that are in one. Modules are compiled side by side. In the cache each

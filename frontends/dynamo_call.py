@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import exc
 
+from stack.collector import held_back
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
 from stack.frontends.dynamo_capture import one_at_a_time, quiet
@@ -96,6 +97,7 @@ class TorchCalls:
     def _set_up(self) -> None:
         """Our settings, for captures until the end of this call."""
         rest: ExitStack = self._here.until_return
+        rest.enter_context(held_back())
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
         rest.enter_context(torch._dynamo.config.patch(self._settings))
         rest.enter_context(in_scans())

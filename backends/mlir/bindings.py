@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
+import threading
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -61,10 +62,14 @@ def version() -> str:
     return "none"
 
 
-@functools.cache
+_own = threading.local()
+
+
 def context() -> Any:
-    """One context for the process: loading the dialects again would cost 4 ms a kernel."""
-    ctx = bindings().ir.Context()
-    # The text is ours; worker threads of MLIR's own would only take cores from the measurements.
-    ctx.enable_multithreading(False)
-    return ctx
+    """One context for each thread: loading the dialects again would cost 4 ms a kernel, and MLIR
+    translates without Python's lock."""
+    if not hasattr(_own, "context"):
+        _own.context = bindings().ir.Context()
+        # The text is ours; MLIR's own worker threads would only take cores from the measurements.
+        _own.context.enable_multithreading(False)
+    return _own.context

@@ -18,12 +18,12 @@ from stack.target import Cpu
 from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
-from . import jit
+from . import jit, together
 from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
+from .together import ENTRY
 
-ENTRY = "kernel"
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
 Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # a body without names and source lines
@@ -42,7 +42,7 @@ class Compiler:
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Bare, str] = {}
         self.names: dict[str, str] = {}
-        self.readable: dict[str, str] = {}
+        self.readable: dict[str, Callable[[], str]] = {}
         self.located: dict[str, Callable[[], str]] = {}
         self.taken: set[str] = set()
         self.arguments: dict[Node, tuple[str, ...]] = {}
@@ -58,7 +58,11 @@ class Compiler:
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
         whys: dict[Node, str] = {}
-        for node in self.look(func):
+        nodes = self.look(func)
+        texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
+        few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
+        self.kernels.update(together.build(few, self.cache))
+        for node in nodes:  # what is left, one by one: an error is a kernel's
             try:
                 self.load(node)
             except jit.CompileError as error:
@@ -81,8 +85,7 @@ class Compiler:
 
     def _build_given(self, text: str, given: str) -> jit.Kernel:
         """A kernel of which a person has written the text. Raises ParseError, StackError."""
-        self.readable[text] = given
-        self.located[text] = lambda: given
+        self.readable[text] = self.located[text] = lambda: given
         symbol = symbol_of(self.names[text])
         try:
             return jit.build(given, [symbol], self.cache)[symbol]
@@ -97,7 +100,7 @@ class Compiler:
         text = self.text(node)
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
-            self.readable[text] = self._readable(node, name)
+            self.readable[text] = lambda: self._readable(node, name)
             self.located[text] = lambda: self._readable(node, name, self.origins.get(node, ()))
         return self.names[text]
 

@@ -16,6 +16,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,15 +30,19 @@ from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import Value
-from . import bindings, elf, locations, pool, threads
+from . import bindings, elf, locations, pool, threads, unlocked
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 OPT_LEVEL = 2
 
 # A change of how text becomes code that a key would not show otherwise.
-FORMAT = "stack.mlir/1"
+FORMAT = "stack.mlir/2"
 
 Address = int
+
+# A module that declares the pool's entry. The text is asked: to look at a module, the bindings
+# load the ops of all its dialects, which takes longer than to compile it.
+_ASKS_FOR_POOL = re.compile(rf"llvm\.func[^@\n]*@{threads.SYMBOL}\((?!%)")
 
 
 class CompileError(Exception):
@@ -122,35 +127,26 @@ def _with_lines(message: str, text: str) -> str:
 
 
 @phase("LLVM")
-def _engine(module: Any, cache: Cache | None = None) -> Any:
-    engine = bindings.bindings().execution_engine.ExecutionEngine(
-        module, opt_level=OPT_LEVEL, shared_libs=[], enable_object_dump=True
-    )
-    if any(_name(op) == threads.SYMBOL and not _defines(op) for op in module.body.operations):
+def _engine(module: Any, text: str, cache: Cache | None = None) -> Any:
+    engine = unlocked.engine(module, OPT_LEVEL)
+    if _ASKS_FOR_POOL.search(text):
         entry = ctypes.c_void_p(pool.address(cache))
         engine.raw_register_runtime(threads.SYMBOL, entry)
     return engine
 
 
-def _name(op: Any) -> str:
-    return op.operation.attributes["sym_name"].value if op.operation.name == "llvm.func" else ""
-
-
-def _defines(op: Any) -> bool:
-    return bool(_name(op)) and len(op.operation.regions[0].blocks) > 0
-
-
 def compile_object(text: str) -> bytes:
     """The object file of a module in any mixture of the dialects above, with DWARF lines."""
     module = _lowered(text, located=True)
-    return _object(_engine(module), _public(module))
+    return _object(_engine(module, text), _public(module))
 
 
 def _public(module: Any) -> str:
     """Some function that the module defines and exports."""
     for op in module.body.operations:
-        if _defines(op) and "internal" not in str(op.operation.attributes["linkage"]):
-            return _name(op)
+        if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks) > 0:
+            if "internal" not in str(op.operation.attributes["linkage"]):
+                return op.operation.attributes["sym_name"].value
     raise CompileError("the module exports no function")
 
 
@@ -158,7 +154,7 @@ def _public(module: Any) -> str:
 def _object(engine: Any, name: str) -> bytes:
     # A dump compiles on demand by looking up every function, internal ones too, and fails there.
     # Looking up an exported one first compiles all; then the dump only writes.
-    engine.raw_lookup(name)
+    unlocked.lookup(engine, name)
     # MLIR writes objects only to files, and returns without a word where it cannot.
     with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
         path = Path(folder, "kernel.o")
@@ -215,13 +211,10 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     wanted = list(names)
     if not wanted:
         return Library({}, None)
-    stored = cache.get(key(text)) if cache is not None and elf.supported() else None
-    if stored is not None:
-        try:
-            return _loaded(stored, wanted, cache)
-        except elf.LoadError:
-            pass  # Another process's idea of an object: compile as if nothing had been found.
-    engine = _engine(_lowered(text), cache)
+    found = stored(key(text), wanted, cache)
+    if found is not None:
+        return found
+    engine = _engine(_lowered(text), text, cache)
     if elf.supported():
         code = _object(engine, wanted[0])
         try:
@@ -235,13 +228,24 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     return _from_engine(engine, wanted)
 
 
+def stored(entry: str, names: Sequence[str], cache: Cache | None) -> Library | None:
+    """Kernels of the object that an entry of the cache holds; None where it holds none."""
+    code = cache.get(entry) if cache is not None and elf.supported() else None
+    if code is None:
+        return None
+    try:
+        return _loaded(code, names, cache)
+    except elf.LoadError:
+        return None  # another process's idea of an object: as if nothing had been found
+
+
 @phase("load")
-def _loaded(code: bytes, names: list[str], cache: Cache | None) -> Library:
+def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> Library:
     """The kernels of an object. Raises LoadError."""
     return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
 
 
-def _pick(image: elf.Image, names: list[str]) -> Library:
+def _pick(image: elf.Image, names: Sequence[str]) -> Library:
     missing = [name for name in names if name not in image.addresses]
     if missing:
         raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
@@ -253,7 +257,7 @@ def _from_engine(engine: Any, names: list[str]) -> Library:
     found: dict[str, Address] = {}
     keep: list[Any] = [engine]
     for name in names:
-        packed = engine.raw_lookup(name)
+        packed = unlocked.lookup(engine, name)
         if not packed:
             raise CompileError(f"no such kernel: {name}")
         kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))

@@ -16,7 +16,6 @@ Python's: a worker never runs Python.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
@@ -102,16 +101,6 @@ def address(cache: Cache | None = None) -> int:
 def _load(cache: Cache | None) -> Pool | None:
     from . import jit
 
-    key = jit.key(text())
-    stored = cache.get(key) if cache is not None else None
-    if stored is not None:
-        with contextlib.suppress(elf.LoadError):
-            return Pool(elf.load(stored, jit.resolve))
-    code = jit.compile_object(text())
-    try:
-        made = Pool(elf.load(code, jit.resolve))
-    except elf.LoadError:
-        return None  # No code of ours may run here; the engine's kernels call the serial one.
-    if cache is not None:
-        cache.put(key, code)
-    return made
+    image = jit.build(text(), [threads.SYMBOL, "stack_pool_state"], cache).owner
+    # Where no code of ours may run, the engine's kernels call the serial one.
+    return Pool(image) if isinstance(image, elf.Image) else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
+from stack.ir.alike import once_alike
 from stack.ir.cost import total
 from stack.ir.node import Func, Node
 from stack.ir.ops import lookup
@@ -14,19 +16,39 @@ from stack.run.backend import Kernel, source_lines
 GENERATED = ("kernel", "call", "cond", "while")
 
 
+class _Printed(Kernel):
+    """A kernel whose text is made when somebody asks for it."""
+
+    def __init__(self, make_text: Callable[[], str], *fields: Any, **more: Any) -> None:
+        super().__init__(*fields, **more)
+        del self.__dict__["text"]
+        self.__dict__["_make_text"] = make_text
+
+    @cached_property
+    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_make_text"]()
+
+
 def describe_kernel(
-    func: Func, node: Node, name: str, text: str, extension: str, **more: Any
+    func: Func,
+    node: Node,
+    name: str,
+    text: str | Callable[[], str],
+    extension: str,
+    **more: Any,
 ) -> Kernel:
-    """A kernel of ours; `more` are `Kernel.resources` and `Kernel.warning`."""
-    return Kernel(
+    """A kernel of ours, with its text or what makes it; `more` are `Kernel.resources` and
+    `Kernel.warning`."""
+    return _Printed(
+        text if callable(text) else lambda: text,
         name,
         "generated",
-        text,
+        "",
         extension,
         stage_node=func.body.names.get(node, ""),
         source=kernel_lines(node, func.body.locs.get(node, ())),
         ops=tuple(node.attrs.get("ops") or ()),
-        flops=float(node.attrs.get("flops") or _flops(node.blocks[0].nodes)),
+        flops=float(node.attrs.get("flops") or _flops_of_kernel(node)),
         bytes=_moved(node),
         **more,
     )
@@ -86,6 +108,11 @@ def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
     """Source lines of a kernel: its node's, then those inside."""
     inside = (line for places in node.blocks[0].locs.values() for line in places)
     return source_lines([*lines, *inside])
+
+
+@once_alike
+def _flops_of_kernel(node: Node) -> float:
+    return _flops(node.blocks[0].nodes)
 
 
 def _flops(nodes: Iterable[Node]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stack.ir.alike import once_alike
 from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
@@ -124,9 +125,10 @@ def _merged_any(arg: Node) -> bool:
     return any(sizes is not None for sizes in merged_sizes(arg))
 
 
-def merged_sizes(arg: Node) -> list[tuple[Dim, ...] | None]:
+@once_alike
+def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
     """For each axis of an operand the sizes that a reshape merged into it, else None."""
-    nothing: list[tuple[Dim, ...] | None] = [None] * arg.tensor.rank
+    nothing = (None,) * arg.tensor.rank
     if not is_alias(arg):
         return nothing
     source = tuple(s for s in arg.args[0].shape if s != 1)
@@ -143,7 +145,7 @@ def merged_sizes(arg: Node) -> list[tuple[Dim, ...] | None]:
         for a, s in zip(rule.outputs[0], arg.shape)
     ):
         return nothing
-    return found
+    return tuple(found)
 
 
 def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
@@ -94,7 +94,7 @@ class Candidate:
                 continue
             after = self.graph.after((member,))
             foreign = [n for n in after if n not in inside and not moves(n)]
-            if not (operands.isdisjoint(after) and reads.isdisjoint(self.graph.after(foreign))):
+            if not (after.isdisjoint(operands) and self.graph.after(foreign).isdisjoint(reads)):
                 late.add(member)
         return frozenset(late)
 
@@ -147,14 +147,16 @@ class Candidate:
         if not region.dots:
             return frozenset()
         visited = {v.node for v in region.visited if not region.depends(v)}
-        return frozenset(n for n in self.graph.after(region.dots) if n in visited)
+        after = self.graph.after(region.dots)
+        return frozenset(n for n in visited if n in after)
 
     def _needed_outside(self, region: Region) -> list[Node]:
         """Values of a region's dots that something else reads too."""
         inside = {v.node for v in region.visited} | set(region.members)
         own = self._virtual(region)
         if self.shared:
-            own &= self.graph.after(region.dots - self.shared)
+            after = self.graph.after(region.dots - self.shared)
+            own = frozenset(n for n in own if n in after)
         return [
             n
             for n in own
@@ -234,7 +236,7 @@ class Candidate:
         rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
-    def _finishing(self, after: frozenset[Node], virtual: frozenset[Node]) -> set[Node]:
+    def _finishing(self, after: Container[Node], virtual: frozenset[Node]) -> set[Node]:
         """What may be computed from the states after the pass."""
         graph, members = self.graph, self.region.members
         finishing: set[Node] = set()

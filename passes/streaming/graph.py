@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from stack.ir import ops
@@ -32,6 +32,24 @@ Sources = tuple[tuple[int | str, ...], ...]
 Operands = tuple[list[Value], dict[str, Dim]]
 
 
+class Behind:
+    """Some nodes of a block, and all that is computed from them: bits by place."""
+
+    def __init__(self, order: Sequence[Node], place: Mapping[Node, int], bits: int) -> None:
+        self._order, self._place, self._bits = order, place, bits
+
+    def __contains__(self, node: object) -> bool:
+        place = self._place.get(node) if isinstance(node, Node) else None
+        return place is not None and bool(self._bits >> place & 1)
+
+    def __iter__(self) -> Iterator[Node]:
+        return (node for node in self._order if node in self)
+
+    def isdisjoint(self, nodes: Iterable[Node]) -> bool:
+        """Whether none of the nodes is among them."""
+        return not any(node in self for node in nodes)
+
+
 class Graph:
     """A closed block: order, users, and what depends on what."""
 
@@ -46,7 +64,6 @@ class Graph:
             for arg in dict.fromkeys(node.args):
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
-        self._after: dict[frozenset[Node], frozenset[Node]] = {}
         self._operands: dict[Value, Operands] = {}
 
     def plain_operands(self, value: Value) -> Operands | None:
@@ -81,18 +98,23 @@ class Graph:
         """Source lines of nodes, each once."""
         return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
-    def after(self, roots: Iterable[Node]) -> frozenset[Node]:
+    @cached_property
+    def _behind(self) -> dict[Node, int]:
+        """For each node the places of what is computed from it, as bits."""
+        found: dict[Node, int] = {}
+        for node in reversed(self.order):
+            bits = 1 << self.place[node]
+            for user in self.users.get(node, ()):
+                bits |= found[user]
+            found[node] = bits
+        return found
+
+    def after(self, roots: Iterable[Node]) -> Behind:
         """The nodes and everything computed from them."""
-        start = frozenset(roots)
-        if start not in self._after:
-            found = set(start)
-            pending = list(start)
-            while pending:
-                fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
-                found.update(fresh)
-                pending.extend(fresh)
-            self._after[start] = frozenset(found)
-        return self._after[start]
+        bits = 0
+        for root in roots:
+            bits |= self._behind[root]
+        return Behind(self.order, self.place, bits)
 
     @cached_property
     def reductions(self) -> tuple[Node, ...]:

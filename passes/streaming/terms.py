@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeGuard
 
@@ -220,7 +220,7 @@ class Writer:
     """Terms as text, with the names that values have in the function."""
 
     def __init__(
-        self, names: dict[Node, str], states: Sequence[State], after: frozenset[Node]
+        self, names: dict[Node, str], states: Sequence[State], after: Container[Node]
     ) -> None:
         self.names = names
         self.after = after  # what states are in

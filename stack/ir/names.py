@@ -48,7 +48,8 @@ def own_names(block: Block) -> list[Node]:
         for node in pending.popleft().nodes:
             if node.op != "param" and not is_inline(node):
                 found[node] = None  # two loops may hold the same node
-            pending.extend(b for b in node.blocks if b.is_open)
+            if node.blocks:
+                pending.extend(b for b in node.blocks if b.is_open)
     return list(found)
 
 

@@ -161,8 +161,10 @@ class Node(_Interned):
     ) -> Node:
         """The op with what is given in place of its own; itself where nothing differs."""
         args = self.args if args is None else tuple(args)
-        type_ = self.type if type_ is None else type_
         blocks = self.blocks if blocks is None else tuple(blocks)
+        if attrs is None and type_ is None and (args, blocks) == (self.args, self.blocks):
+            return self
+        type_ = self.type if type_ is None else type_
         if attrs is not None:
             return Node(self.op, args, attrs, type_, blocks)
         return self._interned(self.key, args, self.attrs, type_, blocks)
@@ -198,24 +200,28 @@ def deps(node: Node) -> tuple[Node, ...]:
     return node.args + tuple(c for b in node.blocks for c in b.captures)
 
 
-def topological(
-    roots: Iterable[Node], inside: Callable[[Node], bool] = lambda _: True
-) -> list[Node]:
+def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = None) -> list[Node]:
     """Every node that the roots need, operands first, in a stable order; no recursion."""
     done: set[Node] = set()
+    entered: set[Node] = set()
     order: list[Node] = []
     for root in roots:
-        stack: list[tuple[Node, bool]] = [(root, False)]
+        stack = [root]
         while stack:
-            node, ready = stack.pop()
-            if node in done or not inside(node):
+            node = stack.pop()
+            if node in done:
                 continue
-            if ready:
-                done.add(node)
-                order.append(node)
-                continue
-            stack.append((node, True))
-            stack.extend((d, False) for d in reversed(deps(node)) if d not in done)
+            if node not in entered:
+                if inside is not None and not inside(node):
+                    continue
+                first = [d for d in deps(node) if d not in done]
+                if first:
+                    entered.add(node)
+                    stack.append(node)
+                    stack.extend(reversed(first))
+                    continue
+            done.add(node)
+            order.append(node)
     return order
 
 
@@ -258,7 +264,7 @@ class Block(_Interned):
         self.results = tuple(results)
         self.names = {} if self.is_open else name_table(self, names or {})
         lines = locs or {}
-        self.locs = {n: tuple(sorted(set(lines[n]))) for n in self.names if lines.get(n)}
+        self.locs = {n: _in_order(lines[n]) for n in self.names if lines.get(n)}
         key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
 
@@ -298,6 +304,11 @@ class Block(_Interned):
     @property
     def type(self) -> tuple[Type, ...]:
         return tuple(r.type for r in self.results)
+
+
+def _in_order(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """Source lines sorted, each once."""
+    return tuple(sorted(set(lines))) if len(lines) > 1 else tuple(lines)
 
 
 def walk(block: Block) -> Iterable[tuple[Block, Node]]:

@@ -216,4 +216,5 @@ def unsharded(type_: Type) -> Type:
 def type_symbols(type_: Type) -> set[Symbol]:
     """Every size symbol in a type."""
     items = type_.items if isinstance(type_, TupleType) else (type_,)
-    return {s for item in items for dim in item.shape for s in symbols(dim)}
+    sizes = [dim for item in items for dim in item.shape if not isinstance(dim, int)]
+    return {s for dim in sizes for s in symbols(dim)}

@@ -48,6 +48,7 @@ class Scope:
         self.block = block
         self.log = log
         self.asked = False  # whether a rule looked at uses: its answer may change later
+        self._builder = Builder()
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -55,6 +56,13 @@ class Scope:
         found: list[Node] = []
         _collect(self.block, found)
         return tuple(dict.fromkeys(found))
+
+    @property
+    def builder(self) -> Builder:
+        """One that has noted nothing: most rules that are asked make nothing."""
+        if self._builder.names or self._builder.locs:
+            self._builder = Builder()
+        return self._builder
 
     @cached_property
     def _uses(self) -> tuple[dict[Node, list[Node]], frozenset[Node]]:
@@ -125,12 +133,12 @@ class Simple:
     doc: str = ""
 
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
-        builder = Builder()
+        builder = scope.builder
         new = self.function(node, builder, scope)
         if isinstance(new, Why):
             scope.log.miss(self.name, new.reason, new.node or node, scope.block)
             return None
-        return None if new is None else Replacement(new, (), builder.names, builder.locs)
+        return None if new is None else Replacement(new, (), {**builder.names}, {**builder.locs})
 
 
 def on(*roots: str) -> Callable[[Function], Simple]:
@@ -385,8 +393,10 @@ def _dead(
     return found
 
 
-def _needs(node: Node) -> list[Node]:
+def _needs(node: Node) -> Sequence[Node]:
     """Operands, and results of open blocks."""
+    if not node.blocks:
+        return node.args
     return [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
 
 
@@ -408,14 +418,20 @@ def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, N
                 stack.append((node, "alias"))
                 stack.append((replaced[node].node, "enter"))
                 continue
-            stack.append((node, "build"))
-            stack.extend((d, "enter") for d in reversed(_needs(node)) if d not in done)
-            continue
-        blocks = [
-            Block(b.params, [done[r] for r in b.results]) if b.is_open else b for b in node.blocks
-        ]
+            first = [d for d in _needs(node) if d not in done]
+            if first:
+                stack.append((node, "build"))
+                stack.extend([(d, "enter") for d in reversed(first)])
+                continue
+        blocks = [_with_results(b, done) for b in node.blocks]
         done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done
+
+
+def _with_results(block: Block, done: Mapping[Node, Node]) -> Block:
+    """An open block with what its results become; a closed one as it is."""
+    results = tuple([done[r] for r in block.results]) if block.is_open else block.results
+    return block if results == block.results else Block(block.params, results)
 
 
 def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[Node]:

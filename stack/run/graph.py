@@ -88,8 +88,8 @@ class CompiledGraph:
     @phase("rest")
     def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
-        text = self.captured.text
-        run.add(Stage("captured", make_text=lambda: text))
+        captured = self.captured
+        run.add(Stage("captured", make_text=lambda: captured.text))
         for stage in self.prepared or (Stage("imported", func=self.func),):
             run.add(stage)
         bound = self.func.bind(dict(key)) if key else self.func

@@ -28,7 +28,7 @@ from stack.ir import (
 )
 from stack.ir.builder import rebuild_block
 from stack.ir.dim import symbol
-from stack.ir.node import by_distance
+from stack.ir.node import by_distance, deps, topological
 
 
 def test_numbers_take_the_type_of_the_other_operand() -> None:
@@ -190,3 +190,34 @@ def test_near_roots_come_first_and_gradients_live_shortly() -> None:
 
     assert held(asked) >= 7
     assert held(by_distance(asked)) == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_order_is_that_of_a_walk_that_goes_into_operands_first(seed: int) -> None:
+    func = (kernel_func if seed % 2 else random_func)(seed)
+    nodes = topological(func.results)
+    for left_out in (frozenset[Node](), frozenset(nodes[::3])):
+        found: dict[Node, None] = {}
+
+        def visit(node: Node) -> None:
+            if node not in found and node not in left_out:  # noqa: B023
+                for need in deps(node):
+                    visit(need)
+                found[node] = None  # noqa: B023
+
+        for result in func.results:
+            visit(result)
+        assert topological(func.results, lambda n: n not in left_out) == list(found)  # noqa: B023
+
+
+def test_what_is_rebuilt_as_it_is_stays_itself() -> None:
+    b = Builder()
+    x, y = param("x", tensor("f32", 2)), param("y", tensor("f32", 2))
+    total = b.add(x, y)
+    assert total.rebuilt() is total is total.rebuilt([x, y])
+    assert total.rebuilt([y, x]) is b.add(y, x) is not total
+    wide = total.rebuilt(type_=tensor("f64", 2))
+    assert wide is not total and wide.type == tensor("f64", 2)
+    part = b.slice(x, start=(0,), limit=(1,), step=(1,))
+    other = part.rebuilt(attrs={**part.attrs, "start": (1,), "limit": (2,)})
+    assert other.attrs["start"] == (1,) and part.rebuilt(attrs=part.attrs) is part

@@ -205,6 +205,22 @@ CHAIN = """func @main(%x: f32[4]) -> (f32[4]) at tensor {
 """
 
 
+def test_names_of_a_rule_that_gives_nothing_are_forgotten() -> None:
+    """Whatever a rule has noted before it gives up names no node of the next one."""
+
+    @on("add")
+    def gives_up(node: Node, op: Builder, scope: Scope) -> Node | None:
+        op.exp(op.exp(node.args[0], named="wrong"), named="wrong")
+        return None
+
+    @on("mul")
+    def square(node: Node, op: Builder, scope: Scope) -> Node | None:
+        return op.exp(op.exp(scope.block.params[0]), named="right")
+
+    block = rewrite(adds(), (gives_up, square), Log()).body
+    assert "wrong" not in block.names.values()
+
+
 def test_fuel_stops_after_so_many_rewrites() -> None:
     func = parse(CHAIN)
     whole = Pipeline("canonicalize").run(func)

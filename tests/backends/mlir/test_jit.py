@@ -103,6 +103,31 @@ assert not any(name.split(".")[0] in ("mlir", "torch_mlir") for name in sys.modu
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+ASKS = """
+llvm.func @stack_parallel_for(!llvm.ptr, !llvm.ptr, i64, i64)
+llvm.func internal @body(%table: !llvm.ptr, %lo: i64, %hi: i64) {
+  llvm.return
+}
+llvm.func @empty(%table: !llvm.ptr) {
+  %body = llvm.mlir.addressof @body : !llvm.ptr
+  %one = arith.constant 1 : i64
+  llvm.call @stack_parallel_for(%body, %table, %one, %one) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
+  llvm.return
+}
+"""
+
+
+def test_no_ops_of_dialects_are_loaded_to_compile() -> None:
+    """The pool is asked for where a module declares it, which its text tells."""
+    code = f"""
+import sys
+from stack.backends.mlir import jit
+jit.build({ASKS!r}, ["empty"])["empty"](0)
+assert not [name for name in sys.modules if "_ops_gen" in name]
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 @needs_loader
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "sound digest, no object"])
 def test_a_bad_entry_is_a_miss(tmp_path, damage: str) -> None:

@@ -1,0 +1,91 @@
+"""MLIR's execution engine without Python's lock, which its bindings hold: threads compile at once.
+
+The bindings' own library is called through ctypes, by the C API. Where it is not found, or is one
+without these functions, the bindings do the same, one thread after the other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .bindings import bindings
+
+_BOOL, _INT, _POINTER = ctypes.c_bool, ctypes.c_int, ctypes.c_void_p
+_OBJECT, _CHARS = ctypes.py_object, ctypes.c_char_p
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of Python's own C API."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
+
+
+_new = _python("PyCapsule_New", _OBJECT, _POINTER, _CHARS, _POINTER)
+_name_of = _python("PyCapsule_GetName", _CHARS, _OBJECT)
+_pointer_in = _python("PyCapsule_GetPointer", _POINTER, _OBJECT, _CHARS)
+
+
+class _Text(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_char_p), ("length", ctypes.c_size_t))
+
+
+class _Functions(NamedTuple):
+    create: Callable[..., int | None]
+    lookup: Callable[..., int | None]
+
+
+@functools.cache
+def _functions() -> _Functions | None:
+    folder = Path(bindings().ir.__file__ or "").parent / "_mlir_libs"
+    for path in sorted(folder.glob("lib*CAPI*")):
+        try:
+            library = ctypes.CDLL(str(path))
+            create = library.mlirExecutionEngineCreate
+            lookup = library.mlirExecutionEngineLookupPacked
+        except (OSError, AttributeError):
+            continue
+        create.argtypes = (_POINTER, _INT, _INT, _POINTER, _BOOL, _BOOL)
+        lookup.argtypes = (_POINTER, _Text)
+        create.restype = lookup.restype = _POINTER
+        return _Functions(create, lookup)
+    return None
+
+
+def engine(module: Any, level: int) -> Any:
+    """The bindings' engine for a module, optimized at a level. Raises RuntimeError."""
+    kind = bindings().execution_engine.ExecutionEngine
+    functions = _functions()
+    if functions is None:
+        return kind(module, opt_level=level, shared_libs=[], enable_object_dump=True)
+    made = functions.create(_address(module), level, 0, None, True, False)
+    if not made:
+        raise RuntimeError("Failure while creating the ExecutionEngine.")
+    return kind._CAPICreate(_capsule(made))
+
+
+def lookup(engine: Any, name: str) -> int:
+    """The address of a function that takes packed arguments, 0 for none; compiles all of them."""
+    functions = _functions()
+    if functions is None:
+        return engine.raw_lookup(name) or 0
+    text = name.encode()
+    return functions.lookup(_address(engine), _Text(text, len(text))) or 0
+
+
+def _address(value: Any) -> int:
+    """Where the object lies that a value of the bindings stands for."""
+    capsule = value._CAPIPtr
+    return _pointer_in(capsule, _name_of(capsule))
+
+
+def _capsule(engine: int) -> Any:
+    return _new(engine, _capsule_name(), None)
+
+
+@functools.cache
+def _capsule_name() -> bytes:
+    """Kept: a capsule has the address of its name."""
+    return f"{bindings().package}.execution_engine.ExecutionEngine._CAPIPtr".encode()

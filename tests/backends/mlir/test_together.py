@@ -1,0 +1,169 @@
+"""Kernels that are compiled in one module, and side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stack
+from stack.backends.mlir import compiler, elf, jit, together, unlocked
+from stack.run.cache import Cache
+
+pytest.importorskip("torch_mlir")
+needs_loader = pytest.mark.skipif(not elf.supported(), reason="objects are not loaded here")
+
+SHARED = """\
+llvm.func internal @stack_square_f32x1(%x0: f32) -> f32 {
+  %v0 = arith.mulf %x0, %x0 : f32
+  llvm.return %v0 : f32
+}
+"""
+
+
+def text_of(factor: float) -> str:
+    """A kernel: a number, squared, times a factor."""
+    return f"""\
+llvm.func @kernel(%table: !llvm.ptr) {{
+  %x = llvm.load %table : !llvm.ptr -> !llvm.ptr
+  llvm.call @kernel_body(%x) : (!llvm.ptr) -> ()
+  llvm.return
+}}
+llvm.func internal @kernel_body(%x: !llvm.ptr) {{
+  %c = arith.constant {factor:e} : f32
+  %v = llvm.load %x : !llvm.ptr -> f32
+  %s = llvm.call @stack_square_f32x1(%v) : (f32) -> f32
+  %w = arith.mulf %s, %c : f32
+  llvm.store %w, %x : f32, !llvm.ptr
+  llvm.return
+}}
+{SHARED}"""
+
+
+TEXTS = [text_of(f) for f in (2.0, 3.0, 5.0)]
+
+
+def check(kernels: dict[str, jit.Kernel], factors: Sequence[float] = (2.0, 3.0, 5.0)) -> None:
+    assert set(kernels) == {text_of(f) for f in factors}
+    for factor in factors:
+        x = np.array([7], np.float32)
+        kernels[text_of(factor)](x.ctypes.data)
+        assert x[0] == 49 * factor
+
+
+def count_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Fills up with the modules that are lowered from here on."""
+    seen: list[str] = []
+    real = jit._lowered
+
+    def lowered(text: str, located: bool = False) -> Any:
+        seen.append(text)
+        return real(text, located)
+
+    monkeypatch.setattr(jit, "_lowered", lowered)
+    return seen
+
+
+def test_kernels_share_a_module_and_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = count_modules(monkeypatch)
+    check(together.build(TEXTS, None))
+    (module,) = seen
+    assert module.count("@stack_square_f32x1(%x0") == 1
+    assert module.count("llvm.func @kernel") == 3
+
+
+def test_modules_are_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "LEAST_TEXT", 1)
+    monkeypatch.setattr(together.threads, "cores", lambda: 2)
+    seen = count_modules(monkeypatch)
+    check(together.build(TEXTS, None))
+    assert sorted(module.count("llvm.func @kernel") for module in seen) == [1, 2]
+
+
+def test_nothing_to_compile() -> None:
+    assert together.build([], None) == {}
+
+
+@needs_loader
+def test_another_program_finds_a_kernel_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    cache = Cache(tmp_path)
+    together.build(TEXTS, cache)
+    seen = count_modules(monkeypatch)
+    check(together.build(TEXTS[1:], cache), (3.0, 5.0))
+    assert seen == []
+    check(together.build([TEXTS[2], text_of(11.0)], cache), (5.0, 11.0))
+    (module,) = seen
+    assert module.count("llvm.func @kernel") == 1
+
+
+@needs_loader
+@pytest.mark.parametrize("entry", ["a module", "no module"])
+def test_a_lost_module_is_compiled_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, entry: str
+) -> None:
+    cache = Cache(tmp_path)
+    together.build(TEXTS, cache)
+    place = cache.get(together._place(TEXTS[0]))
+    assert place is not None
+    module = place.decode().split()[0]
+    if entry == "a module":
+        cache.put(module, b"\x7fELF but not really")
+    else:
+        cache.path(module).unlink()
+    seen = count_modules(monkeypatch)
+    check(together.build(TEXTS, cache))
+    assert len(seen) == 1
+
+
+def test_a_module_that_is_refused_is_left_out() -> None:
+    other = "llvm.func @kernel(%table: !llvm.ptr) {\n  no op\n}\n"
+    assert together.build([TEXTS[0], other], None) == {}
+
+
+def test_what_functions_of_one_name_do_differently_is_refused() -> None:
+    other = TEXTS[1].replace("arith.mulf %x0, %x0", "arith.addf %x0, %x0")
+    assert together.build([TEXTS[0], other], None) == {}
+
+
+@pytest.mark.parametrize("library", ["the C API", "the bindings"])
+def test_threads_compile_side_by_side(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    if library == "the bindings":
+        monkeypatch.setattr(unlocked, "_functions", lambda: None)
+    else:
+        assert unlocked._functions() is not None
+    factors = [float(f) for f in range(1, 9)]
+    with ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda f: together.build([text_of(f)], None), factors)
+        check({text: kernel for one in found for text, kernel in one.items()}, factors)
+
+
+def test_an_engine_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = unlocked._functions()
+    if functions is None:
+        pytest.skip("the bindings are without the C API")
+    monkeypatch.setattr(unlocked, "_functions", lambda: functions._replace(create=lambda *_: None))
+    with pytest.raises(RuntimeError, match="ExecutionEngine"):
+        jit.build(TEXTS[0], ["kernel"])
+
+
+def test_what_people_read_is_made_when_they_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    real, readable = compiler.print_kernel, list[bool]()
+
+    def print_kernel(*args: Any, **options: Any) -> str:
+        readable.append(len(args) > 2 and args[2])
+        return real(*args, **options)
+
+    monkeypatch.setattr(compiler, "print_kernel", print_kernel)
+    compiled = stack.compile(lambda x: torch.exp(x).sum(1), torch.ones(4, 8), cache=False)
+    (kernel,) = compiled.run.kernels
+    assert readable == [False] and compiled.graph.captured._text is None
+    assert f"llvm.func @{compiler.symbol_of(kernel.name)}(" in kernel.text
+    assert readable == [False, True] and kernel.text is kernel.text
+    assert "torch.ops.aten.exp" in compiled.run["captured"].text
+    assert kernel == kernel and kernel.name in repr(kernel)

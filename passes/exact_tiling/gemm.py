@@ -25,7 +25,6 @@ from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.mma import (
-    SUMS,
     depth_tile,
     known_to_libraries,
     mma_lanes,
@@ -67,7 +66,7 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
-    while 2 * best * height <= SUMS * cpu.registers and extent % (best * wider) == 0:
+    while 2 * best * height <= cpu.sums and extent % (best * wider) == 0:
         best *= 2
     return best * vector
 
@@ -80,7 +79,7 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu, others: int = 0) 
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(int(SUMS * cpu.registers) // vectors - others, 12))
+    most = max(1, min(cpu.sums // vectors - others, 12))
     if extent <= most:
         return extent
     preferred = min(PREFERRED_ROWS[vectors], most)

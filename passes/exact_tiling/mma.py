@@ -15,7 +15,6 @@ from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
-SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
 DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
 SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
@@ -59,7 +58,7 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     """Rows and columns of a tile that sums along the depth: equal parts of the rows."""
     height = roles.sizes[roles.row] if roles.row else 1
-    most = int(SUMS * cpu.registers) // DEPTH_COLUMNS
+    most = cpu.sums // DEPTH_COLUMNS
     rows = -(-height // -(-height // most))
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 

@@ -91,9 +91,9 @@ def instruction_of(mma: Mma | None) -> str:
 def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
     """Measure so many threads."""
     with_threads(threads)
-    rates = {instruction_of(m): peaks.rate(peaks.multiplying(m)) for m in mmas}
-    call = peaks.seconds(peaks.multiplying(), steps=1, rounds=500)
-    return Machine(threads, rates, peaks.rate(peaks.loading()), copy_rates(COPIES), call)
+    rates = {instruction_of(m): peaks.rate(peaks.multiplying(cpu, m)) for m in mmas}
+    call = peaks.seconds(peaks.multiplying(cpu), steps=1, rounds=500)
+    return Machine(threads, rates, peaks.rate(peaks.loading(cpu)), copy_rates(COPIES), call)
 
 
 def with_threads(count: int) -> None:

@@ -10,58 +10,67 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stack.target import Mma
+from stack.target import Cpu, Mma
 
 from . import amx, jit, threads
 
-CHAINS = 12  # independent sums: latency times issue width, with some to spare
-TILES = 4  # of them where they are tiles: AMX has eight registers
-PROGRAMS, STEPS = 64, 8000
-WORDS = 16  # of a vector
-LINE = f"vector<{WORDS}xf32>"
-ALIGNED = f"{{alignment = {4 * WORDS} : i64}}"
+TILES = 4  # of AMX, which has eight registers
+PROGRAMS, STEPS = 64, 4000
+LINE = 64  # bytes, which vectors do not cross
+ALIGNED = f"{{alignment = {LINE} : i64}}"
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Instructions that wait for nothing but themselves.
+    """Instructions that wait for nothing but themselves, as many as fill the registers for sums.
 
     Attributes:
+        vector: of 32-bit floats.
         sums: type of what they add to, "" where that is named, not carried.
         before: statements ahead of the loop.
         step: those of one turn, which make %n0, %n1 and so on of %s0, %s1.
+        count: instructions of one turn.
     """
 
+    vector: str
     sums: str
     before: list[str]
     step: list[str]
-    count: int = CHAINS
+    count: int
 
 
-def multiplying(mma: Mma | None = None) -> Chains:
+def multiplying(cpu: Cpu, mma: Mma | None = None) -> Chains:
     """Of an instruction that multiplies and adds; by default that of f32."""
+    vector, count = _vector(cpu), cpu.sums
     if mma is None:
-        return Chains(LINE, [], [f"%n{i} = math.fma %x, %y, %s{i} : {LINE}" for i in range(CHAINS)])
+        step = [f"%n{i} = math.fma %x, %y, %s{i} : {vector}" for i in range(count)]
+        return Chains(vector, vector, [], step, count)
     call = f'llvm.call_intrinsic "{mma.intrinsic}"'
     if mma.rows > 1:
         ends = f"%t{TILES}, %t{TILES + 1}) : (i8, i8, i8) -> ()"
-        return Chains("", _configured(), [f"{call}(%t{i}, {ends}" for i in range(TILES)], TILES)
+        step = [f"{call}(%t{i}, {ends}" for i in range(TILES)]
+        return Chains(vector, "", _configured(), step, TILES)
     sums, kind = (
         f"vector<{mma.lanes}x{mma.sums}>",
         f"vector<{mma.depth * mma.lanes}x{mma.operands}>",
     )
-    before = [f"%{a} = vector.bitcast %{x} : {LINE} to {kind}" for a, x in ("ax", "by")]
+    before = [f"%{a} = vector.bitcast %{x} : {vector} to {kind}" for a, x in ("ax", "by")]
     types = f"({sums}, {kind}, {kind}) -> {sums}"
-    return Chains(sums, before, [f"%n{i} = {call}(%s{i}, %a, %b) : {types}" for i in range(CHAINS)])
+    step = [f"%n{i} = {call}(%s{i}, %a, %b) : {types}" for i in range(count)]
+    return Chains(vector, sums, before, step, count)
 
 
-def loading() -> Chains:
+def loading(cpu: Cpu) -> Chains:
     """Of a load of a vector."""
-    step: list[str] = []
-    for i in range(CHAINS):
-        step.append(f"%l{i} = llvm.load volatile %q{i} {ALIGNED} : !llvm.ptr -> {LINE}")
-        step.append(f"%n{i} = arith.addf %s{i}, %l{i} : {LINE}")
-    return Chains(LINE, [], step)
+    vector, step = _vector(cpu), list[str]()
+    for i in range(cpu.sums):
+        step.append(f"%l{i} = llvm.load volatile %q{i} {ALIGNED} : !llvm.ptr -> {vector}")
+        step.append(f"%n{i} = arith.addf %s{i}, %l{i} : {vector}")
+    return Chains(vector, vector, [], step, cpu.sums)
+
+
+def _vector(cpu: Cpu) -> str:
+    return f"vector<{cpu.lanes}xf32>"
 
 
 def _configured() -> list[str]:
@@ -80,7 +89,7 @@ def _configured() -> list[str]:
 
 def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str:
     """A kernel of `PROGRAMS` that threads share: each takes `steps` turns of the chains."""
-    sums, numbers = chains.sums, range(chains.count if chains.sums else 0)
+    sums, vector, numbers = chains.sums, chains.vector, range(chains.count if chains.sums else 0)
     types = ", ".join([sums] * len(numbers))
     lines = [
         "%zero = arith.constant 0 : i64",
@@ -88,11 +97,12 @@ def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str
         f"%steps = arith.constant {steps} : i64",
         "%at = llvm.load %table : !llvm.ptr -> !llvm.ptr",
     ]
-    for i in range(CHAINS):
-        for pointer, place in (("q", i), ("o", CHAINS + i)):
-            address = f"llvm.getelementptr %at[{place}] : (!llvm.ptr) -> !llvm.ptr, {LINE}"
+    for i in range(chains.count):
+        for pointer, place in (("q", LINE * i), ("o", LINE * (chains.count + i))):
+            address = f"llvm.getelementptr %at[{place}] : (!llvm.ptr) -> !llvm.ptr, i8"
             lines.append(f"%{pointer}{i} = {address}")
-    lines += [f"%{x} = llvm.load %q{i} {ALIGNED} : !llvm.ptr -> {LINE}" for i, x in enumerate("xy")]
+    for i, x in enumerate("xy"):
+        lines.append(f"%{x} = llvm.load %q{i} {ALIGNED} : !llvm.ptr -> {vector}")
     lines += [f"%z{i} = llvm.load %q{i} {ALIGNED} : !llvm.ptr -> {sums}" for i in numbers]
     lines += [*chains.before, "scf.for %i = %lo to %hi step %one : i64 {"]
     loop = "scf.for %k = %zero to %steps step %one"
@@ -109,11 +119,12 @@ def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str
     return "\n".join([threads.prelude() + threads.body(body), *lines, entry])
 
 
-def operands() -> np.ndarray:
+def operands(chains: Chains) -> np.ndarray:
     """What kernels read, a line for each chain, and as many lines that they write: zeros."""
-    held = np.zeros((2 * CHAINS + 1) * WORDS, np.float32)
-    start = -held.ctypes.data % held[:WORDS].nbytes // held.itemsize
-    return held[start : start + 2 * CHAINS * WORDS].reshape(2 * CHAINS, WORDS)
+    lines, words = 2 * chains.count, LINE // 4
+    held = np.zeros((lines + 1) * words, np.float32)
+    start = -held.ctypes.data % LINE // held.itemsize
+    return held[start : start + lines * words].reshape(lines, words)
 
 
 def rate(chains: Chains, rounds: int = 5) -> float:
@@ -124,7 +135,7 @@ def rate(chains: Chains, rounds: int = 5) -> float:
 def seconds(chains: Chains, steps: int, rounds: int) -> float:
     """The best of some calls."""
     kernel = jit.build(kernel_text(chains, steps), ["kernel"])["kernel"]
-    memory = operands()
+    memory = operands(chains)
     times: list[float] = []
     for _ in range(rounds + 1):
         begun = time.perf_counter()

@@ -35,7 +35,7 @@ from stack.target import Cpu, Mma, cpu_at_hand
 
 PARTS = ("multiply", "load", "memory", "wait", "call", "rest")
 COPIES = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
-ROUNDS = 9
+ROUNDS, CALLS = 5, 5  # turns of a number of threads, and calls one after another in each
 _PIECES = re.compile(r"%count = llvm\.mlir\.constant\((\d+) ")
 
 
@@ -106,16 +106,14 @@ def with_threads(count: int) -> None:
 def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, float]:
     """The seconds of a product by what they go into; what a model of its counts leaves is "rest".
 
-    Loads count where they take longer than multiplying, and so do operands that are read in place:
-    the core does these at the same time. Packing is a copy of its own.
+    Loads count where they take longer than multiplying, which goes on at the same time. Packing is
+    a copy, and reading an operand in place is taken for one.
     """
     counts = product.counts
     multiply = counts.multiplies / machine.multiplies[product.instruction]
     load = max(0.0, counts.loads / machine.loads - multiply)
-    if counts.packed:
-        memory = 2 * counts.packed / machine.copied(counts.packed)
-    else:
-        memory = max(0.0, moving(product, machine) - multiply - load)
+    packing = 2 * counts.packed / machine.copied(counts.packed)
+    memory = packing or moving(product, machine)
     turns = -(-product.pieces // machine.threads) * machine.threads
     wait = (multiply + load + memory) * (turns / product.pieces - 1)
     found = {"multiply": multiply, "load": load, "memory": memory, "wait": wait}
@@ -197,7 +195,7 @@ def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
     for _ in range(ROUNDS):
         for machine in machines:
             with_threads(machine.threads)
-            timed = kernel_timings(executable, storage, rounds=1)
+            timed = kernel_timings(executable, storage, CALLS)
             assert timed is not None
             times[machine.threads].append([t.median for t in timed])
     for i, product in products.items():

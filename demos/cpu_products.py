@@ -13,7 +13,7 @@ import argparse
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stack.backends.mlir import peaks
@@ -27,13 +27,14 @@ from stack.measure.kernels import kernel_timings
 from stack.measure.plots import plot_parts
 from stack.measure.roofline import copy_rates
 from stack.measure.suite import Case, select
-from stack.measure.timing import quantile
+from stack.measure.timing import Timing
 from stack.passes.cpu_loops.gemm import Counts, counts_of, find_dot, is_packed, tile_mma
 from stack.run.backend import Kernel
 from stack.run.graph import CompiledGraph
 from stack.target import Cpu, Mma, cpu_at_hand
 
 PARTS = ("multiply", "load", "memory", "wait", "call", "rest")
+KINDS = (("bf16", "bf16", "f32"), ("i8", "i8", "i32"))
 COPIES = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
 ROUNDS, CALLS = 5, 5  # turns of a number of threads, and calls one after another in each
 _PIECES = re.compile(r"%count = llvm\.mlir\.constant\((\d+) ")
@@ -56,6 +57,13 @@ class Machine:
         """The rate of the largest copy that was measured which takes no more than so many bytes."""
         fitting = [s for s in self.copies if s <= size]
         return self.copies[max(fitting, default=min(self.copies))]
+
+    def or_better(self, other: Machine) -> Machine:
+        """The higher of two measurements of the same threads."""
+        multiplies = {k: max(v, other.multiplies[k]) for k, v in self.multiplies.items()}
+        copies = {k: max(v, other.copies[k]) for k, v in self.copies.items()}
+        loads, call = max(self.loads, other.loads), min(self.call, other.call)
+        return Machine(self.threads, multiplies, loads, copies, call)
 
 
 @dataclass(frozen=True)
@@ -96,11 +104,13 @@ def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
     return Machine(threads, rates, peaks.rate(peaks.loading(cpu)), copy_rates(COPIES), call)
 
 
-def with_threads(count: int) -> None:
-    """Of torch, whose number our kernels follow."""
+def with_threads(count: int) -> int:
+    """Of torch, whose number our kernels follow; gives the one before."""
     import torch
 
+    before = torch.get_num_threads()
     torch.set_num_threads(count)
+    return before
 
 
 def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, float]:
@@ -179,42 +189,62 @@ class Row:
     """A product on so many threads."""
 
     product: Product
-    threads: int
+    machine: Machine
     seconds: float
     spread: float
-    share: float
-    parts: dict[str, float]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return parts_of(self.product, self.machine, self.seconds)
+
+    @property
+    def share(self) -> float:
+        return share_of(self.product, self.machine, self.seconds)
 
 
 def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
     """Each product of a case by each number of threads; the numbers take turns."""
     graph, storage = compiled(case)
     executable = graph.executable_for(storage)
-    products = products_of(case.title, graph, executable, cpu)
-    times: dict[int, list[list[float]]] = {m.threads: [] for m in machines}
+    times: list[list[list[float]]] = [[] for _ in machines]
     for _ in range(ROUNDS):
-        for machine in machines:
+        for machine, held in zip(machines, times, strict=True):
             with_threads(machine.threads)
             timed = kernel_timings(executable, storage, CALLS)
             assert timed is not None
-            times[machine.threads].append([t.median for t in timed])
-    for i, product in products.items():
-        for machine in machines:
-            taken = [kernels[i] for kernels in times[machine.threads]]
-            seconds = quantile(taken, 0.5)
-            spread = quantile(taken, 0.75) - quantile(taken, 0.25)
-            share = share_of(product, machine, seconds)
-            parts = parts_of(product, machine, seconds)
-            yield Row(product, machine.threads, seconds, spread, share, parts)
+            held.append([t.median for t in timed])
+    for i, product in products_of(case.title, graph, executable, cpu).items():
+        for machine, held in zip(machines, times, strict=True):
+            timing = Timing(tuple(kernels[i] for kernels in held))
+            yield Row(product, machine, timing.median, timing.spread)
+
+
+def measured(cases: Sequence[Case], counts: Sequence[int]) -> list[Row]:
+    """All rows, by the better of what the machine reached before and after them."""
+    cpu = cpu_at_hand()
+    mmas = [None, *(m for kinds in KINDS for m in cpu.mmas(kinds))]
+    threads = with_threads(counts[0])
+    try:
+        before = [machine_of(n, cpu, mmas) for n in counts]
+        rows = [row for case in cases for row in rows_of(case, before, cpu)]
+        machines = {n: m.or_better(machine_of(n, cpu, mmas)) for n, m in zip(counts, before)}
+    finally:
+        with_threads(threads)
+    return [replace(row, machine=machines[row.machine.threads]) for row in rows]
 
 
 # ---- what is shown
 
 
-def describe(rows: Sequence[Row], machines: Sequence[Machine]) -> str:
+def machines_of(rows: Sequence[Row]) -> list[Machine]:
+    """By how many threads."""
+    return list({r.machine.threads: r.machine for r in rows}.values())
+
+
+def describe(rows: Sequence[Row]) -> str:
     """Rates, counts of each product, and where its time went."""
     lines: list[str] = []
-    for m in machines:
+    for m in machines_of(rows):
         rates = [f"{name} {rate / 1e9:.2f}" for name, rate in m.multiplies.items()]
         copies = [f"{size >> 20} MiB {rate / 1e9:.1f}" for size, rate in m.copies.items()]
         lines.append(
@@ -232,8 +262,8 @@ def describe(rows: Sequence[Row], machines: Sequence[Machine]) -> str:
             what += [scaled(c.loads), packed, scaled(c.panels, "B")]
         counts[p.title] = [p.title, *what, p.pieces, p.loop or "-"]
         taken = f"{1e6 * row.seconds:.0f} us", f"{100 * row.spread / row.seconds:.0f} %"
-        shares = [f"{100 * row.parts[n] / row.seconds:.0f} %" for n in PARTS]
-        times.append([p.title, row.threads, *taken, f"{100 * row.share:.0f} %", *shares])
+        shares = [f"{100 * t / row.seconds:.0f} %" for t in row.parts.values()]
+        times.append([p.title, row.machine.threads, *taken, f"{100 * row.share:.0f} %", *shares])
     head = ["product", "by", "tile", "multiplies", "loads", "packed", "panels", "pieces"]
     return "\n\n".join(
         (
@@ -255,7 +285,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "pieces": p.pieces,
         "counts": asdict(p.counts),
         "inner_loop": asdict(p.loop) if p.loop else None,
-        "threads": row.threads,
+        "threads": row.machine.threads,
         "ms": 1e3 * row.seconds,
         "spread": 1e3 * row.spread,
         "share_of_rate": row.share,
@@ -272,22 +302,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--plot", metavar="FILE", help="a bar for each row, of its parts")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
-    cpu = cpu_at_hand()
     cases = select(cpu_cases(), args.rows, args.only)
-    mmas = [None, *(m for kinds in KINDS for m in cpu.mmas(kinds))]
-    machines = [machine_of(int(n), cpu, mmas) for n in args.threads.split(",")]
-    rows = [row for case in cases for row in rows_of(case, machines, cpu)]
+    rows = measured(cases, [int(n) for n in args.threads.split(",")])
     if args.plot:
-        bars = {f"{r.product.title}, {r.threads}": list(r.parts.values()) for r in rows}
+        bars = {f"{r.product.title}, {r.machine.threads}": list(r.parts.values()) for r in rows}
         plot_parts(bars, PARTS, args.plot)
     if args.json:
-        held = {"machines": [asdict(m) for m in machines], "rows": [as_dict(r) for r in rows]}
+        held = {
+            "machines": [asdict(m) for m in machines_of(rows)],
+            "rows": [as_dict(r) for r in rows],
+        }
         print(json.dumps(held, indent=1))
     else:
-        print(describe(rows, machines))
-
-
-KINDS = (("bf16", "bf16", "f32"), ("i8", "i8", "i32"))
+        print(describe(rows))
 
 
 if __name__ == "__main__":

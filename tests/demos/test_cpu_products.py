@@ -67,6 +67,23 @@ def test_copies_of_every_size() -> None:
     ]
 
 
+def test_the_better_of_two_measurements() -> None:
+    other = p.Machine(2, {"fma": 4e9}, 9e9, {1 << 20: 2e11, 1 << 22: 4e10}, 2e-6)
+    best = p.Machine(2, {"fma": 8e9}, 9e9, {1 << 20: 2e11, 1 << 22: 5e10}, 1e-6)
+    assert MACHINE.or_better(other) == other.or_better(MACHINE) == best
+
+
+def test_a_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "COPIES", (1 << 20,))
+    before = p.with_threads(1)
+    try:
+        found = p.machine_of(1, cpu_at_hand(), [None])
+    finally:
+        p.with_threads(before)
+    assert set(found.multiplies) == {"fma"} and set(found.copies) == {1 << 20}
+    assert min(found.multiplies["fma"], found.loads, found.copies[1 << 20], found.call) > 0
+
+
 def case(rows: int, depth: int, columns: int, dtype: str) -> Case:
     sizes = {"rows": rows, "depth": depth, "columns": columns, "dtype": dtype}
     return Case("C6", sizes, "stack.demos.cpu_rows:product", sizes, frontend="torch")
@@ -98,13 +115,15 @@ def test_one_row_is_there_without_counts() -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of small cases; a norm is no product."""
+    """Of small cases; torch keeps its number of threads."""
+    threads = p.with_threads(1)
     monkeypatch.setattr(p, "cpu_cases", lambda: [case(7, 64, 32, "f32"), case(1, 64, 32, "f32")])
     monkeypatch.setattr(p, "machine_of", lambda threads, *_: replace(MACHINE, threads=threads))
     p.main([])
     text = capsys.readouterr().out
     assert "rows=7 depth=64 columns=32 f32 dot" in text and "reduction" in text
     p.main(["--json", "--threads", "1"])
+    assert p.with_threads(threads) == 1
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [(r["case"].split()[0], r["threads"]) for r in rows] == [("rows=7", 1), ("rows=1", 1)]
     assert all(sum(r["parts_ms"].values()) == pytest.approx(r["ms"]) for r in rows)

@@ -1,4 +1,5 @@
-"""The programs of `stackc bench cpu`: blocks, attention, functions and norms, twelve blocks.
+"""The programs of `stackc bench cpu`: blocks, attention, functions and norms, twelve
+blocks, products.
 
 Every factory serves both frontends with the same weights and inputs, as the ones in
 demos/transformer.py do.
@@ -136,6 +137,36 @@ def _jax_library(is_causal: bool) -> Callable[..., Any]:
 
 def _draw(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def product(
+    frontend: str = "torch",
+    rows: int = 128,
+    depth: int = 768,
+    columns: int = 768,
+    dtype: str = "f32",
+) -> Target:
+    """A linear layer without bias: rows of `depth` by a matrix `[columns, depth]`; i8 to i32."""
+    x, w = _draw(rows, depth), _draw(columns, depth, seed=1)
+    if dtype == "i8":
+        x, w = ((20 * a).clip(-127, 127).astype(np.int8) for a in (x, w))
+    if frontend == "torch":
+        import torch
+
+        held = tuple(torch.from_numpy(a) for a in (x, w))
+        if dtype == "bf16":
+            held = tuple(a.bfloat16() for a in held)
+        int_mm = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
+        by = int_mm if dtype == "i8" else torch.matmul
+        return lambda x, w: by(x, w.T), held
+    import jax
+    import jax.numpy as jnp
+
+    kind = {"i8": jnp.int8, "bf16": jnp.bfloat16}.get(dtype, jnp.float32)
+    sums = jnp.int32 if dtype == "i8" else kind
+    across = (((1,), (1,)), ((), ()))
+    held = tuple(jnp.asarray(a, dtype=kind) for a in (x, w))
+    return lambda x, w: jax.lax.dot_general(x, w, across, preferred_element_type=sums), held
 
 
 def pointwise(frontend: str = "torch", name: str = "gelu_tanh", width: int = 3072) -> Target:

@@ -30,17 +30,22 @@ BLOCK = 2  # tiles of sums below and beside each other
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
+def layout() -> list[int]:
+    """Bytes that say that all registers are whole."""
+    found = [1, *[0] * (LAYOUT - 1)]
+    found[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
+    found[HEIGHTS : HEIGHTS + REGISTERS] = [ROWS] * REGISTERS
+    return found
+
+
 def configure(p: Printer) -> None:
     """All registers whole, before everything else; they are released at the end."""
     if p.has_tiles:
         return
     p.has_tiles = True
-    layout = [1, *[0] * (LAYOUT - 1)]
-    layout[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
-    layout[HEIGHTS : HEIGHTS + REGISTERS] = [ROWS] * REGISTERS
     p.reserve("%tiles", LAYOUT, "i8")
     p.top += [
-        f"  %layout = arith.constant dense<{layout}> : vector<{LAYOUT}xi8>",
+        f"  %layout = arith.constant dense<{layout()}> : vector<{LAYOUT}xi8>",
         f"  llvm.store %layout, %tiles : vector<{LAYOUT}xi8>, !llvm.ptr",
         '  llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles) : (!llvm.ptr) -> ()',
     ]

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 BLOCK = 256  # products that are added up one after another
 LONG = 2 * BLOCK
-SUMS = 0.75  # of the registers: the others hold what is multiplied
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
@@ -298,8 +297,7 @@ class _DepthSums(_MmaSums):
         super().__init__(p, node, mma)
         self.run = self.width * (mma.group if mma else 1)
         self.widen_steps(self.run)
-        most = int(SUMS * p.cpu.registers) // len(self.offsets)
-        self.few = min(self.lanes, 1 << max(most.bit_length() - 1, 0))
+        self.few = min(self.lanes, p.cpu.sums_beside(len(self.offsets)))
 
     def _width(self, node: Node) -> int:
         return self.mma.lanes if self.mma else self.p.cpu.vector_bytes // node.dtype.bytes

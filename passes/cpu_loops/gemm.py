@@ -180,17 +180,19 @@ class _Gemm(Rebuilt):
     def counts(self) -> Counts:
         """Of all chunks together."""
         panel, mma = self.panel, self.mma
+        rows = self.rows + bool(mma and mma.offset)  # one more, of products with the offset
         tiles = math.prod(extent_of(n) for n in self.nest)
         depth = math.prod(panel.size(n) for n in panel.contracted)
+        steps = tiles * depth // self.depth
         if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
             multiplies = loads = (self.rows // mma.rows) * (panel.lanes // mma.lanes)
         elif is_along_depth(self.dot) and self.in_place:
-            multiplies = self.rows * panel.lanes
-            loads, depth = self.rows + panel.lanes, depth * self.depth // run_of(mma, self.cpu)
+            multiplies, few = rows * panel.lanes, min(panel.lanes, self.cpu.sums_beside(rows))
+            loads = (self.rows + few) * panel.lanes // few
+            steps = tiles * depth // run_of(mma, self.cpu)
         else:
             vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
-            multiplies, loads = self.rows * vectors, self.rows + vectors
-        steps = tiles * depth // self.depth
+            multiplies, loads = rows * vectors, self.rows + vectors
         size = depth * panel.lanes * panel.dtype.bytes
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
         packed = 0 if self.in_place else chunks * size

@@ -25,8 +25,8 @@ from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.mma import (
-    SUMS,
     depth_tile,
+    fitting_rows,
     known_to_libraries,
     mma_lanes,
     mma_of,
@@ -44,7 +44,6 @@ from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Target, as_cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
-PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read the panel
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
 # products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
@@ -67,25 +66,18 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
-    while 2 * best * height <= SUMS * cpu.registers and extent % (best * wider) == 0:
+    while 2 * best * height <= cpu.sums and extent % (best * wider) == 0:
         best *= 2
     return best * vector
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu, others: int = 0) -> int:
-    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
-
-    `others`: rows of sums beside those of the tile.
-    """
+    """Rows of a tile of packed panels; `others`: rows of sums beside those of the tile."""
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(int(SUMS * cpu.registers) // vectors - others, 12))
-    if extent <= most:
-        return extent
-    preferred = min(PREFERRED_ROWS[vectors], most)
-    choices = range(preferred, most + 1)
-    return min(choices, key=lambda r: (-(-extent // r) * (r + PANEL_ROWS), r))
+    most = max(1, min(cpu.sums // vectors - others, 12))
+    return fitting_rows(extent, min(PREFERRED_ROWS[vectors], most), most)
 
 
 def memory_of(operand: Node) -> Node:

@@ -15,7 +15,7 @@ from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
-SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
+PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read the panel
 DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
 SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
@@ -56,11 +56,18 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
     return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
 
 
+def fitting_rows(extent: int, least: int, most: int) -> int:
+    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again."""
+    if extent <= most:
+        return extent
+    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * (r + PANEL_ROWS), r))
+
+
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
-    """Rows and columns of a tile that sums along the depth: equal parts of the rows."""
+    """Rows and columns of a tile that sums along the depth; two of them would not fit in one."""
     height = roles.sizes[roles.row] if roles.row else 1
-    most = int(SUMS * cpu.registers) // DEPTH_COLUMNS
-    rows = -(-height // -(-height // most))
+    most = cpu.sums // DEPTH_COLUMNS
+    rows = fitting_rows(height, most // 2 + 1, most)
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 
 

@@ -1,4 +1,4 @@
-"""The CPU rows of the bench: blocks (C1), attention (C2), rows (C3), cold compile (C4)."""
+"""CPU rows: blocks (C1), attention (C2), rows (C3), cold compile (C4), products (C6)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ PEERS = (
 )
 QUICK_PEERS = "inductor,xla,eager"
 POINTWISE_PEERS = "inductor,xla,eager"
+PRODUCT_PEERS = "inductor,xla,eager"
 COLD_PEERS = "inductor,xla,tvm"
 QUICK_COLD_PEERS = "inductor,xla"
 
 
 def cpu_cases(quick: bool = False) -> list[Case]:
     """All cases; `quick` takes peers that compile in seconds."""
-    return [*_blocks(quick), *_attention(), *_pointwise(), *_cold(quick)]
+    return [*_blocks(quick), *_attention(), *_pointwise(), *_cold(quick), *_products()]
 
 
 def _blocks(quick: bool) -> list[Case]:
@@ -107,4 +108,28 @@ def _cold(quick: bool) -> list[Case]:
             peers=peers,
             kind="cold",
         ),
+    ]
+
+
+def _products() -> list[Case]:
+    """Those of the blocks of C1 (depth, columns) by tokens, and squares."""
+    layers = [
+        *((768, n) for n in (256, 768, 2048, 2304, 3072)),
+        *((n, 768) for n in (2048, 3072)),
+    ]
+    shapes = [(rows, *layer) for rows in (1, 16, 128, 512, 2048) for layer in layers]
+    shapes += [(n, n, n) for n in (512, 2048)]
+    return [
+        Case(
+            "C6",
+            {"rows": rows, "depth": depth, "columns": columns, "dtype": dtype},
+            f"{PROGRAMS}:product",
+            {"rows": rows, "depth": depth, "columns": columns, "dtype": dtype},
+            frontend="torch",
+            native=("jax",),
+            peers=PRODUCT_PEERS,
+            quick=rows in (1, 512) and (depth, columns) == (768, 3072),
+        )
+        for rows, depth, columns in shapes
+        for dtype in ("f32", "bf16", "i8")
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +128,22 @@ def _panel(axis: Any, name: str, cases: Sequence[Sequence[Row]]) -> None:
     axis.axvline(1, color="#222222", linewidth=0.8)
     axis.set_xlim(0, min(LONGEST, max([1.1, *values])))
     axis.set_title(name, loc="left", fontsize=9)
+
+
+def plot_parts(bars: Mapping[str, Sequence[float]], parts: Sequence[str], path: str | Path) -> None:
+    """Write a bar for each name, cut into shares of its total; png, svg or pdf by the file's name.
+
+    Raises UsageError where matplotlib is missing or does not know the format.
+    """
+    library = _library()
+    figure, axis = library.subplots(figsize=(9, 0.2 * len(bars) + 1.5), layout="constrained")
+    left = [0.0] * len(bars)
+    for i, part in enumerate(parts):
+        shares = [100 * values[i] / sum(values) for values in bars.values()]
+        axis.barh(list(bars), shares, left=left, label=part)
+        left = [a + b for a, b in zip(left, shares, strict=True)]
+    axis.invert_yaxis()
+    axis.tick_params(labelsize=7)
+    axis.set_xlabel("% of the time")
+    axis.legend(fontsize=7)
+    _save(figure, path)

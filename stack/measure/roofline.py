@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +118,7 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
         flops["f32"] = max(peak, flops["f32"])
         how.append("f32 fma chains of our own")
     sizes = COPY_SIZES[1::2] if quick else COPY_SIZES
-    copies = {size: _copy_rate(size, torch, rounds) for size in sizes}
+    copies = copy_rates(sizes, rounds)
     how.append("copies of " + ", ".join(f"{s >> 20} MiB" for s in sizes))
     return Ceilings(flops, copies, threads, ", ".join(how))
 
@@ -132,6 +132,12 @@ def lone_rate(torch: Any, kind: Any, rounds: int) -> float:
         return 2 * LONE**3 / best_time(lambda: x @ y, rounds)
     finally:
         torch.set_num_threads(before)
+
+
+def copy_rates(sizes: Sequence[int], rounds: int = ROUNDS) -> dict[int, float]:
+    """Bytes read and written each second, by how many bytes a copy reads."""
+    torch = _module("torch")
+    return {size: _copy_rate(size, torch, rounds) for size in sizes}
 
 
 def _copy_rate(size: int, torch: Any, rounds: int) -> float:

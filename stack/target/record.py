@@ -13,6 +13,7 @@ from typing import Any
 from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
+SUMS = 0.75  # of a core's registers
 NO_SOURCES: Mapping[str, str] = {}
 
 
@@ -134,6 +135,15 @@ class Cpu(Target):
     def lanes(self) -> int:
         """32-bit floats in a register."""
         return self.vector_bytes // 4
+
+    @property
+    def sums(self) -> int:
+        """Registers for sums of a product: the others hold what is multiplied."""
+        return int(SUMS * self.registers)
+
+    def sums_beside(self, rows: int) -> int:
+        """Vectors of sums for each of so many rows of a product, a power of two."""
+        return 1 << max(self.sums // rows, 1).bit_length() - 1
 
     def mmas(self, types: Types) -> list[Mma]:
         """Its instructions for products of such operands and sums, the fastest first."""

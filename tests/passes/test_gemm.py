@@ -15,6 +15,7 @@ from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
+from stack.passes.exact_tiling.mma import depth_tile
 from stack.passes.tile import CannotTile, Tile, alone, tile_group
 from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.rewrite.log import Log
@@ -231,3 +232,14 @@ def test_sizes_of_tiles() -> None:
     assert all(pick_lanes(n, f32, CPU, 64).bit_count() == 1 for n in range(1, 300))
     assert [pick_lanes(n, f32, CPU, 64) for n in (15, 8, 5, 2, 1)] == [8, 8, 4, 2, 1]
     assert [pick_rows(m, 64, f32, CPU) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 5, 5]
+
+
+def test_tiles_along_the_depth_do_no_row_twice() -> None:
+    """Sixteen rows are four tiles of four, not three of six."""
+
+    def rows(height: int) -> int:
+        dot = dot_of("m k, n k -> m n", (height, 64), (32, 64))
+        return depth_tile(roles_of(dot, by_lane=True), CPU)[0]
+
+    heights = (1, 2, 5, 6, 7, 8, 9, 12, 15, 16)
+    assert [rows(m) for m in heights] == [1, 2, 5, 6, 4, 4, 5, 6, 5, 4]

@@ -1,0 +1,321 @@
+"""Where the time of products goes on a CPU: counted instructions and bytes, by measured rates.
+
+    python -m stack.demos.cpu_products [--rows C6] [--only dtype=f32] [--plot FILE] [--json]
+
+Cases are those of `stackc bench cpu`: C6 (products alone), C1 (those of whole blocks). What the
+passes count of a kernel, and the inner loop that its assembly has, stand beside its time; rates of
+multiplying, loading and copying, and a call of a kernel that does nothing, are measured in the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from stack.backends.mlir import peaks
+from stack.explore.table import scaled, table
+from stack.ir.node import Func, Node
+from stack.ir.traits import is_kernel
+from stack.measure.bench import programs_of
+from stack.measure.cpu import cpu_cases
+from stack.measure.inner_loop import InnerLoop, inner_loop, kernels_of
+from stack.measure.kernels import kernel_timings
+from stack.measure.plots import plot_parts
+from stack.measure.roofline import copy_rates
+from stack.measure.suite import Case, select
+from stack.measure.timing import Timing
+from stack.passes.cpu_loops.gemm import Counts, counts_of, find_dot, is_packed, tile_mma
+from stack.run.backend import Kernel
+from stack.run.graph import CompiledGraph
+from stack.target import Cpu, Mma, cpu_at_hand
+
+PARTS = ("multiply", "load", "memory", "wait", "call", "rest")
+KINDS = (("bf16", "bf16", "f32"), ("i8", "i8", "i32"))
+COPIES = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
+ROUNDS, CALLS = 5, 5  # turns of a number of threads, and calls one after another in each
+_PIECES = re.compile(r"%count = llvm\.mlir\.constant\((\d+) ")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What so many threads reach: instructions and bytes a second, and seconds of an empty call.
+
+    `multiplies` by instruction; `copies` by how many bytes are read, reads and writes counted.
+    """
+
+    threads: int
+    multiplies: dict[str, float]
+    loads: float
+    copies: dict[int, float]
+    call: float
+
+    def copied(self, size: float) -> float:
+        """The rate of the largest copy that was measured which takes no more than so many bytes."""
+        fitting = [s for s in self.copies if s <= size]
+        return self.copies[max(fitting, default=min(self.copies))]
+
+    def or_better(self, other: Machine) -> Machine:
+        """The higher of two measurements of the same threads."""
+        multiplies = {k: max(v, other.multiplies[k]) for k, v in self.multiplies.items()}
+        copies = {k: max(v, other.copies[k]) for k, v in self.copies.items()}
+        loads, call = max(self.loads, other.loads), min(self.call, other.call)
+        return Machine(self.threads, multiplies, loads, copies, call)
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel with a product, as it was compiled; of one row it is a reduction, without counts.
+
+    Attributes:
+        instruction: that multiplies; "fma" of f32.
+        flops: that one of it does.
+        tile: rows and lanes of sums in registers.
+        pieces: that threads share; 1 where the kernel runs on one.
+    """
+
+    case: str
+    kernel: Kernel
+    counts: Counts
+    instruction: str
+    flops: int
+    tile: tuple[int, ...]
+    pieces: int
+    loop: InnerLoop | None
+
+    @property
+    def title(self) -> str:
+        return f"{self.case} {self.kernel.name}"
+
+
+def instruction_of(mma: Mma | None) -> str:
+    """Its name among the rates of a machine."""
+    return mma.name if mma else "fma"
+
+
+def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
+    """Measure so many threads."""
+    with_threads(threads)
+    rates = {instruction_of(m): peaks.rate(peaks.multiplying(cpu, m)) for m in mmas}
+    call = peaks.seconds(peaks.multiplying(cpu), steps=1, rounds=500)
+    return Machine(threads, rates, peaks.rate(peaks.loading(cpu)), copy_rates(COPIES), call)
+
+
+def with_threads(count: int) -> int:
+    """Of torch, whose number our kernels follow; gives the one before."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    return before
+
+
+def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, float]:
+    """The seconds of a product by what they go into; what a model of its counts leaves is "rest".
+
+    Loads count where they take longer than multiplying, which goes on at the same time. Packing is
+    a copy, and reading an operand in place is taken for one.
+    """
+    counts = product.counts
+    multiply = counts.multiplies / machine.multiplies[product.instruction]
+    load = max(0.0, counts.loads / machine.loads - multiply)
+    packing = 2 * counts.packed / machine.copied(counts.packed)
+    memory = packing or moving(product, machine)
+    turns = -(-product.pieces // machine.threads) * machine.threads
+    wait = (multiply + load + memory) * (turns / product.pieces - 1)
+    found = {"multiply": multiply, "load": load, "memory": memory, "wait": wait}
+    found["call"] = machine.call
+    return {**found, "rest": seconds - sum(found.values())}
+
+
+def moving(product: Product, machine: Machine) -> float:
+    """Seconds of a copy that reads and writes as much as the product has to."""
+    return product.kernel.bytes / machine.copied(product.kernel.bytes / 2)
+
+
+def share_of(product: Product, machine: Machine, seconds: float) -> float:
+    """Of the machine's rate: of multiplying, or of a copy where that takes longer."""
+    rate = machine.multiplies[product.instruction]
+    times = product.kernel.flops / product.flops if product.tile else 0.0
+    return max(times / rate, moving(product, machine)) / seconds
+
+
+# ---- products of a program
+
+
+def compiled(case: Case) -> tuple[CompiledGraph, Any]:
+    """The program of a case, by the default pipeline, and its inputs."""
+    program = programs_of(case)[0]
+    return CompiledGraph(program.captured, program.frontend, "mlir"), program.storage
+
+
+def products_of(case: str, graph: CompiledGraph, executable: Any, cpu: Cpu) -> dict[int, Product]:
+    """Its kernels of products, equal ones once, by their number; streams are none."""
+    tiled: Func = graph.run.func("tiled")
+    nodes = {tiled.body.names[n]: n for n in tiled.nodes if is_kernel(n, "tile")}
+    listings = kernels_of(executable.artifacts["asm"]())
+    found: dict[str, tuple[int, Product]] = {}
+    for i, kernel in enumerate(executable.kernels):
+        node = nodes.get(kernel.stage_node)
+        dot = find_dot(node.blocks[0]) if node is not None else None
+        is_stream = dot is not None and is_packed(dot)
+        if node is not None and "dot" in kernel.name and not is_stream and kernel.name not in found:
+            found[kernel.name] = i, _product(case, kernel, node, listings[kernel.name], cpu)
+    return dict(found.values())
+
+
+def _product(case: str, kernel: Kernel, node: Node, listing: str, cpu: Cpu) -> Product:
+    dot = find_dot(node.blocks[0])
+    mma = tile_mma(dot, cpu) if dot is not None else None
+    each = 2 * (mma.rows * mma.lanes * mma.depth if mma else cpu.lanes)
+    shared = _PIECES.search(kernel.text)
+    return Product(
+        case,
+        kernel,
+        Counts(0, 0, 0, 0) if dot is None else counts_of(node.blocks[0], cpu),
+        instruction_of(mma),
+        each,
+        tuple(d for d in dot.shape if isinstance(d, int)) if dot is not None else (),
+        int(shared[1]) if shared else 1,
+        inner_loop(listing),
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """A product on so many threads."""
+
+    product: Product
+    machine: Machine
+    seconds: float
+    spread: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        return parts_of(self.product, self.machine, self.seconds)
+
+    @property
+    def share(self) -> float:
+        return share_of(self.product, self.machine, self.seconds)
+
+
+def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
+    """Each product of a case by each number of threads; the numbers take turns."""
+    graph, storage = compiled(case)
+    executable = graph.executable_for(storage)
+    times: list[list[list[float]]] = [[] for _ in machines]
+    for _ in range(ROUNDS):
+        for machine, held in zip(machines, times, strict=True):
+            with_threads(machine.threads)
+            timed = kernel_timings(executable, storage, CALLS)
+            assert timed is not None
+            held.append([t.median for t in timed])
+    for i, product in products_of(case.title, graph, executable, cpu).items():
+        for machine, held in zip(machines, times, strict=True):
+            timing = Timing(tuple(kernels[i] for kernels in held))
+            yield Row(product, machine, timing.median, timing.spread)
+
+
+def measured(cases: Sequence[Case], counts: Sequence[int]) -> list[Row]:
+    """All rows, by the better of what the machine reached before and after them."""
+    cpu = cpu_at_hand()
+    mmas = [None, *(m for kinds in KINDS for m in cpu.mmas(kinds))]
+    threads = with_threads(counts[0])
+    try:
+        before = [machine_of(n, cpu, mmas) for n in counts]
+        rows = [row for case in cases for row in rows_of(case, before, cpu)]
+        machines = {n: m.or_better(machine_of(n, cpu, mmas)) for n, m in zip(counts, before)}
+    finally:
+        with_threads(threads)
+    return [replace(row, machine=machines[row.machine.threads]) for row in rows]
+
+
+# ---- what is shown
+
+
+def machines_of(rows: Sequence[Row]) -> list[Machine]:
+    """By how many threads."""
+    return list({r.machine.threads: r.machine for r in rows}.values())
+
+
+def describe(rows: Sequence[Row]) -> str:
+    """Rates, counts of each product, and where its time went."""
+    lines: list[str] = []
+    for m in machines_of(rows):
+        rates = [f"{name} {rate / 1e9:.2f}" for name, rate in m.multiplies.items()]
+        copies = [f"{size >> 20} MiB {rate / 1e9:.1f}" for size, rate in m.copies.items()]
+        lines.append(
+            f"{m.threads} threads, 1e9 a second: {', '.join(rates)}, loads {m.loads / 1e9:.2f};"
+            f" bytes copied: {', '.join(copies)}; a call: {1e6 * m.call:.1f} us"
+        )
+    counts: dict[str, list[object]] = {}
+    times: list[list[object]] = []
+    for row in rows:
+        p, c = row.product, row.product.counts
+        what: list[object] = ["reduction", *["-"] * 5]
+        if p.tile:
+            packed = scaled(c.packed, "B") if c.packed else "in place"
+            what = [p.instruction, "x".join(map(str, p.tile)), scaled(c.multiplies)]
+            what += [scaled(c.loads), packed, scaled(c.panels, "B")]
+        counts[p.title] = [p.title, *what, p.pieces, p.loop or "-"]
+        taken = f"{1e6 * row.seconds:.0f} us", f"{100 * row.spread / row.seconds:.0f} %"
+        shares = [f"{100 * t / row.seconds:.0f} %" for t in row.parts.values()]
+        times.append([p.title, row.machine.threads, *taken, f"{100 * row.share:.0f} %", *shares])
+    head = ["product", "by", "tile", "multiplies", "loads", "packed", "panels", "pieces"]
+    return "\n\n".join(
+        (
+            "\n".join(lines),
+            table([*head, "inner loop"], counts.values()),
+            table(["product", "threads", "time", "spread", "of rate", *PARTS], times),
+        )
+    )
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """For JSON."""
+    p = row.product
+    return {
+        "case": p.case,
+        "kernel": p.kernel.name,
+        "instruction": p.instruction,
+        "tile": p.tile,
+        "pieces": p.pieces,
+        "counts": asdict(p.counts),
+        "inner_loop": asdict(p.loop) if p.loop else None,
+        "threads": row.machine.threads,
+        "ms": 1e3 * row.seconds,
+        "spread": 1e3 * row.spread,
+        "share_of_rate": row.share,
+        "parts_ms": {name: 1e3 * taken for name, taken in row.parts.items()},
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", default="C6")
+    parser.add_argument("--only", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--threads", default="1,2", metavar="N,N")
+    parser.add_argument("--plot", metavar="FILE", help="a bar for each row, of its parts")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args(argv)
+    cases = select(cpu_cases(), args.rows, args.only)
+    rows = measured(cases, [int(n) for n in args.threads.split(",")])
+    if args.plot:
+        bars = {f"{r.product.title}, {r.machine.threads}": list(r.parts.values()) for r in rows}
+        plot_parts(bars, PARTS, args.plot)
+    if args.json:
+        held = {
+            "machines": [asdict(m) for m in machines_of(rows)],
+            "rows": [as_dict(r) for r in rows],
+        }
+        print(json.dumps(held, indent=1))
+    else:
+        print(describe(rows))
+
+
+if __name__ == "__main__":
+    main()

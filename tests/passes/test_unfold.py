@@ -83,7 +83,7 @@ STAYS: Kept = {
         f"%z = conv(%x, %w) {{{PLAIN.replace('low=[0, 0]', 'low=[-1, 0]')}}} : f32[1, 5, 6, 6]",
     ),
     "a depth without equal blocks": (
-        "%x: f32[1, 9, 9, 1031], %w: f32[64, 3, 3, 1031]",
+        "%x: f32[1, 9, 9, 4099], %w: f32[64, 3, 3, 4099]",
         f"%z = conv(%x, %w) {{{PLAIN}}} : f32[1, 7, 7, 64]",
     ),
     "integers": (X.replace("f32", "i32"), f"%z = conv(%x, %w) {{{PLAIN}}} : i32[1, 6, 6, 6]"),

@@ -84,6 +84,19 @@ def test_short_numbers(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(got.double(), expected, rtol=step, atol=step / 64)
 
 
+def test_a_long_sum_over_two_axes_is_made_of_blocks() -> None:
+    """No axis is long by itself: 48 channels by 128 taps."""
+    x, w = torch.rand(1, 400, 48), torch.rand(32, 48, 128)
+    with torch.no_grad():
+        compiled = stack.compile(
+            lambda x, w: torch.relu(torch.conv1d(x.mT, w)).mT.contiguous(), x, w, backend="mlir"
+        )
+        expected = torch.conv1d(x.mT.double(), w.double()).mT
+        off = ((compiled(x, w) - expected) / expected).abs().max()
+    assert compiled.run.coverage["library"] == 0
+    assert off < 6 * torch.finfo(torch.float32).eps  # one chain of additions is 19 off
+
+
 def test_numbers_that_are_none_stay_in_their_group_and_window() -> None:
     """Channels of zeros that make up pairs meet zeros alone."""
     module = nn.Conv2d(6, 64, 3, groups=2, bias=False).to(torch.bfloat16)

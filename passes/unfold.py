@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, make
+from stack.ir.contraction import product_types
 from stack.ir.dim import floordiv
 from stack.ir.node import Func, Node, walk
 from stack.ir.traits import axis_order, behind
@@ -61,10 +62,13 @@ def _why_kept(node: Node, cpu: Cpu) -> str:
     if not node.attrs.get("channels_last"):
         return "copies of its image would cost more"
     try:
-        tile_and_mma(behind(_product(node, cpu)), cpu)
+        *_, mma = tile_and_mma(behind(_product(node, cpu)), cpu)
     except CannotTile as error:
         return str(error)
-    return ""
+    fastest = next(iter(cpu.mmas(product_types(node))), None)
+    if fastest is None or fastest.rows == 1 or mma is fastest or has_single_channels(node):
+        return ""
+    return f"no tile of {fastest.name} fits its rows, channels and results"
 
 
 def _product(node: Node, cpu: Cpu) -> Node:

@@ -146,6 +146,22 @@ def test_libraries_keep_what_they_have_instructions_for(target: str, stays: bool
     assert ("conv" in {n.op for n in made.nodes}) == stays
 
 
+@pytest.mark.parametrize(
+    "places, channels, stays", [(16, 32, False), (15, 32, True), (16, 24, True)]
+)
+def test_a_library_keeps_what_does_not_fill_tiles(places: int, channels: int, stays: bool) -> None:
+    """Where a CPU has tiles; without them vectors do the same."""
+    before = func(
+        f"%x: bf16[1, 6, {places + 2}, {channels}], %w: bf16[16, 3, 3, {channels}]",
+        f"%z = conv(%x, %w) {{{PLAIN}}} : bf16[1, 4, {places}, 16]",
+    )
+    for target, kept in (("amx", stays), ("avx512", False)):
+        result = Pipeline("unfold").run(before, target=load(target))
+        assert ("conv" in {n.op for n in result.func.nodes}) == kept
+        notes = [note for record in result.records for note in record.notes]
+        assert len(notes) == kept and all("no tile of tdpbf16ps fits" in n for n in notes)
+
+
 def test_a_library_s_between_products_has_its_channels_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -44,7 +44,7 @@ CASES = {
     "taps with gaps": Case((19, 41), 32, 32, (3, 2), 1, 2),
     "groups": Case((6, 24), 32, 16, (3, 3), groups=3),
     "a volume": Case((4, 5, 20), 64, 16, (3, 2, 3)),
-    "blocks of taps": Case((3, 36), 256, 64, (3, 3)),
+    "blocks of taps": Case((3, 36), 768, 64, (3, 3)),
 }
 
 

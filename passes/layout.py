@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
+from stack.ir.builder import Builder
+from stack.ir.conv_op import sums_over_images
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
-from stack.passes.rules.convolutions import (
-    are_apart,
-    is_product_of_windows,
-    windows_apart,
-    windows_last,
-)
+from stack.passes.exact_tiling.windows import why_library
+from stack.passes.rules.convolutions import are_apart, windows_apart, with_channels_last
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
-from stack.rewrite.engine import Rule, rewrite
+from stack.rewrite.engine import Rule, Scope, on, rewrite
 from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -70,6 +68,20 @@ class Layout(Pass):
         return func
 
 
+def _may_stand_last(conv: Node) -> bool:
+    """Whether channels of a convolution may: windows are read along them, by libraries as well."""
+    is_other = conv.attrs.get("channels_last") or sums_over_images(conv)
+    return conv.dtype.is_float and conv.tensor.rank > 2 and not is_other
+
+
+@on("conv")
+def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Channels of a convolution last, between transposes."""
+    if not _may_stand_last(node):
+        return None
+    return with_channels_last(node, {**node.attrs, "channels_last": True})
+
+
 def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
     """The plan that leaves the fewest bytes of transposes, and how many."""
     best: tuple[str, ...] = ()
@@ -84,18 +96,18 @@ def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
 
 
 def _windows_pay(func: Func, log: Log) -> bool:
-    """Whether transposes of images take less than the passes over results that products save."""
-    found = [n for _, n in walk(func.body) if n.op == "conv" and is_product_of_windows(n)]
-    convolutions = [n for n in found if not are_apart(n)]
-    if not convolutions:
+    """Whether transposes of images take less than the passes that they save: epilogues of products,
+    and what a library reorders around others."""
+    moved = [n for _, n in walk(func.body) if n.op == "conv" and _may_stand_last(n)]
+    overlapping = [n for n in moved if not are_apart(n)]
+    if not overlapping:
         return False
-    trial = rewrite(func, (windows_last,), Log())
+    trial = rewrite(func, (windows_last,), Log(target=log.target))
     _, left = _best(_Tried({(): (trial, Log())}))
-    left -= sum(2 * bytes_of(n.args[1]) for n in found)  # weights are read as they lie
-    saved = sum(2 * bytes_of(n) for n in convolutions)
-    log.note(
-        f"windows of {len(convolutions)} convolutions: {left} bytes of transposes, for {saved}"
-    )
+    # weights of products are read as they lie
+    left -= sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
+    saved = sum(2 * bytes_of(n) for n in overlapping)
+    log.note(f"windows of {len(overlapping)} convolutions: {left} bytes of transposes, for {saved}")
     return GATHER * left <= saved
 
 

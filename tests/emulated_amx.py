@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from stack.backends.mlir import jit
+from stack.backends.mlir.printer import print_kernel
+from stack.ir import Node
+from stack.target import Cpu, as_cpu, load
+
+NATIVE = replace(as_cpu(load("avx512")), arch="native")
+TILES = replace(as_cpu(load("amx")), arch="native")  # what is emulated needs no instruction
 _NAMES = "tilezero|tileloadd64|tilestored64|tdpbf16ps|tdpbssd"
 _CALL = re.compile(rf'llvm\.call_intrinsic "llvm\.x86\.({_NAMES})"')
 _STATE = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.(ldtilecfg|tilerelease)".*')
@@ -129,3 +137,9 @@ def emulated(text: str) -> str:
     """The module of kernel `k`, by one thread: there is one set of registers."""
     text = _STATE.sub("", _CALL.sub(r"llvm.call @\1", text))
     return text.replace(_THREADS, _ALONE) + _FUNCTIONS
+
+
+def compiled(kernel: Node, cpu: Cpu) -> tuple[str, jit.Kernel]:
+    """The text of a kernel for `NATIVE` or `TILES`, and what it does."""
+    text = print_kernel(kernel, "k", target=cpu)
+    return text, jit.build(emulated(text) if cpu is TILES else text, ["k"])["k"]

@@ -5,6 +5,7 @@ It is made of multiply-adds, or of an instruction for short numbers; `amx` has a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -70,7 +71,7 @@ class Operands:
 class _Sums(Operands):
     """Sums in registers, one vector for each row, over a loop for each contracted axis.
 
-    A long axis is summed in blocks that start from zero: rounding grows with their number.
+    Long sums are made of blocks that start from zero: rounding grows with their number.
     """
 
     def __init__(self, p: Printer, node: Node) -> None:
@@ -110,13 +111,15 @@ class _Sums(Operands):
             return self.sum(depth + 1, inner, below, totals)
 
         zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
-        if extent < LONG or not self.dtype.is_float:
+        inner = math.prod(size for _, size in self.axes[depth + 1 :])
+        if not inner < LONG <= extent * inner or not self.dtype.is_float:
             return self.loop(zero, end, one, sums, add)
-        length = p.constant(f"{BLOCK} : i64")
+        count = -(-BLOCK // inner)
+        length = p.constant(f"{count} : i64")
 
         def add_block(first: str, totals: list[str]) -> list[str]:
             past = p.do(f"arith.addi {first}, {length} : i64")
-            last = p.do(f"arith.minsi {past}, {end} : i64") if extent % BLOCK else past
+            last = p.do(f"arith.minsi {past}, {end} : i64") if extent % count else past
             block = self.loop(first, last, one, [self.zero] * len(sums), add)
             pairs = zip(totals, block, strict=True)
             return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]

@@ -21,7 +21,7 @@ from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import plus
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
-from stack.passes.tiling.contraction import operand_names, result_names
+from stack.passes.tiling.contraction import operand_names, result_names, walk_order
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.target import Cpu, Mma
@@ -120,9 +120,10 @@ class _Gemm(Rebuilt):
         right = dot.args[self.right]
         sizes = dict(zip(right_names, map(static, right.shape), strict=True))
         shared = [n for n in right_names if n in self.left_names and n != self.lane]
-        contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.mma = mma = tile_mma(dot, cpu)
+        real = [n for n in shared if sizes[n] > 1] or shared[-1:]
+        contracted = walk_order(real, self.left_names, mma is not None)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.panel = Panel(

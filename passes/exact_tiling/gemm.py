@@ -39,9 +39,10 @@ from stack.passes.tiling.contraction import (
     operand_names,
     result_names,
     roles_of,
+    walk_order,
 )
 from stack.passes.tiling.frame import CannotTile, wide
-from stack.target import Cpu, Target, as_cpu
+from stack.target import Cpu, Mma, Target, as_cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
 # time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
@@ -94,7 +95,7 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
     operand = dot.args[0].dtype
     if operand.bits != 16 or operand != dot.dtype or is_row_of_sums(dot):
         return
-    if roles_of(dot, by_lane=True).is_by_lane:
+    if roles_of(dot, by_lane=True).is_by_lane or any(map(in_windows, dot.args)):
         return
     if known_to_libraries(dot, cpu) and mma_of(dot, cpu) is None:
         raise CannotTile(f"libraries have instructions for products of {operand}")
@@ -115,6 +116,22 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
     lanes = lanes or pick_lanes(width, dtype, cpu, rows or height)
     others = 1 if mma and mma.offset else 0
     return rows or pick_rows(height, lanes, dtype, cpu, others), lanes
+
+
+def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int, Mma | None]:
+    """The same, and the instruction that does it.
+
+    Raises CannotTile where no part of a panel fits.
+    """
+    rows, lanes = tile_of(dot, cpu, lanes, rows)
+    roles, mma, operand = roles_of(dot, by_lane=True), mma_of(dot, cpu), dot.args[0].dtype
+    walked = walk_order(roles.contracted, operand_names(dot, roles.left), mma is not None)
+    extents = [roles.sizes[n] for n in walked]
+    mma = mma and cpu.mma(product_types(dot), rows, lanes, extents[-1])
+    held, depth = (operand, mma.depth) if mma else (wide(dot.dtype), 1)
+    if block_size(extents, lanes, held.bytes, cpu, depth) is None:
+        raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
+    return rows, lanes, mma
 
 
 def is_row_of_sums(dot: Node) -> bool:
@@ -158,15 +175,7 @@ class _GemmTiler(Tiler):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
         if any(memory_of(a) not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
-        self.rows, self.tile = tile_of(self.dot, cpu, lanes, rows)
-        extents = [self.roles.sizes[n] for n in self.roles.contracted]
-        operand = self.dot.args[0].dtype
-        self.mma = mma_of(self.dot, cpu) and cpu.mma(
-            product_types(self.dot), self.rows, self.tile, extents[-1]
-        )
-        held, depth = (operand, self.mma.depth) if self.mma else (self.dtype, 1)
-        if block_size(extents, self.tile, held.bytes, cpu, depth) is None:
-            raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
+        self.rows, self.tile, self.mma = tile_and_mma(self.dot, cpu, lanes, rows)
         self.start: dict[str, Dim] = {}  # where the tile begins on each axis
         self.made: Node | None = None
         self.held: Node | None = None

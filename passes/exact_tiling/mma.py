@@ -26,9 +26,9 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     if not known:
         return None
     roles = roles_of(dot, by_lane=True)
-    sizes, depth = roles.sizes, roles.contracted[-1]
+    sizes, depth = roles.sizes, operand_names(dot, roles.left)[-1]
     rows, lanes = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
-    if operand_names(dot, roles.left)[-1] != depth:
+    if depth not in roles.contracted:
         return None
     few = rows * prod(sizes[n] for n in roles.outer)
     is_slow = known[0].rows > 1 and dot.dtype.is_float

@@ -116,27 +116,23 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     comes_so = axis_order(x) is not None and for_free(x, last) is not None
     if not comes_so and not _on_tensor_cores(node):
         return None
-    return _with_channels_last(node, attrs)
+    return with_channels_last(node, attrs)
 
 
-def _with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
+def with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
+    """The convolution of these attributes, by which channels stand last, between transposes."""
     last = as_stored(range(node.tensor.rank), attrs)
     moved = make("conv", [transposed(a, last) for a in node.args], attrs)
     return transposed(moved, inverse(last))
 
 
-def is_product_of_windows(node: Node) -> bool:
-    """Whether a convolution multiplies windows that lie in its padded image: of one group, or of
-    as many as channels, with a result for each."""
-    return not why_no_windows(node)
-
-
 def why_no_windows(node: Node) -> str:
-    """What of a convolution stands against a product of windows; "" where nothing does."""
+    """What of a convolution stands against a product of windows that lie in its padded image; ""
+    where nothing does."""
     at = node.attrs
     sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
-    if node.dtype.kind != "f" or node.dtype.bits < 32 or at.get("precision"):
-        return f"products of windows are of floats of 32 bits and more, not {node.dtype}"
+    if node.dtype.kind != "f" or node.dtype.bits < 16 or at.get("precision"):
+        return f"products of windows are of floats of 16 bits and more, not {node.dtype}"
     if not all(isinstance(s, int) and s > 0 for s in sizes) or node.tensor.rank < 3:
         return "it has no windows of known sizes"
     if at.get("over_images") or sums_over_images(node):
@@ -145,17 +141,7 @@ def why_no_windows(node: Node) -> str:
         return "its image has holes"
     if min(*at["low"], *at["high"]) < 0:
         return "it reads a part of its image"
-    if at["groups"] != 1 and not has_single_channels(node):
-        return "its groups have several channels"
     return ""
-
-
-@on("conv")
-def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Windows are read along their channels."""
-    if node.attrs.get("channels_last") or not is_product_of_windows(node):
-        return None
-    return _with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
 def _on_tensor_cores(node: Node) -> bool:

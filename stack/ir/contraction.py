@@ -60,7 +60,7 @@ def contraction(rule: Rule) -> Contraction:
 
 class TileExtents(NamedTuple):
     """A product of two blocks: rows and columns of sums, and the last contracted axis of the
-    operand that has the columns.
+    operand that has the rows.
 
     `group`: neighbours along that axis that lie together in both operands, behind the columns.
     """
@@ -80,7 +80,7 @@ def tile_extents(dot: Node) -> TileExtents | None:
     row, column = names.result
     right, left = (names.right, names.left) if column in names.right else (names.left, names.right)
     sizes = rule.sizes([a.shape for a in dot.args])
-    depths = [int(sizes[n]) for n in right if n in left and sizes[n] != 1]  # pyright: ignore
+    depths = [int(sizes[n]) for n in left if n in right and sizes[n] != 1]  # pyright: ignore
     if not depths:
         return None
     is_grouped = right[-1] == left[-1] and right[-2] == column and len(depths) > 1

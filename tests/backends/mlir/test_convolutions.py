@@ -3,6 +3,7 @@ library's."""
 
 from __future__ import annotations
 
+import copy
 import re
 from typing import Any
 
@@ -30,7 +31,10 @@ CASES: dict[str, tuple[Any, tuple[int, ...], bool]] = {
     "single channels, 7x7": (nn.Conv2d(24, 24, 7, 1, 3, groups=24), (2, 24, 11, 13), True),
     "single channels of a line": (nn.Conv1d(5, 5, 4, groups=5), (2, 5, 9), True),
     "windows larger than results": (nn.Conv2d(8, 40, 5), (3, 8, 5, 5), False),
-    "groups": (nn.Conv2d(8, 12, 3, 1, 1, groups=2), (1, 8, 9, 9), False),
+    "groups": (nn.Conv2d(10, 48, 3, 1, 1, groups=2), (1, 10, 9, 9), True),
+    "groups of a line": (nn.Conv1d(96, 96, 64, 1, 32, groups=4), (2, 96, 37), True),
+    "groups of a volume": (nn.Conv3d(8, 32, 2, 1, 1, groups=2), (1, 8, 3, 4, 5), True),
+    "narrow groups": (nn.Conv2d(8, 12, 3, 1, 1, groups=2), (1, 8, 9, 9), False),
     "transposed": (nn.ConvTranspose2d(8, 12, 3, 2, 1), (1, 8, 9, 9), False),
 }
 
@@ -55,6 +59,55 @@ def test_convolutions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {k.kind for k in compiled.run.kernels}
     assert kinds == ({"generated"} if is_generated else {"generated", "library"})
     assert compiled.run.coverage["library"] == (not is_generated)
+
+
+SHORT = [
+    "3x3", "stem", "dilated", "line", "volume", "single channels", "groups", "a panel in blocks",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", SHORT)
+def test_short_numbers(name: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Summed in f32 and rounded once, by this CPU's instructions or wider numbers."""
+    monkeypatch.setattr(layout, "GATHER", 0)
+    part, shape, _ = CASES[name]
+    module = nn.Sequential(copy.deepcopy(part), nn.ReLU()).to(dtype)
+    module[0].bias = None
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    with torch.no_grad():
+        compiled = stack.compile(module, x, backend="mlir", target="avx512")
+        got = compiled(x)
+        expected = module.double()(x.double())
+    assert {k.kind for k in compiled.run.kernels} == {"generated"}
+    step = torch.finfo(dtype).eps
+    torch.testing.assert_close(got.double(), expected, rtol=step, atol=step / 64)
+
+
+def test_a_long_sum_over_two_axes_is_made_of_blocks() -> None:
+    """No axis is long by itself: 48 channels by 128 taps."""
+    x, w = torch.rand(1, 400, 48), torch.rand(32, 48, 128)
+    with torch.no_grad():
+        compiled = stack.compile(
+            lambda x, w: torch.relu(torch.conv1d(x.mT, w)).mT.contiguous(), x, w, backend="mlir"
+        )
+        expected = torch.conv1d(x.mT.double(), w.double()).mT
+        off = ((compiled(x, w) - expected) / expected).abs().max()
+    assert compiled.run.coverage["library"] == 0
+    assert off < 6 * torch.finfo(torch.float32).eps  # one chain of additions is 19 off
+
+
+def test_numbers_that_are_none_stay_in_their_group_and_window() -> None:
+    """Channels of zeros that make up pairs meet zeros alone."""
+    module = nn.Conv2d(6, 64, 3, groups=2, bias=False).to(torch.bfloat16)
+    x = torch.ones(1, 6, 7, 40, dtype=torch.bfloat16)
+    x[0, 2, 0, 0], x[0, 5, 6, 39] = torch.inf, torch.nan
+    net = nn.Sequential(module, nn.ReLU()).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        got = stack.compile(net, x.contiguous(memory_format=torch.channels_last), backend="mlir")(x)
+        expected = net.float()(x.float())
+    assert (got.isfinite() == expected.isfinite()).all()
+    assert (got.isnan() == expected.isnan()).all()
 
 
 def test_a_lone_convolution_is_a_librarys() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from emulated_amx import emulated
+from emulated_amx import NATIVE, TILES, compiled
 from product_cases import residual
 from stream_harness import streamed
 
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
-from stack.ir import Builder, Func, Node, param, tensor
+from stack.ir import Builder, Func, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
@@ -26,8 +26,6 @@ from stack.target import Cpu, as_cpu, cpu_at_hand, load
 pytest.importorskip("torch_mlir")
 
 Shape = tuple[int, ...]
-NATIVE = replace(as_cpu(load("avx512")), arch="native")
-TILES = replace(as_cpu(load("amx")), arch="native")  # what is emulated needs no instruction
 has_vectors = pytest.mark.skipif(
     "avx512bf16" not in cpu_at_hand().features, reason="this CPU has no vdpbf16ps"
 )
@@ -47,12 +45,6 @@ VECTORS_ALONE: list[tuple[str, Shape, Shape]] = [
     ("m k, k n -> m n", (50, 66), (66, 100)),
     ("m k, n k -> m n", (33, 34), (17, 34)),
 ]
-
-
-def compiled(kernel: Node, cpu: Cpu) -> tuple[str, jit.Kernel]:
-    text = print_kernel(kernel, "k", target=cpu)
-    tiles = cpu is TILES
-    return text, jit.build(emulated(text) if tiles else text, ["k"])["k"]
 
 
 def check(rule: str, first: Shape, second: Shape, cpu: Cpu, rng: np.random.Generator) -> str:

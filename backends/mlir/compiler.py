@@ -20,7 +20,7 @@ from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, together
 from .host import Host
-from .instructions import check_runs_here, cpu_of, is_assembled_here
+from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
 from .together import ENTRY
 
@@ -84,7 +84,11 @@ class Compiler:
         return self.kernels[text]
 
     def _build_given(self, text: str, given: str) -> jit.Kernel:
-        """A kernel of which a person has written the text. Raises ParseError, StackError."""
+        """A kernel of which a person has written the text.
+
+        Raises ParseError, StackError, and UsageError where this CPU does not run it.
+        """
+        check_text_runs_here(given)
         self.readable[text] = self.located[text] = lambda: given
         symbol = symbol_of(self.names[text])
         try:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from stack.ir.node import Node
 from stack.ir.types import DType
+from stack.target import Cpu
 
 from . import math as functions
 from .writer import BINARY_LIBM, Function, call
@@ -42,6 +43,7 @@ class Scope(Protocol):
     """What statements are written into."""
 
     uses: set[Function]
+    cpu: Cpu
 
     def do(self, text: str) -> str:
         """Append a statement; returns the name of its value."""
@@ -288,6 +290,8 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
             return _widen_bf16(scope, x, target, lanes)
         if source.bits == 64 and target.bits == 16:
             return _narrow_f64(scope, x, target, lanes)
+        if target.name == "bf16" and "avx512bf16" not in scope.cpu.features:
+            return _narrow_to_bf16(scope, x, lanes)
         name = "extf" if target.bits > source.bits else "truncf"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
     if source.is_float:
@@ -323,6 +327,30 @@ def _widen_bf16(scope: Scope, x: str, target: DType, lanes: int) -> str:
     moved = scope.do(f"arith.shli {upper}, {scope.number(16, wide, lanes)} : {i}")
     value = scope.do(f"arith.bitcast {moved} : {i} to {f}")
     return value if target is F32 else cast(scope, value, F32, target, lanes)
+
+
+def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
+    """f32 to bf16 as integers: without an instruction LLVM would call a function we lack.
+
+    The upper half, after half of its last place is added, one bit less where that is even. What is
+    added would carry a nan away.
+    """
+    from stack.ir.types import BF16, DTYPES, F32
+
+    short, wide = DTYPES["u16"], DTYPES["u32"]
+    h, i, f = shaped(short, lanes), shaped(wide, lanes), shaped(F32, lanes)
+    sixteen = scope.number(16, wide, lanes)
+    bits = scope.do(f"arith.bitcast {x} : {f} to {i}")
+    upper = scope.do(f"arith.shrui {bits}, {sixteen} : {i}")
+    odd = scope.do(f"arith.andi {upper}, {scope.number(1, wide, lanes)} : {i}")
+    half = scope.do(f"arith.addi {odd}, {scope.number(0x7FFF, wide, lanes)} : {i}")
+    rounded = scope.do(f"arith.addi {bits}, {half} : {i}")
+    quiet = scope.do(f"arith.ori {bits}, {scope.number(0x400000, wide, lanes)} : {i}")
+    is_nan = scope.do(f"arith.cmpf uno, {x}, {x} : {f}")
+    chosen = _choose(scope, is_nan, quiet, rounded, wide, lanes)
+    moved = scope.do(f"arith.shrui {chosen}, {sixteen} : {i}")
+    kept = scope.do(f"arith.trunci {moved} : {i} to {h}")
+    return scope.do(f"arith.bitcast {kept} : {h} to {shaped(BF16, lanes)}")
 
 
 def _narrow_f64(scope: Scope, x: str, target: DType, lanes: int) -> str:

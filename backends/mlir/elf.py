@@ -1,9 +1,10 @@
-"""Loads x86-64 ELF objects into this process without a linker.
+"""Loads ELF objects into this process without a linker; places them anywhere.
 
 The execution engine can dump the object it compiled but cannot take one back, and a machine
 without a C compiler has no linker either. The objects of the JIT's large code model need little:
 64-bit absolute addresses and distances within the object. So a cached kernel starts in well
-under a millisecond, and without importing MLIR.
+under a millisecond, and without importing MLIR. What runs here is x86-64; objects of another
+machine can be placed where it is emulated, by a function for its relocations.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+X86_64 = 62  # what ELF calls the machine
 SHT_RELA, SHT_SYMTAB, SHT_NOBITS = 4, 2, 8
 SHF_WRITE, SHF_ALLOC = 1, 2
 SHN_UNDEF, SHN_ABS, SHN_LORESERVE = 0, 0xFFF1, 0xFF00
 R_64, R_PC32, R_PLT32, R_PC64 = 1, 2, 4, 24
 STB_LOCAL, STT_FUNC = 0, 2
+
+Memory = mmap.mmap | bytearray
+Resolve = Callable[[str], int | None]  # the address of a symbol that an object does not define
+Relocate = Callable[[Memory, int, int, int, int], None]
 
 
 class LoadError(Exception):
@@ -55,9 +61,9 @@ class Image:
     memory: mmap.mmap
 
 
-def _sections(data: bytes) -> list[Section]:
-    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
-        raise LoadError("not a relocatable x86-64 ELF object")
+def _sections(data: bytes, machine: int) -> list[Section]:
+    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", data, 16) != (1, machine):
+        raise LoadError("not a relocatable ELF object of this machine")
     (start,) = struct.unpack_from("<Q", data, 40)
     _, count, names = struct.unpack_from("<HHH", data, 58)
     raw = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * i) for i in range(count)]
@@ -88,7 +94,7 @@ def _layout(sections: list[Section]) -> tuple[dict[int, int], int, int]:
     return places, frozen, max(end, 1)
 
 
-def load(data: bytes, resolve: Callable[[str], int | None]) -> Image:
+def load(data: bytes, resolve: Resolve) -> Image:
     """Place the object in memory; `resolve` gives the addresses of symbols it does not define."""
     try:
         return _load(data, resolve)
@@ -96,62 +102,79 @@ def load(data: bytes, resolve: Callable[[str], int | None]) -> Image:
         raise LoadError(f"malformed object: {error}") from error
 
 
-def _load(data: bytes, resolve: Callable[[str], int | None]) -> Image:
-    sections = _sections(data)
-    places, frozen, size = _layout(sections)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+def _load(data: bytes, resolve: Resolve) -> Image:
+    made = Object(data)
+    memory = mmap.mmap(-1, made.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    for i, at in places.items():
-        s = sections[i]
-        if s.kind != SHT_NOBITS:
-            memory[at : at + s.size] = data[s.offset : s.offset + s.size]
-
-    table = next((s for s in sections if s.kind == SHT_SYMTAB), None)
-    if table is None:
-        raise LoadError("no symbol table")
-    strings = sections[table.link].offset
-    values: list[int | None] = []
-    names: list[str] = []
-    exported: dict[str, int] = {}
-    for at in range(table.offset, table.offset + table.size, 24):
-        name, info, _, shndx, value, _ = struct.unpack_from("<IBBHQQ", data, at)
-        label = _text(data, strings + name)
-        if shndx == SHN_ABS:
-            address = value
-        elif shndx >= SHN_LORESERVE:
-            raise LoadError(f"symbol {label!r} sits in no section")
-        else:
-            address = base + places[shndx] + value if shndx in places else None
-        if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
-            exported[label] = address
-        names.append(label)
-        values.append(address)
-
-    for s in sections:
-        if s.kind != SHT_RELA or s.info not in places:
-            continue
-        for at in range(s.offset, s.offset + s.size, 24):
-            offset, info, addend = struct.unpack_from("<QQq", data, at)
-            index, kind = info >> 32, info & 0xFFFFFFFF
-            target = values[index]
-            if target is None:
-                target = values[index] = resolve(names[index])
-            if target is None:
-                raise LoadError(f"unknown symbol {names[index]!r}")
-            where = places[s.info] + offset
-            _relocate(memory, where, base + where, kind, target + addend)
-
-    if frozen:
+    exported = made.place(memory, base, resolve)
+    if made.frozen:
         libc = ctypes.CDLL(None, use_errno=True)
         done = libc.mprotect(
-            ctypes.c_void_p(base), ctypes.c_size_t(frozen), mmap.PROT_READ | mmap.PROT_EXEC
+            ctypes.c_void_p(base), ctypes.c_size_t(made.frozen), mmap.PROT_READ | mmap.PROT_EXEC
         )
         if done != 0:
             raise LoadError("this system does not let a process make code executable")
     return Image(exported, memory)
 
 
-def _relocate(memory: mmap.mmap, where: int, place: int, kind: int, value: int) -> None:
+class Object:
+    """An object file of a machine, and how much memory it takes; `frozen` bytes are not written."""
+
+    def __init__(self, data: bytes, machine: int = X86_64) -> None:
+        self.data = data
+        self.sections = _sections(data, machine)
+        self.places, self.frozen, self.size = _layout(self.sections)
+
+    def place(
+        self, memory: Memory, base: int, resolve: Resolve, relocate: Relocate | None = None
+    ) -> dict[str, int]:
+        """Fill in memory whose first byte has the address `base`; where exported functions are."""
+        for i, at in self.places.items():
+            s = self.sections[i]
+            if s.kind != SHT_NOBITS:
+                memory[at : at + s.size] = self.data[s.offset : s.offset + s.size]
+        names, values, exported = self._symbols(base)
+        for s in self.sections:
+            if s.kind != SHT_RELA or s.info not in self.places:
+                continue
+            for at in range(s.offset, s.offset + s.size, 24):
+                offset, info, addend = struct.unpack_from("<QQq", self.data, at)
+                index, kind = info >> 32, info & 0xFFFFFFFF
+                target = values[index]
+                if target is None:
+                    target = values[index] = resolve(names[index])
+                if target is None:
+                    raise LoadError(f"unknown symbol {names[index]!r}")
+                where = self.places[s.info] + offset
+                (relocate or _relocate)(memory, where, base + where, kind, target + addend)
+        return exported
+
+    def _symbols(self, base: int) -> tuple[list[str], list[int | None], dict[str, int]]:
+        """Names and addresses of all symbols; those of exported functions."""
+        table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
+        if table is None:
+            raise LoadError("no symbol table")
+        strings = self.sections[table.link].offset
+        values: list[int | None] = []
+        names: list[str] = []
+        exported: dict[str, int] = {}
+        for at in range(table.offset, table.offset + table.size, 24):
+            name, info, _, shndx, value, _ = struct.unpack_from("<IBBHQQ", self.data, at)
+            label = _text(self.data, strings + name)
+            if shndx == SHN_ABS:
+                address = value
+            elif shndx >= SHN_LORESERVE:
+                raise LoadError(f"symbol {label!r} sits in no section")
+            else:
+                address = base + self.places[shndx] + value if shndx in self.places else None
+            if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
+                exported[label] = address
+            names.append(label)
+            values.append(address)
+        return names, values, exported
+
+
+def _relocate(memory: Memory, where: int, place: int, kind: int, value: int) -> None:
     if kind == R_64:
         struct.pack_into("<Q", memory, where, value & (2**64 - 1))
     elif kind == R_PC64:

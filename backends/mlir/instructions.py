@@ -12,6 +12,7 @@ from stack.target import Cpu, as_cpu, cpu_at_hand, load
 from stack.target.host import NATIVE, missing_here
 
 _HEAD = re.compile(r"^(llvm\.func .*?)(?: attributes \{(.*)\})? \{$", re.MULTILINE)
+_FEATURES = re.compile(r"#llvm\.target_features<\[(.*?)\]>")
 
 
 def cpu_of(options: Mapping[str, Any]) -> Cpu:
@@ -22,12 +23,20 @@ def cpu_of(options: Mapping[str, Any]) -> Cpu:
 
 def check_runs_here(cpu: Cpu) -> None:
     """Raise UsageError for a CPU whose instructions this one does not have."""
-    missing = missing_here(cpu)
+    missing = missing_here(cpu.features)
     if missing:
         raise UsageError(
             f"this CPU does not run code for target {cpu.name!r}: it has no {', '.join(missing)};"
             f" `stackc dump TARGET --target {cpu.name}` prints it"
         )
+
+
+def check_text_runs_here(text: str) -> None:
+    """Raise UsageError for a module that asks for instructions which this CPU does not have."""
+    asked = (f for found in _FEATURES.findall(text) for f in re.findall(r'"\+([^"]+)"', found))
+    missing = missing_here(dict.fromkeys(asked))
+    if missing:
+        raise UsageError(f"this CPU does not run the kernel: it has no {', '.join(missing)}")
 
 
 def with_instructions(text: str, cpu: Cpu) -> str:

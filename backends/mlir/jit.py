@@ -191,12 +191,13 @@ def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
 @functools.cache
 def _host() -> str:
     """What the generated code depends on besides the text: CPU, bindings, options."""
-    cpu = platform.processor()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
-        lines = info.read_text().split("\n\n")[0].splitlines()
-        cpu = "\n".join(line for line in lines if line.split("\t")[0].strip() in wanted)
+    wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
+    try:
+        told = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
+    except OSError:
+        told = []
+    cpu = "\n".join(line for line in told if line.split("\t")[0].strip() in wanted)
+    cpu = cpu or platform.node()  # a CPU that is not told of has its objects to itself
     parts = [FORMAT, platform.machine(), cpu, bindings.version(), PIPELINE, str(OPT_LEVEL)]
     return "\n".join(parts)
 

@@ -89,9 +89,13 @@ def tile_extents(dot: Node) -> TileExtents | None:
 
 
 def is_along_depth(dot: Node) -> bool:
-    """Whether both operands of a `dot` end with one contracted axis."""
+    """Whether both operands of a `dot` end with one contracted axis.
+
+    One of a single element is none: in a tile, an axis of the batch reads so.
+    """
     names = contraction(parse_rule(dot.attrs["rule"]))
-    return names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
+    is_shared = names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
+    return is_shared and dot.args[0].shape[-1] != 1
 
 
 def product_types(dot: Node) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import platform
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ NEEDS = {
     "amx": {*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512": AVX512,
     "avx2": {"avx2", "fma"},
+    "neon": {"neon"},  # which every AArch64 has
 }
 ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # Linux on x86-64: call, request, state
 
@@ -25,24 +27,27 @@ ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # Linux on x86-64: call, req
 @functools.cache
 def cpu_at_hand() -> Cpu:
     """This machine's CPU: the numbers of the target whose instructions it has."""
-    cpu = as_cpu(load(name_of(platform.machine(), _flags())))
-    missing = missing_here(cpu)
+    cpu = as_cpu(load(name_of(_flags())))
+    missing = missing_here(cpu.features)
     features = tuple(f for f in cpu.features if f not in missing)
     refused = "Linux does not let this process use AMX" if _flags() < _listed() else ""
     return replace(cpu, arch=NATIVE, features=features, refused=refused)
 
 
-def name_of(machine: str, flags: frozenset[str]) -> str:
-    """The target of a CPU: its architecture, and what it can do as Linux names it."""
-    if machine.lower() in ("aarch64", "arm64"):
-        return "neon"
+def name_of(flags: frozenset[str]) -> str:
+    """The target of a CPU that can do this."""
     return next((name for name, needs in NEEDS.items() if needs <= flags), "generic")
 
 
-def missing_here(cpu: Cpu) -> list[str]:
-    """Features of a CPU that the one at hand does not list; none where it lists nothing."""
-    here = {re.sub("[_-]", "", flag) for flag in _flags()}
-    return [f for f in cpu.features if here and re.sub("[_-]", "", f) not in here]
+def missing_here(features: Iterable[str]) -> list[str]:
+    """Features, by LLVM's names, that the CPU at hand does not have, or does not tell of."""
+    here = {_plain(flag) for flag in _flags()}
+    return [f for f in features if _plain(f) not in here]
+
+
+def _plain(name: str) -> str:
+    """The name of a feature as both Linux and LLVM write it."""
+    return re.sub("[_-]", "", name)
 
 
 @functools.cache
@@ -53,12 +58,19 @@ def _flags() -> frozenset[str]:
 
 @functools.cache
 def _listed() -> frozenset[str]:
-    """What Linux says that the CPU can do; Arm calls NEON Advanced SIMD."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    flags = frozenset(found.partition(":")[2].split())
-    return flags | {"neon"} if "asimd" in flags else flags
+    """What the CPU can do by what Linux tells, or, elsewhere, by its architecture alone."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        told = ""
+    return listed(platform.machine(), told)
+
+
+def listed(machine: str, told: str) -> frozenset[str]:
+    """What a CPU can do: by its architecture, and as Linux tells of its first core."""
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
+    flags = frozenset(found[1].split() if found else ())
+    return flags | {"neon"} if machine.lower() in ("aarch64", "arm64") else flags
 
 
 def permitted(flags: frozenset[str]) -> frozenset[str]:

@@ -121,6 +121,19 @@ def test_kernel_text_that_is_wrong_is_told_by_line_and_column(
     assert "goes on from the text of no kernel at 'asm'" in capsys.readouterr().err
 
 
+def test_kernel_text_for_another_cpu_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = stage_file(folder, "mlir").read_text()
+    head, asked = "(%table: !llvm.ptr) {", '#llvm.target_features<["+no-such-thing"]>'
+    assert head in text
+    other = folder / "other.mlir"
+    other.write_text(text.replace(head, f"{head[:-1]}attributes {{target_features = {asked}}} {{"))
+    argv = ["--stage", "mlir", "--against", f"{folder / 'r'}:imported"]
+    assert main(["run", "--from", str(other), *argv]) == 2
+    assert "does not run the kernel: it has no no-such-thing" in capsys.readouterr().err
+
+
 def test_code_by_hand_is_checked_and_timed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

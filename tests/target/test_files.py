@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from stack.errors import UsageError
-from stack.target import Cpu, Gpu, as_cpu, as_gpu, cpu_at_hand, load, names
+from stack.target import Cpu, Gpu, as_cpu, as_gpu, load, names
 from stack.target.files import FOLDER, parse, read, save, text_of
-from stack.target.host import missing_here, name_of, permitted
 from stack.target.record import numbers_of
 
 ALL = ["amx", "avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
@@ -120,48 +119,3 @@ def test_kinds_are_kept_apart() -> None:
         as_gpu(load("avx2"))
     with pytest.raises(UsageError, match="'sm_80' is a GPU, and this is for CPUs: amx, avx2"):
         as_cpu(load("sm_80"))
-
-
-AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-
-
-@pytest.mark.parametrize(
-    ("machine", "flags", "name"),
-    [
-        ("x86_64", AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"}, "amx"),
-        ("x86_64", AVX512 | {"avx512_bf16", "amx_tile"}, "avx512"),
-        ("x86_64", AVX512 | {"avx2", "fma"}, "avx512"),
-        ("x86_64", {"avx512f", "avx2", "fma"}, "avx2"),
-        ("x86_64", {"avx2"}, "generic"),
-        ("aarch64", {"asimd"}, "neon"),
-        ("arm64", set[str](), "neon"),
-        ("riscv64", set[str](), "generic"),
-    ],
-)
-def test_the_target_of_a_cpu(machine: str, flags: set[str], name: str) -> None:
-    assert name_of(machine, frozenset(flags)) == name
-
-
-TILES = AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"}
-
-
-@pytest.mark.parametrize(("may", "name"), [(True, "amx"), (False, "avx512")])
-def test_where_linux_refuses_tiles_the_next_target_is_taken(
-    may: bool, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr("stack.target.host._listed", lambda: frozenset(TILES))
-    monkeypatch.setattr("stack.target.host._flags", lambda: permitted(frozenset(TILES)))
-    monkeypatch.setattr("stack.target.host._may_use_tiles", lambda: may)
-    cpu = cpu_at_hand.__wrapped__()
-    assert (cpu.name, "amx-bf16" in cpu.features) == (name, may)
-    assert cpu.refused == ("" if may else "Linux does not let this process use AMX")
-
-
-def test_the_cpu_at_hand_lists_only_what_it_has() -> None:
-    assert not missing_here(cpu_at_hand())
-
-
-def test_the_cpu_at_hand_runs_its_own_code() -> None:
-    assert cpu_at_hand().arch == "native"
-    assert "no such thing" in missing_here(replace(cpu_at_hand(), features=("no such thing",)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,18 @@ def test_code_of_another_compiler_or_machine_is_a_miss(
     monkeypatch.setattr(owner, name, value)
     monkeypatch.setattr(jit, "_host", jit._host.__wrapped__)
     assert jit.key(SCALE) != here
+
+
+def test_a_cpu_that_is_not_told_of_has_its_objects_to_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(jit, "Path", lambda _: tmp_path / "nothing")
+    monkeypatch.setattr(jit, "_host", jit._host.__wrapped__)
+    keys: set[str] = set()
+    for name in ("a", "b"):
+        monkeypatch.setattr(jit.platform, "node", lambda name=name: name)
+        keys.add(jit.key(SCALE))
+    assert len(keys) == 2
 
 
 def test_keys_differ() -> None:

@@ -42,6 +42,7 @@ TEXT = f"""
       C2  attention of 12 heads of 64, from plain products and as the framework's own call
       C3  pointwise functions and norms, 512 rows
       C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
+      C5  odd sizes, and 1 and 4 threads, beside eager; take --via native
 
     suite gpu (an NVIDIA GPU is needed), rows:
       G1, G2    attention forward, heads of 128 and of 64, S = 512 to 16384

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stack.demos import models, models_jax
+from stack.errors import UsageError
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -188,9 +189,41 @@ def pointwise(frontend: str = "torch", name: str = "gelu_tanh", width: int = 307
     return _jax_function(name), tuple(jnp.asarray(a) for a in arrays)
 
 
+def awkward(
+    frontend: str = "torch",
+    name: str = "softmax",
+    rows: int = 511,
+    width: int = 769,
+    layout: str = "dense",
+) -> Target:
+    """A function of rows that do not lie well: `columns` (every second one), `transposed`, or
+    `unaligned` (one element off). Torch alone has such arrays.
+    """
+    if frontend != "torch":
+        raise UsageError(f"{frontend} has no strided arrays: take --frontend torch")
+    import torch
+
+    x = torch.from_numpy(_laid_out(rows, width, layout))
+    rest = (_draw(width, width, seed=1),) if name == "product" else ()
+    if name == "layer_norm":
+        rest = (1 + 0.1 * _draw(width, seed=1), 0.1 * _draw(width, seed=2))
+    return _torch_function(name), (x, *map(torch.from_numpy, rest))
+
+
+def _laid_out(rows: int, width: int, layout: str) -> np.ndarray:
+    if layout == "columns":
+        return _draw(rows, 2 * width)[:, ::2]
+    if layout == "transposed":
+        return _draw(width, rows).T
+    return _draw(rows * width + 1)[layout == "unaligned" :][: rows * width].reshape(rows, width)
+
+
 def _torch_function(name: str) -> Callable[..., Any]:
     import torch
     import torch.nn.functional as F
+
+    def product(x: Any, w: Any) -> Any:
+        return x @ w
 
     def gelu_erf(x: Any) -> Any:
         return F.gelu(x)

@@ -18,6 +18,7 @@ from stack.hosted import Op, enter
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
+from stack.run.backend import ByAddress
 from stack.run.frontend import Calls, Captured
 
 
@@ -68,6 +69,13 @@ class TorchFrontend:
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         return _arrays().from_numpy(array, dtype)
+
+    def direct(
+        self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]
+    ) -> Callable[[Sequence[Any]], list[Any] | None] | None:
+        from stack.frontends.torch_direct import direct
+
+        return direct(program, arrays, returned)
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         return _arrays().to_device(arrays, dtypes, device)

@@ -326,9 +326,11 @@ class _Graph:
         self.border, self.imported, self.captured = border, imported, captured
         self.options, self.target, self.made = options, target, made
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
-        self.loose = _loose_sizes(imported)
-        views = [i for i in imported.inputs if isinstance(i, FxNode)]
         holders = graph.graph.find_nodes(op="placeholder")
+        self.loose = _loose_sizes(imported)
+        # whether the parameters are what a call is given
+        self.is_plain = imported.inputs == [*range(len(holders))] and not any(imported.orders)
+        views = [i for i in imported.inputs if isinstance(i, FxNode)]
         self.views = Replay(views, holders) if views else None
         func = imported.func
         self.places = {p: i for i, p in enumerate(func.params)}
@@ -347,7 +349,7 @@ class _Graph:
 
     def __call__(self, *args: Any) -> list[Any]:
         arrays = self._arrays(args)
-        sizes = {name: int(args[place]) for name, place in self.loose.items()}
+        sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
         if _PREPARING.get():
             if self.func.results:
                 self._compiled(sizes).prepare(arrays)
@@ -366,8 +368,10 @@ class _Graph:
             return None
         return [self.numbers[outputs[i]] for i in straight]
 
-    def _arrays(self, args: Sequence[Any]) -> list[Any]:
+    def _arrays(self, args: Sequence[Any]) -> Sequence[Any]:
         """A tensor for each parameter, its axes in the order of memory."""
+        if self.is_plain:
+            return args
         views = iter(self.views(args) if self.views is not None else ())
         arrays: list[Any] = []
         for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
@@ -392,7 +396,7 @@ class _Graph:
         return fresh
 
     def _compiled(self, sizes: dict[str, int]) -> Any:
-        key = tuple(sorted(sizes.items()))
+        key = tuple(sorted(sizes.items())) if sizes else ()
         if key not in self.by_size:
             func = self.func.bind(sizes) if sizes else self.func
             self.by_size[key] = self._compile(func)

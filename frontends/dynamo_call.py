@@ -51,7 +51,7 @@ class TorchCalls:
         self.made: list[Any] = []
         self.reason = ""  # the guard that failed last
         self.changes = 0
-        self._here = threading.local()  # `until_return`: what ends with this thread's call
+        self._here = threading.local()  # `settings`: what ends with this thread's call, if anything
         # not as optimize's `dynamic`, which sets it around every call, for 10 us of each
         self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
         self._call = torch._dynamo.optimize(
@@ -79,24 +79,27 @@ class TorchCalls:
         return self._called(args, kwargs, captures=False)
 
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], captures: bool) -> Any:
-        with ExitStack() as self._here.until_return:
+        outer = getattr(self._here, "settings", None)
+        self._here.settings = None
+        try:
             if captures:
                 self._set_up()
-            try:
-                return self._call(*args, **kwargs)
-            except exc.TorchDynamoException as error:
-                more = mismatch(self.graphs, args)
-                raise_explained(error, self.fn, args, kwargs, more)
-            except TypeError as error:  # of Python's: another number of arguments
-                if captures:
-                    raise_as_eager(self.fn, args, kwargs, error)
-                raise
-            finally:
-                self._here.until_return = None
+            return self._call(*args, **kwargs)
+        except exc.TorchDynamoException as error:
+            more = mismatch(self.graphs, args)
+            raise_explained(error, self.fn, args, kwargs, more)
+        except TypeError as error:  # of Python's: another number of arguments
+            if captures:
+                raise_as_eager(self.fn, args, kwargs, error)
+            raise
+        finally:
+            if self._here.settings is not None:
+                self._here.settings.close()
+            self._here.settings = outer
 
     def _set_up(self) -> None:
         """Our settings, for captures until the end of this call."""
-        rest: ExitStack = self._here.until_return
+        rest = self._here.settings = self._here.settings or ExitStack()
         rest.enter_context(held_back())
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
         rest.enter_context(torch._dynamo.config.patch(self._settings))

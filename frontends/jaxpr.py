@@ -16,6 +16,7 @@ from stack.collector import held_back
 from stack.errors import UsageError
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
+from stack.run.backend import ByAddress
 
 if TYPE_CHECKING:
     from stack.ir.node import Func
@@ -78,6 +79,10 @@ class JaxFrontend:
             return jax.numpy.asarray(held)
         with jax.enable_x64(True):
             return jax.numpy.asarray(held)
+
+    def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
+        """JAX makes arrays by copies alone."""
+        return None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         """Each array itself where it is on the device."""

@@ -90,12 +90,17 @@ def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
     return [a if isinstance(a, torch.Tensor) else torch.from_dlpack(a) for a in arrays]
 
 
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor on the CPU is its storage array as it is."""
+    return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
     """Storage of a tensor, without a copy where it is dense on the CPU."""
     held = _checked(tensor, dtype)
     if held.requires_grad:
         held = held.detach()
-    if not (held.is_cpu and held.is_contiguous()) or held.is_conj() or held.is_neg():
+    if not is_dense(held):
         held = held.cpu().resolve_conj().resolve_neg().contiguous()
     return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
 

@@ -2,9 +2,9 @@
 
 The tile axis is walked in chunks of `width` lanes. Everything between two reductions along it is
 one *sweep*: softmax is three sweeps (max, sum, store), LayerNorm three, a pointwise kernel one.
-A value that is expensive and needed in a later sweep is kept in memory of the program; the
-rest is computed again from its loads. Serial loops that carry a tile move inside the chunk, so a
-column sum keeps its accumulator in registers.
+A value that is expensive or loaded lane by lane, and needed in a later sweep, is kept in memory of
+the program; the rest is computed again from its loads. Serial loops that carry a tile move inside
+the chunk, so a column sum keeps its accumulator in registers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
+    is_gathered,
     is_value,
     origin_of,
     reachable,
@@ -159,12 +160,13 @@ class _Program:
         return [self.memory.get(s, s) for s in self.sinks]
 
     def _worth_keeping(self) -> dict[int, list[Node]]:
-        """For each sweep, the expensive values that a later sweep needs as well."""
+        """For each sweep, the values that a later sweep needs as well and that take long."""
         room = int(KEEP_SHARE * self.kernel.cpu.cache_bytes)
         keep: dict[int, list[Node]] = {}
         for node, sweeps in self.sweeps.needed().items():
             size = self.extent * max(1, node.tensor.dtype.bytes) if is_value(node) else 0
-            if is_expensive(node) and size and len(sweeps) > 1 and size <= room:
+            is_slow = is_expensive(node) or is_gathered(node)
+            if is_slow and size and len(sweeps) > 1 and size <= room:
                 room -= size
                 keep.setdefault(sweeps[0], []).append(node)
         return keep

@@ -19,6 +19,7 @@ from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, together
+from .direct import by_address
 from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
@@ -186,6 +187,7 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
             lambda node: compiler.describe(func, node),
         ),
         artifacts=compiler.artifacts(),
+        by_address=by_address(program),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,

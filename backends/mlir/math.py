@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .writer import BINARY_LIBM, Body, Function, call, constant, vector
+from .avx512 import scaled
+from .erf import erf_by_table
+from .writer import BINARY_LIBM, MAGIC, Body, Function, call, constant, vector
 
 __all__ = ["Function", "call", "constant", "definitions", "supported", "vector"]
 
 LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 INF, NAN = float("inf"), float("nan")
-# Adding it leaves the nearest integer in the low bits of the sum.
-MAGIC = 12582912.0
 
 # Coefficients, lowest power first: Lawson-weighted fits, rounded to f32 one after the other.
 EXP_Q = (0.5, 0.166665196, 0.0416664034, 0.00836883113, 0.00139405322)
@@ -147,7 +147,7 @@ def _unless(b: Body, outside: str, fast: str, name: str, arguments: str) -> str:
 def _times_power(b: Body, p: str, z: str) -> str:
     """p * 2^n with gradual underflow and overflow; z is n + MAGIC, |n| < 255."""
     if b.scalef and b.lanes in (4, 8, 16, 32, 64):
-        return _scaled(b, p, b.sub(z, MAGIC))
+        return scaled(b, p, b.sub(z, MAGIC))
     # Two factors of half the exponent each, so that neither leaves the normal range.
     n = b.iop("subi", b.to_bits(z), b.to_bits(b.f(MAGIC)))
     half = b.iop("shrsi", n, 1)
@@ -155,39 +155,6 @@ def _times_power(b: Body, p: str, z: str) -> str:
     first = b.from_bits(b.iop("shli", b.iop("addi", half, 127), 23))
     second = b.from_bits(b.iop("shli", b.iop("addi", rest, 127), 23))
     return b.mul(b.mul(p, first), second)
-
-
-def _scaled(b: Body, p: str, n: str) -> str:
-    """p * 2^n by AVX-512's instruction, which takes up to 16 lanes."""
-    width = min(b.lanes, 16)
-    t = f"vector<{width}x{b.element}>"
-    mask_type = f"i{max(width, 8)}"
-    every = (1 << max(width, 8)) - 1
-    mask = b.do(f"arith.constant {every - (1 << max(width, 8))} : {mask_type}")
-    zero = b.do(f"arith.constant dense<0.0> : {t}")
-    more, more_type = "", ""
-    if width == 16:
-        more, more_type = ", " + b.do("arith.constant 4 : i32"), ", i32"
-    made: list[str] = []
-    for start in range(0, b.lanes, width):
-        parts = [p, n]
-        if b.lanes > width:
-            picks = list(range(start, start + width))
-            parts = [b.do(f"vector.shuffle {x}, {x} {picks} : {b.type}, {b.type}") for x in parts]
-        made.append(
-            b.do(
-                f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.{32 * width}"'
-                f"({', '.join(parts)}, {zero}, {mask}{more}) : "
-                f"({t}, {t}, {t}, {mask_type}{more_type}) -> {t}"
-            )
-        )
-    while len(made) > 1:
-        picks = list(range(2 * width))
-        pairs = zip(made[::2], made[1::2], strict=True)
-        made = [b.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
-        width *= 2
-        t = f"vector<{width}x{b.element}>"
-    return made[0]
 
 
 def _reduce(b: Body, x: str) -> tuple[str, str]:
@@ -276,6 +243,11 @@ def _log1p(b: Body) -> str:
 
 
 def _erf(b: Body) -> str:
+    """A table's entry is one instruction of AVX-512; elsewhere two polynomials take less."""
+    return erf_by_table(b) if b.scalef else _erf_by_polynomials(b)
+
+
+def _erf_by_polynomials(b: Body) -> str:
     x, half = "%x0", (ERF_END - ERF_SPLIT) / 2
     square = b.mul(x, x)
     small = b.fma(x, b.polynomial(square, ERF_SMALL), x)

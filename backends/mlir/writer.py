@@ -6,6 +6,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+# Adding it leaves the nearest integer in the low bits of the sum.
+MAGIC = 12582912.0
 # Functions of two arguments.
 BINARY_LIBM = ("pow", "atan2", "fmod", "hypot", "nextafter")
 

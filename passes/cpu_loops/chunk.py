@@ -15,6 +15,7 @@ from stack.ir.node import Block, Node, deps
 from stack.ir.traits import (
     is_input,
     is_item,
+    is_load,
     is_loop,
     is_number,
     is_positions,
@@ -165,6 +166,11 @@ def is_fold(node: Node) -> bool:
 def is_value(node: Node) -> bool:
     """Whether a node is one tile."""
     return isinstance(node.type, TensorType) and node.type.space == "tile"
+
+
+def is_gathered(node: Node) -> bool:
+    """Whether a tile is loaded lane by lane: not only its last index moves along the tile axis."""
+    return is_load(node) and any(map(is_tile, access_parts(node)[0]))
 
 
 def origin_of(sink: Node) -> Node:

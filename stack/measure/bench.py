@@ -17,7 +17,12 @@ from stack.explore.target import resolve
 from stack.measure.cold import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.reproduce import Failure
-from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
+from stack.measure.roofline import (
+    Ceilings,
+    floor_seconds,
+    measure_ceilings,
+    thread_limit,
+)
 from stack.measure.suite import Case
 from stack.measure.systems import Program, Say, System, capture_program
 from stack.measure.timing import ROUNDS, is_noisy
@@ -172,17 +177,18 @@ def _run_rows(
     ways: Sequence[str],
     say: Say,
 ) -> None:
-    comparison = compare(
-        programs_of(case),
-        parse_backends(peers),
-        backend=backend,
-        passes=passes,
-        target=case.spec,
-        rounds=rounds,
-        ways=ways,
-        ir_only=case.ir_only,
-        say=say,
-    )
+    with thread_limit(case.threads):
+        comparison = compare(
+            programs_of(case),
+            parse_backends(peers),
+            backend=backend,
+            passes=passes,
+            target=case.spec,
+            rounds=rounds,
+            ways=ways,
+            ir_only=case.ir_only,
+            say=say,
+        )
     try:
         _take(found, case, comparison)
     finally:

@@ -1,4 +1,4 @@
-"""CPU rows: blocks (C1), attention (C2), rows (C3), cold compile (C4), products (C6)."""
+"""CPU rows: blocks, attention, rows, cold compile, odd sizes, products (C1 to C6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ QUICK_COLD_PEERS = "inductor,xla"
 
 def cpu_cases(quick: bool = False) -> list[Case]:
     """All cases; `quick` takes peers that compile in seconds."""
-    return [*_blocks(quick), *_attention(), *_pointwise(), *_cold(quick), *_products()]
+    return [
+        *_blocks(quick),
+        *_attention(),
+        *_pointwise(),
+        *_cold(quick),
+        *_awkward(),
+        *_products(),
+    ]
 
 
 def _blocks(quick: bool) -> list[Case]:
@@ -108,6 +115,24 @@ def _cold(quick: bool) -> list[Case]:
             peers=peers,
             kind="cold",
         ),
+    ]
+
+
+def _awkward() -> list[Case]:
+    """Odd sizes and numbers of threads, beside eager. Peers are given dense arrays: no strides."""
+    ways = [*((511, 769, threads) for threads in (0, 1, 4)), (1, 1, 0)]
+    return [
+        Case(
+            "C5",
+            {"function": name, "shape": f"{rows}x{width}", "threads": threads},
+            f"{PROGRAMS}:awkward",
+            {"name": name, "rows": rows, "width": width},
+            frontend="torch",
+            peers="eager",
+            threads=threads,
+        )
+        for name in ("product", "softmax", "layer_norm", "gelu_erf")
+        for rows, width, threads in ways
     ]
 
 

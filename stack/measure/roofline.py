@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,20 @@ def thread_count() -> int:
     return int(torch.get_num_threads()) if torch is not None else len(os.sched_getaffinity(0))
 
 
+@contextmanager
+def thread_limit(count: int) -> Generator[None]:
+    """Another number of threads for torch, which our kernels follow; 0: as it is."""
+    torch = _module("torch") if count else None
+    before = torch.get_num_threads() if torch is not None else 0
+    if torch is not None:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if torch is not None:
+            torch.set_num_threads(before)
+
+
 def measure_ceilings(quick: bool = False) -> Ceilings:
     """The best of several rounds: a ceiling is what the machine reaches, not what it averages."""
     rounds = 3 if quick else ROUNDS
@@ -125,13 +140,9 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
 
 def lone_rate(torch: Any, kind: Any, rounds: int) -> float:
     """Operations for each second of a matrix product on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with thread_limit(1):
         x, y = (torch.randn(LONE, LONE).to(kind) for _ in range(2))
         return 2 * LONE**3 / best_time(lambda: x @ y, rounds)
-    finally:
-        torch.set_num_threads(before)
 
 
 def copy_rates(sizes: Sequence[int], rounds: int = ROUNDS) -> dict[int, float]:

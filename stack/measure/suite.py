@@ -26,6 +26,7 @@ class Case:
         inputs: as `-i` spells them.
         own: our backends, as `--backend` spells them; "": the one that is the default.
         skip: why it is not run; its row says so.
+        threads: how many torch is given, which ours follow; 0: as it is.
         second: options of another program of the factory, compiled first in a "cold" case.
     """
 
@@ -39,6 +40,7 @@ class Case:
     ir_only: tuple[str, ...] = ()
     kind: str = "run"
     quick: bool = False
+    threads: int = 0
     second: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
     own: str = ""

@@ -58,6 +58,19 @@ def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=order))
 
 
+@dataclass(frozen=True)
+class ByAddress:
+    """A program on memory of the caller's, where no step of it needs an array.
+
+    Attributes:
+        call: takes addresses of dense storage: of the parameters, then of results to fill in.
+        shapes: those of the results.
+    """
+
+    call: Callable[[Sequence[int]], None]
+    shapes: Sequence[tuple[int, ...]]
+
+
 @dataclass
 class Executable:
     """A compiled program.
@@ -79,6 +92,7 @@ class Executable:
         wait: returns when all calls are done, where `call` does not wait for the device.
         arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only lent:
             who passes it waits for the call before giving it back.
+        by_address: the same on addresses, where it can be called so.
         peak_bytes: most memory held for intermediates and results, or None where unknown.
         note: how it was tuned, what is missing.
         stepwise: why calls launch their steps one by one; empty where they replay a graph of the
@@ -96,6 +110,7 @@ class Executable:
     accept: Callable[[Sequence[Any]], Any] | None = None
     wait: Callable[[], None] | None = None
     arrays: str = ""
+    by_address: ByAddress | None = None
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel

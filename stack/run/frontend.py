@@ -12,6 +12,7 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
+from stack.run.backend import ByAddress
 
 RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
 
@@ -94,6 +95,16 @@ class Frontend(Protocol):
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         """A framework array over the storage (bf16 as uint16), without a copy where possible."""
+        ...
+
+    def direct(
+        self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]
+    ) -> Callable[[Sequence[Any]], list[Any] | None] | None:
+        """What calls a program with arrays like these, which crossed without a copy.
+
+        It gives None, and runs nothing, for arrays of another kind. None where these cannot be
+        called so.
+        """
         ...
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.collector import held_back
@@ -65,6 +65,8 @@ class CompiledGraph:
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
         self.target = label
+        # what calls the program with arrays like those of the last call
+        self.direct: Callable[[Sequence[Any]], list[Any] | None] | None = None
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
         self.returned = [r.dtype for r in captured.func.results]
@@ -184,7 +186,17 @@ class CompiledGraph:
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out."""
-        return self.execute(self.ready(arrays))
+        found = self.direct(arrays) if self.direct is not None else None
+        return self._called(arrays) if found is None else found
+
+    def _called(self, arrays: Sequence[Any]) -> list[Any]:
+        """The long way, which says what is wrong with arrays; learns how to call with these."""
+        ready = self.ready(arrays)
+        found = self.execute(ready)
+        program = self.executable_for(ready).by_address
+        if program is not None and not self.captured.bound:
+            self.direct = self.frontend.direct(program, arrays, self.returned)
+        return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))

@@ -13,6 +13,7 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
+from stack.run.backend import ByAddress
 from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
@@ -58,6 +59,9 @@ class IRFrontend:
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         return array
+
+    def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
+        return None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         raise UsageError("a function from text takes arrays in host memory")

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stack.demos.cpu_rows import attention
+import stack
+from stack.demos.cpu_rows import attention, awkward
+from stack.errors import UsageError
 from stack.measure.cpu import cpu_cases
 
 pytest.importorskip("torch")
@@ -29,3 +31,20 @@ def test_the_suite_has_attention_from_both_sources() -> None:
     cases = [c for c in cpu_cases() if c.row == "C2"]
     assert {c.case["source"] for c in cases} == {"naive", "library"}
     assert {c.case["seq"] for c in cases} == {512, 1024, 2048, 4096}
+
+
+@pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf"])
+@pytest.mark.parametrize("layout", ["dense", "columns", "transposed", "unaligned"])
+def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
+    function, args = awkward("torch", name, 7, 13, layout)
+    assert args[0].shape == (7, 13)
+    assert args[0].is_contiguous() == (layout in ("dense", "unaligned"))
+    compiled = stack.compile(function, *args)
+    wanted = function(*(a.double() for a in args))
+    for _ in range(2):
+        np.testing.assert_allclose(compiled(*args), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_awkward_input_is_torchs_alone() -> None:
+    with pytest.raises(UsageError, match="strided"):
+        awkward("jax")

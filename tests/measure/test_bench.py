@@ -14,7 +14,7 @@ from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, ge
 from stack.measure.cold import cold_compile
 from stack.measure.cpu import cpu_cases
 from stack.measure.plots import plot_bench
-from stack.measure.roofline import Ceilings
+from stack.measure.roofline import Ceilings, thread_limit
 from stack.measure.suite import Case, select
 from stack.run.specs import BackendSpec
 
@@ -118,9 +118,22 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     names = {c.case["function"] for c in cases if c.row == "C3"}
     assert {"gelu_erf", "gelu_tanh", "softmax", "layer_norm", "rope"} <= names
     assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
+    awkward = [c for c in cases if c.row == "C5"]
+    assert {c.threads for c in awkward} == {0, 1, 4}
+    assert {c.case["shape"] for c in awkward} == {"511x769", "1x1"}
     quick = select(cpu_cases(True), None, (), True)
     assert {c.row for c in quick} == {"C1", "C2", "C3", "C4", "C6"}
     assert all("tvm" not in c.peers and "max-autotune" not in c.peers for c in quick)
+
+
+def test_threads_are_those_of_the_case_and_then_as_before() -> None:
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    with pytest.raises(ValueError), thread_limit(before + 2):
+        assert torch.get_num_threads() == before + 2
+        raise ValueError
+    with thread_limit(0):
+        assert torch.get_num_threads() == before
 
 
 def test_selection() -> None:

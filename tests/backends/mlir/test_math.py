@@ -121,6 +121,16 @@ def test_unary(name: str, lanes: int, scalef: bool) -> None:
         assert error[worst] <= ULPS.get(name, 1.6), (x[worst], got[worst], want[worst])
 
 
+@pytest.mark.parametrize("lanes", [1, 9, 33, 64])
+def test_erf_has_the_same_bits_on_any_number_of_lanes(lanes: int) -> None:
+    x = everyday()[: lanes * 1600].copy()
+    ends = [0, -0.0, 3.92, 3.925, -4, 1e30, np.inf, -np.inf, np.nan, 1e-40, 0.12677419]
+    x[: len(ends)] = ends
+    got = apply("erf", x, lanes=lanes)
+    np.testing.assert_array_equal(got.view(np.int32), apply("erf", x).view(np.int32))
+    assert ulps(got, _erf(x.astype(np.float64))).max() <= 1.3
+
+
 @pytest.mark.parametrize("lanes", [16, 1])
 def test_pow(lanes: int) -> None:
     rng = np.random.default_rng(1)

@@ -1,0 +1,140 @@
+"""Calls by address: the values of the long way, fresh memory; other tensors go the long way."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stack
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _without_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def function(x: Any, gain: Any) -> Any:
+    total = (x * gain).sum(-1)
+    return total, x > gain, torch.tanh(x)
+
+
+def draw(*shape: int, seed: int = 0, dtype: Any = None) -> Any:
+    made = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return torch.from_numpy(made).to(dtype or torch.float32)
+
+
+def direct_of(compiled: Any) -> Any:
+    return compiled.graph.direct
+
+
+@pytest.mark.parametrize("shape", [(7, 13), (1, 1), (0, 5), (3, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_values_and_layout_are_those_of_the_long_way(shape: tuple[int, int], dtype: str) -> None:
+    args = (
+        draw(*shape, dtype=getattr(torch, dtype)),
+        draw(shape[1], seed=1, dtype=getattr(torch, dtype)),
+    )
+    compiled = stack.compile(function, *args)
+    assert direct_of(compiled) is None
+    first = compiled(*args)
+    if min(shape):
+        assert direct_of(compiled) is not None
+    second, eager = compiled(*args), function(*args)
+    for a, b, wanted in zip(first, second, eager, strict=True):
+        assert (b.dtype, b.shape) == (wanted.dtype, wanted.shape)
+        assert not b.numel() or b.stride() == wanted.stride()
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_results_of_a_call_outlive_the_next() -> None:
+    first, second, gain = draw(7, 13), draw(7, 13, seed=2), draw(13, seed=1)
+    compiled = stack.compile(function, first, gain)
+    compiled(first, gain)
+    kept = compiled(first, gain)[2]
+    other = compiled(second, gain)[2]
+    wide = np.tanh(first.numpy().astype(np.float64))
+    np.testing.assert_allclose(kept.numpy(), wide, rtol=1e-6)
+    assert kept.data_ptr() != other.data_ptr()
+
+
+def test_tensors_of_another_kind_go_the_long_way() -> None:
+    x = draw(6, 6)
+    compiled = stack.compile(function, x, draw(6, seed=1))
+    compiled(x, draw(6, seed=1))
+    call = direct_of(compiled)
+    whole = draw(6, 12)
+    others = [
+        whole[:, ::2], x.T, x.double(), draw(5, 6), torch.ones(6, 6, requires_grad=True),
+        torch.zeros(6, 6, dtype=torch.complex64).conj().imag,
+    ]  # fmt: skip
+    assert call([x, draw(6, seed=1)]) is not None
+    assert all(call([other, draw(6, seed=1)]) is None for other in others)
+
+
+def test_strided_arguments_are_right_in_every_call() -> None:
+    x, gain = draw(6, 12)[:, ::2], draw(6, seed=1)
+    compiled = stack.compile(torch.mul, x, gain)
+    wide = x.numpy().astype(np.float64) * gain.numpy()
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(x, gain).numpy(), wide, rtol=1e-6)
+
+
+def test_axes_in_another_order_are_no_copy() -> None:
+    x = draw(2, 5, 3, 4).to(memory_format=torch.channels_last)
+    compiled = stack.compile(lambda x: torch.tanh(x) * 2, x)
+    for _ in range(2):
+        found = compiled(x)
+        assert found.stride() == x.stride()
+        np.testing.assert_allclose(found.numpy(), 2 * np.tanh(x.numpy()), rtol=1e-6)
+    assert direct_of(compiled) is not None
+
+
+def test_a_program_that_returns_its_argument_needs_arrays() -> None:
+    func = stack.parse(
+        "func @f(%x: f32[4]) -> (f32[4], f32[4]) at tensor {\n"
+        "  %y = tanh(%x) : f32[4]\n"
+        "  return %x, %y\n}"
+    )
+    compiled = stack.compile(func, np.ones(4, np.float32))
+    ready = [np.ones(4, np.float32)]
+    assert compiled.graph.executable_for(ready).by_address is None
+
+
+def test_threads_do_not_write_each_others_results() -> None:
+    gain = draw(13, seed=1)
+    inputs = [draw(7, 13, seed=seed) for seed in range(2)]
+    compiled = stack.compile(function, inputs[0], gain)
+    compiled(inputs[0], gain)
+    wrong: list[int] = []
+
+    def work(number: int) -> None:
+        x = inputs[number]
+        for _ in range(200):
+            with torch.no_grad():
+                found = compiled(x, gain)[2]
+            if not np.allclose(found.numpy(), np.tanh(x.numpy()), rtol=1e-5):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_more_kernels_than_one() -> None:
+    x, w = draw(33, 65), draw(65, 17, seed=1)
+    compiled = stack.compile(lambda x, w: torch.softmax(x @ w, -1).sum(0), x, w)
+    product = x.numpy().astype(np.float64) @ w.numpy()
+    parts = np.exp(product - product.max(-1, keepdims=True))
+    wanted = (parts / parts.sum(-1, keepdims=True)).sum(0)
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(x, w).numpy(), wanted, rtol=1e-4)
+    assert direct_of(compiled) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from stack.collector import held_back
@@ -168,8 +168,8 @@ class CompiledGraph:
             return None
         return ready
 
-    def execute(self, ready: Sequence[Any]) -> list[Any]:
-        """What `ready` gave in, framework arrays out."""
+    def execute(self, ready: list[Any]) -> list[Any]:
+        """What `ready` gave in, framework arrays out; takes the arrays out of the list."""
         executable = self.executable_for(ready)
         if self.on_device:
             assert executable.accept is not None
@@ -179,12 +179,23 @@ class CompiledGraph:
                 executable.wait()
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
-        found = executable.run(ready)
+        drain = executable.drain
+        found = executable.run(ready) if drain is None else drain(_taken_out(ready))
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
 
-    def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
-        """Framework arrays in, framework arrays out."""
-        return self.execute(self.ready(arrays))
+    def call_flat(self, arrays: list[Any]) -> list[Any]:
+        """Framework arrays in, framework arrays out; takes the arrays out of the list."""
+        ready = self.ready(arrays)
+        arrays.clear()
+        return self.execute(ready)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))
+        ready = self.ready(self.captured.flatten(*args, **kwargs))
+        return self.captured.unflatten(self.execute(ready))
+
+
+def _taken_out(arrays: list[Any]) -> Iterator[Any]:
+    """The arrays of a list, which is left empty."""
+    arrays.reverse()
+    while arrays:
+        yield arrays.pop()

@@ -12,6 +12,9 @@ import pytest
 import torch
 from torch._functorch import config
 
+from stack.frontends.dynamo_backend import GRAPHS
+from stack.run.graph import CompiledGraph
+
 Tensor = torch.Tensor
 WIDTH, ROWS, LAYERS = 64, 8192, 4
 TABLE = 4 * WIDTH * ROWS  # bytes of what a layer keeps
@@ -69,6 +72,35 @@ def test_gradients_take_the_place_of_what_was_kept(
     exact = [a.detach().double().requires_grad_() for a in args]
     wanted = torch.autograd.grad(network(layer)(*exact), exact)
     torch.testing.assert_close(found, wanted, check_dtype=False, rtol=1e-3, atol=1e-3)
+
+
+def classifier(table: Tensor, tokens: Tensor, targets: Tensor) -> Tensor:
+    """A language model without layers: one table is the embedding and the classifier."""
+    hidden = torch.tanh(torch.nn.functional.embedding(tokens, table))
+    return torch.nn.functional.cross_entropy(hidden @ table.T, targets)
+
+
+def test_arenas_hold_no_table_of_logarithms() -> None:
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(4096, WIDTH, generator=generator).requires_grad_()
+    tokens, targets = torch.randint(0, 4096, (2, 128), generator=generator)
+    logits = 4 * 128 * 4096
+    before = len(GRAPHS)
+    loss = torch.compile(classifier, backend="stack")(table, tokens, targets)
+    (found,) = torch.autograd.grad(loss, [table])
+    forward, backward = (arena_of(graph) for graph in list(GRAPHS)[before:])
+    assert forward < logits / 8
+    assert backward <= logits
+    exact = table.detach().double().requires_grad_()
+    (wanted,) = torch.autograd.grad(classifier(exact, tokens, targets), [exact])
+    torch.testing.assert_close(found, wanted, check_dtype=False, rtol=1e-5, atol=1e-6)
+
+
+def arena_of(graph: CompiledGraph) -> int:
+    """Bytes of the intermediates of a program, as they are planned."""
+    (executable,) = graph.executables.values()
+    assert executable.peak_bytes is not None
+    return executable.peak_bytes - sum(int(str(r.tensor.bytes)) for r in graph.func.results)
 
 
 def test_a_graph_that_is_retained_is_walked_twice() -> None:

@@ -176,8 +176,9 @@ class Border:
         for program in (self._program, *(p for _, _, p in self._of_inputs)):
             read.update(() if program is None else program.places)
         read.update(source for source, _, _ in self._of_inputs)
-        sizes = (i for n, i in self._inputs.items() if isinstance(n.meta.get("val"), torch.SymInt))
-        return [i for i in self._inputs.values() if i not in read.union(sizes)]
+        inputs = self._inputs.items()
+        read.update(i for n, i in inputs if isinstance(n.meta.get("val"), torch.SymInt))
+        return [i for i in self._inputs.values() if i not in read]
 
     def results(self, args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> list[Any]:
         """What the graph returns for its arguments.

@@ -78,15 +78,21 @@ def held_by(func: Func, made: Executable) -> int:
 def measured(made: Executable, arrays: Sequence[Array]) -> int | None:
     """Bytes that the first call adds to this process; None where the system does not say."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is held
-        before = _resident("VmRSS")
+        forget_peak()
+        before = resident("VmRSS")
         made.run(arrays)
-        return _resident("VmHWM") - before
+        return resident("VmHWM") - before
     except OSError:
         return None
 
 
-def _resident(what: str) -> int:
+def forget_peak() -> None:
+    """Let VmHWM be what is held now. Raises OSError."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def resident(what: str) -> int:
+    """Bytes of this process in memory, VmRSS now or VmHWM at most. Raises OSError."""
     text = Path("/proc/self/status").read_text()
     return int(next(line for line in text.splitlines() if line.startswith(what)).split()[1]) << 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -206,9 +206,8 @@ class _Maker:
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
         )  # fmt: skip
         target = self.target_of(role)
-        return make_boxed_func(
-            _Graph(graph, border, imported, captured, self.options, target, self.made)
-        )
+        made = _Graph(graph, border, imported, captured, self.options, target, self.made)
+        return _boxed(made)
 
     def _name(self, role: str) -> str:
         if self.fn is None:
@@ -316,8 +315,18 @@ def _break_notes(gm: GraphModule) -> Notes:
     return notes
 
 
+def _boxed(made: _Graph) -> Callable[[list[Any]], list[Any]]:
+    """What AOTAutograd gives its list of arguments itself."""
+
+    def call(args: list[Any]) -> list[Any]:
+        return made(args)
+
+    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
 class _Graph:
-    """One compiled ATen graph, called with what AOTAutograd passes."""
+    """One compiled ATen graph, called with what AOTAutograd passes: a list that it may empty."""
 
     def __init__(
         self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
@@ -334,6 +343,8 @@ class _Graph:
         self.views = Replay(views, holders) if views else None
         func = imported.func
         self.places = {p: i for i, p in enumerate(func.params)}
+        self.passed = {o: self.places[o] for o in imported.outputs if o in self.places}
+        self.spent = border.unread()
         checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
         self.check_indices = Checks(checks, func.params)
         # what is computed once, and is no input as it came
@@ -347,7 +358,7 @@ class _Graph:
         if not self.loose and self.func.results:
             self._compiled({})
 
-    def __call__(self, *args: Any) -> list[Any]:
+    def __call__(self, args: list[Any]) -> list[Any]:
         arrays = self._arrays(args)
         sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
         if _PREPARING.get():
@@ -355,10 +366,13 @@ class _Graph:
                 self._compiled(sizes).prepare(arrays)
             raise Prepared
         self.check_indices(arrays)
+        passed = {output: arrays[place] for output, place in self.passed.items()}
+        for place in self.spent:
+            args[place] = None  # the program lets go of what nobody else holds
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
         if self.direct is not None:
             return [found[number] for number in self.direct]
-        return self.border.results(args, self._fresh(found, arrays))
+        return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
         """For each result its number among those computed, where they are passed on as they are."""
@@ -368,10 +382,10 @@ class _Graph:
             return None
         return [self.numbers[outputs[i]] for i in straight]
 
-    def _arrays(self, args: Sequence[Any]) -> Sequence[Any]:
+    def _arrays(self, args: Sequence[Any]) -> list[Any]:
         """A tensor for each parameter, its axes in the order of memory."""
         if self.is_plain:
-            return args
+            return [*args]
         views = iter(self.views(args) if self.views is not None else ())
         arrays: list[Any] = []
         for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
@@ -381,15 +395,14 @@ class _Graph:
                 arrays.append(source if isinstance(source, torch.Tensor) else next(views))
         return arrays
 
-    def _fresh(self, found: Sequence[Any], arrays: Sequence[Any]) -> list[torch.Tensor]:
+    def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
         """The fresh values of the border, each in memory of its own."""
         found = kept_promises(found, self.imported.promises)
         taken: set[Node] = set()
         fresh: list[torch.Tensor] = []
         for output in self.imported.outputs:
-            place = self.places.get(output)
-            tensor = found[self.numbers[output]] if place is None else arrays[place]
-            if place is not None or output in taken:
+            tensor = passed[output] if output in passed else found[self.numbers[output]]
+            if output in passed or output in taken:
                 tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             taken.add(output)
             fresh.append(tensor)

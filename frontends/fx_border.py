@@ -170,6 +170,16 @@ class Border:
         is_fresh = all(isinstance(o, FxNode) and o in places for o in self.outputs)
         return [places[o] for o in self.outputs] if is_laid and is_fresh else None
 
+    def unread(self) -> list[int]:
+        """The inputs that `results` does not look at."""
+        read = {self._inputs[o] for o in self.outputs if o in self._inputs}
+        for program in (self._program, *(p for _, _, p in self._of_inputs)):
+            read.update(() if program is None else program.places)
+        read.update(source for source, _, _ in self._of_inputs)
+        inputs = self._inputs.items()
+        read.update(i for n, i in inputs if isinstance(n.meta.get("val"), torch.SymInt))
+        return [i for i in self._inputs.values() if i not in read]
+
     def results(self, args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> list[Any]:
         """What the graph returns for its arguments.
 

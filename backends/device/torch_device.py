@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,7 @@ from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType
 
-from ..runtime.device import CallOpaque, Library, Make
+from ..runtime.device import CallOpaque, Library, Make, Work
 from ..runtime.program import Program
 from .library import DeviceSpace, library_of
 from .tensors import allocator, download, memory_text, upload
@@ -41,7 +41,7 @@ class TorchDevice:
         return TORCH_DTYPE[dtype]
 
     def memory(self, size: int, what: str) -> Tensor:
-        def allocate(_: Sequence[Tensor], __: int) -> list[Tensor]:
+        def allocate(_: Iterable[Tensor], __: int) -> list[Tensor]:
             return [self.allocator((size,), torch.uint8, what)()]
 
         return self.within(allocate, ())[0]
@@ -98,7 +98,7 @@ class TorchDevice:
     def loop(self, test: Program, body: Program) -> Make | None:
         return None
 
-    def within(self, run: Make, arrays: Sequence[Tensor]) -> list[Tensor]:
+    def within(self, run: Work, arrays: Iterable[Tensor]) -> list[Tensor]:
         with torch.no_grad():
             if not self.is_gpu:
                 return run(arrays, 0)

@@ -27,7 +27,10 @@ BACKEND = Backend(
     lowering=Lowering(
         level="loop",
         stages=(
-            ("canonical", "inline,canonicalize,roll,fold,decompose{apart=false},canonicalize"),
+            (
+                "canonical",
+                "inline,canonicalize,roll,fold,decompose{apart=false},indexed,canonicalize",
+            ),
             ("laid-out", "layout{windows=true},canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
             ("fused", "fuse"),

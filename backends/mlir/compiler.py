@@ -191,6 +191,7 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,
+        drain=program.run,
     )
 
 

@@ -11,10 +11,13 @@ from .loops import native_kernels
 
 
 def by_address(program: Program) -> ByAddress | None:
-    """How a program is called by addresses; None where a step or a result needs an array."""
+    """How a program is called by addresses; None where a step or a result needs an array.
+
+    Nor where memory is let go of, or made, between steps.
+    """
     roots = [value.root for value in program.results]
     is_own = len(set(roots)) == len(roots) and set(roots) == set(program.fresh)
-    if native_kernels(program) is None or not is_own:
+    if native_kernels(program) is None or not is_own or not program.holds_all:
         return None
     patches = [
         (table, slot, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DType
 from stack.run.cache import Cache
 
-from ..runtime.device import CallOpaque, Library, Make
+from ..runtime.device import CallOpaque, Library, Make, Work
 from ..runtime.program import Program
 from .address import address
 from .library import library_of
@@ -89,9 +89,9 @@ class Host:
             return None
         return Loop(test, body, self.cache).run
 
-    def within(self, run: Make, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def within(self, run: Work, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
         # a NumPy scalar has no memory that stays
-        return run([np.asarray(a, order="C") for a in arrays], 0)
+        return run((np.asarray(a, order="C") for a in arrays), 0)
 
     def mark(self) -> float:
         return time.perf_counter()

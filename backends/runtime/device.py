@@ -6,7 +6,7 @@ slices, reshapes and counts them; all else is asked of the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Bound = Callable[[int], None]  # a step with its arrays in place; takes the handle of a stream
 Make = Callable[[Sequence[Array], int], list[Array]]  # arrays, the handle of a stream: results
+Work = Callable[[Iterable[Array], int], list[Array]]  # as `Make`, of arrays one by one
 Fill = Callable[[Sequence[Array], Sequence[Array]], None]  # reads the first, writes the second
 # runs an opaque node of a framework, on storage arrays in host memory
 CallOpaque = Callable[[str, Any, Sequence[np.ndarray]], list[np.ndarray]]
@@ -103,8 +104,11 @@ class Device(Protocol):
         """What runs a `while` at once; None where it goes turn by turn."""
         ...
 
-    def within(self, run: Make, arrays: Sequence[Array]) -> list[Array]:
-        """Call `run` with the device as the current one, after what still uses its arena."""
+    def within(self, run: Work, arrays: Iterable[Array]) -> list[Array]:
+        """Call `run` with the device as the current one, after what still uses its arena.
+
+        The arrays are passed on, and not held.
+        """
         ...
 
     def shortage(self, error: BaseException, asked: int, what: str) -> str:

@@ -15,6 +15,7 @@ from .steps import FillingStep, KernelStep, MakingStep, Step
 from .values import Value
 
 ALIGNMENT = 64  # bytes, of the arena
+LARGE = 1 << 17  # bytes: allocators give at least this back to the system (glibc's mmap threshold)
 MADE = CONTROL | {"opaque"}
 
 
@@ -58,16 +59,33 @@ class Plan:
             return self.values[node.args[0], int(node.attrs["index"])]
         return self.values[node, 0]
 
+    def first_writers(self) -> dict[int, list[Value]]:
+        """The large results that no step but a later one writes, by the first that does."""
+        found: dict[int, list[Value]] = {}
+        seen: set[Value] = set()
+        for number, step in enumerate(self.steps):
+            for value in step.outs:
+                is_late = number > 0 and value not in seen
+                if value.source == "output" and is_late and value.bytes >= LARGE:
+                    found.setdefault(number, []).append(value)
+                seen.add(value)
+        return found
+
     def last_readers(self) -> dict[int, list[Value]]:
-        """The values that steps make and the block does not give back, by their last reader."""
+        """Values that the block does not give back, by their last reader: made by steps, or large
+        inputs that the last step does not read."""
         last: dict[Value, int] = {}
         for number, step in enumerate(self.steps):
             last.update((v.root, number) for v in (*step.args, *step.outs))
         given = {value.root for value in self.results}
         found: dict[int, list[Value]] = {}
         for value in self.all:
-            if value.root.source == "made" and value.root not in given and value.root in last:
-                found.setdefault(last[value.root], []).append(value)
+            root = value.root
+            if root not in last or root in given:
+                continue
+            is_spent = last[root] < len(self.steps) - 1 and root.bytes >= LARGE
+            if root.source == "made" or (root.source == "input" and is_spent):
+                found.setdefault(last[root], []).append(value)
         return found
 
     def _value(self, node: Node, item: int, type_: TensorType, source: str) -> Value:

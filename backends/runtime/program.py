@@ -3,13 +3,15 @@
 A program is planned once: constants are put on the device, intermediates get views of one arena
 (at the offsets that the memory pass chose), kernels get tables with the addresses of their arrays.
 A call fills in its inputs and fresh outputs, then runs the steps; it need not wait for the device.
+A large array is there from the step that writes it, and is let go of after the last that reads it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from stack.ir.node import Block, Node
@@ -17,7 +19,7 @@ from stack.ir.node import Block, Node
 from .control import control, is_capturable
 from .device import CallOpaque, Device, Load, Make
 from .plan import Plan
-from .steps import releasing
+from .steps import allocating, releasing
 from .values import Array, Value
 
 
@@ -37,12 +39,20 @@ class Program:
         self.shared = _shared(self.results, ("output", "made"))
         self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
         self.fresh = [v for v in plan.all if v.source == "output"]
-        self.given = [*self.inputs, *self.fresh]
-        self.allocators = [device.allocator(v.shape, v.dtype, v.what) for v in self.fresh]
+        late = plan.first_writers()
+        early = [v for v in self.fresh if not any(v in values for values in late.values())]
+        self.given = [*self.inputs, *early]
+        self.allocators = [device.allocator(v.shape, v.dtype, v.what) for v in early]
         self.passing = [v for v in plan.all if v.source != "static"]
         self.launches = [step.bind(device) for step in self.steps]
-        for last, values in plan.last_readers().items():
+        passed = plan.last_readers()
+        # whether every array is there from the first step to the last
+        self.holds_all = not late and not passed
+        for last, values in passed.items():
             self.launches[last] = releasing(self.launches[last], values)
+        for first, values in late.items():
+            made = [(v, device.allocator(v.shape, v.dtype, v.what)) for v in values]
+            self.launches[first] = allocating(self.launches[first], made)
         self.patches = [
             (table, slot, number)
             for number, value in enumerate(self.given)
@@ -69,8 +79,11 @@ class Program:
         inner = [Program(b, self.device, self.load, self.call_opaque) for b in node.blocks]
         return control(node, inner, self.device), is_capturable(node, inner)
 
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Dense arrays of the device in, fresh ones out; the device may still be at work."""
+    def run(self, arrays: Iterable[Array]) -> list[Array]:
+        """Dense arrays of the device in, fresh ones out; the device may still be at work.
+
+        Of an iterator that holds no array itself, a large one is free after its last reader.
+        """
         with self.lock:
             return self.device.within(self.work, arrays)
 
@@ -87,7 +100,7 @@ class Program:
 
     def work(
         self,
-        arrays: Sequence[Array],
+        arrays: Iterable[Array],
         stream: int,
         shared: Sequence[int] | None = None,
         marks: list[Any] | None = None,
@@ -98,12 +111,7 @@ class Program:
         `marks` gets the time before the steps, and after each.
         """
         try:
-            held = [*arrays, *[allocate() for allocate in self.allocators]]
-            for value, array in zip(self.given, held, strict=True):
-                value.array = array
-            addresses = list(map(self.device.address, held))
-            for table, slot, number in self.patches:
-                table[slot] = addresses[number]
+            self._hold(arrays)
             if marks is None:
                 for launch in self.launches:
                     launch(stream)
@@ -117,6 +125,15 @@ class Program:
             # what the caller owns must not be held, let alone written again
             for value in self.passing:
                 value.array = None
+
+    def _hold(self, arrays: Iterable[Array]) -> None:
+        """Put the arrays of a call in place: nothing else here holds them."""
+        fresh = (allocate() for allocate in self.allocators)
+        for value, array in zip(self.given, chain(arrays, fresh), strict=True):
+            value.array = array
+        addresses = [self.device.address(value.array) for value in self.given]
+        for table, slot, number in self.patches:
+            table[slot] = addresses[number]
 
     def _mark_steps(self, stream: int, marks: list[Any]) -> None:
         marks.append(self.device.mark())

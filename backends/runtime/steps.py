@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from stack.errors import StackError
 from stack.ir.node import Node
 
 from .device import Bound, Device, Fill, Kernel, Make
-from .values import Value
+from .values import Array, Value
 
 
 class Step:
@@ -128,8 +128,19 @@ class MakingStep(Step):
         return run
 
 
+def allocating(launch: Bound, values: Sequence[tuple[Value, Callable[[], Array]]]) -> Bound:
+    """A step before which nobody has written some results, and what makes their arrays."""
+
+    def run(stream: int) -> None:
+        for value, allocate in values:
+            value.put(allocate())
+        launch(stream)
+
+    return run
+
+
 def releasing(launch: Bound, values: Sequence[Value]) -> Bound:
-    """A step after which nobody reads some values that were made: their memory is free again."""
+    """A step after which nobody reads some values: their memory is free again."""
 
     def run(stream: int) -> None:
         launch(stream)

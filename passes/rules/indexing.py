@@ -6,7 +6,7 @@ Indices are in range: the IR asks for that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import parse_rule
@@ -21,18 +21,24 @@ from stack.rewrite.engine import Scope, Simple, on
 @on("gather")
 def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
     """gather(op(x, 2.0)) of fewer elements than x has is op(gather(x), 2.0)."""
-    inner = node.args[0]
-    if ops.lookup(inner.op).kind != "elementwise":
-        return None
-    arrays = {a for a in inner.args if a.shape}
-    if len(arrays) != 1:
-        return None
+    return gathered_operand(node, lambda v: None if v.shape else v)
+
+
+def gathered_operand(node: Node, same: Callable[[Node], Node | None]) -> Node | None:
+    """gather(op(x, v)) of fewer elements than x has is op(gather(x), same(v)).
+
+    Args:
+        node: a gather.
+        same: what an operand is wherever it is picked; None for x, of which there is one.
+    """
+    inner, *indices = node.args
     picked, held = _size(node), _size(inner)
-    if picked is None or held is None or picked >= held:
+    if ops.lookup(inner.op).kind != "elementwise" or picked is None or held is None:
         return None
-    (array,) = arrays
-    few = make("gather", (array, *node.args[1:]), node.attrs)
-    args = [a if not a.shape else few for a in inner.args]
+    known = {a: same(a) for a in inner.args}
+    if picked >= held or list(known.values()).count(None) != 1:
+        return None
+    args = [known[a] or make("gather", (a, *indices), node.attrs) for a in inner.args]
     return make(inner.op, args, inner.attrs, hint=node.type)
 
 
@@ -60,8 +66,8 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     index = make("cast", (indices[0],), hint=indices[0].tensor.with_dtype(I32))
     places = make("iota", (), {"axis": at[0]}, hint=TensorType(I32, node.shape))
-    is_here = make("eq", (_spread(index, own[0], names, node), places))
-    update = _spread(updates, own[1], names, node)
+    is_here = make("eq", (spread_along(index, own[0], names, node), places))
+    update = spread_along(updates, own[1], names, node)
     kind = str(node.attrs["kind"])
     made = update if kind == "set" else make(kind, (x, update))
     return make("select", (is_here, made, x))
@@ -72,7 +78,7 @@ def _size(node: Node) -> int | None:
     return math.prod(sizes) if len(sizes) == node.tensor.rank else None
 
 
-def _spread(x: Node, own: Sequence[str], names: Sequence[str], like: Node) -> Node:
+def spread_along(x: Node, own: Sequence[str], names: Sequence[str], like: Node) -> Node:
     """An operand by its axis names along those of the result; axes that the result lacks are 1."""
     kept = [(n, s) for n, s in zip(own, x.shape) if n in names]
     order = sorted(range(len(kept)), key=lambda i: names.index(kept[i][0]))

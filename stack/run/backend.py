@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getdoc
 from typing import Any
@@ -95,6 +95,8 @@ class Executable:
         by_address: the same on addresses, where it can be called so.
         peak_bytes: most memory held for intermediates and results, or None where unknown.
         note: how it was tuned, what is missing.
+        drain: as `run`, of an iterator of arrays: each is let go of after its last reader. None
+            where all of them are held.
         stepwise: why calls launch their steps one by one; empty where they replay a graph of the
             device, and where there is no such thing.
     """
@@ -115,6 +117,7 @@ class Executable:
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
     stepwise: Callable[[], str] = str
+    drain: Callable[[Iterator[np.ndarray]], list[np.ndarray]] | None = None
 
 
 # kernels, and later stages by name as text or as what makes it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from stack.collector import held_back
@@ -170,8 +170,8 @@ class CompiledGraph:
             return None
         return ready
 
-    def execute(self, ready: Sequence[Any]) -> list[Any]:
-        """What `ready` gave in, framework arrays out."""
+    def execute(self, ready: list[Any]) -> list[Any]:
+        """What `ready` gave in, framework arrays out; takes the arrays out of the list."""
         executable = self.executable_for(ready)
         if self.on_device:
             assert executable.accept is not None
@@ -181,22 +181,31 @@ class CompiledGraph:
                 executable.wait()
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
-        found = executable.run(ready)
+        drain = executable.drain
+        found = executable.run(ready) if drain is None else drain(_taken_out(ready))
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
 
-    def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
-        """Framework arrays in, framework arrays out."""
+    def call_flat(self, arrays: list[Any]) -> list[Any]:
+        """Framework arrays in, framework arrays out; takes the arrays out of the list."""
         found = self.direct(arrays) if self.direct is not None else None
         return self._called(arrays) if found is None else found
 
-    def _called(self, arrays: Sequence[Any]) -> list[Any]:
+    def _called(self, arrays: list[Any]) -> list[Any]:
         """The long way, which says what is wrong with arrays; learns how to call with these."""
         ready = self.ready(arrays)
-        found = self.execute(ready)
         program = self.executable_for(ready).by_address
         if program is not None and not self.captured.bound:
             self.direct = self.frontend.direct(program, arrays, self.returned)
-        return found
+        arrays.clear()
+        return self.execute(ready)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))
+        ready = self.ready(self.captured.flatten(*args, **kwargs))
+        return self.captured.unflatten(self.execute(ready))
+
+
+def _taken_out(arrays: list[Any]) -> Iterator[Any]:
+    """The arrays of a list, which is left empty."""
+    arrays.reverse()
+    while arrays:
+        yield arrays.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import fields
 
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from stack.backends.mlir.host import Host
+from stack.backends.runtime.device import Bound
+from stack.backends.runtime.plan import LARGE
 from stack.backends.runtime.program import Program
 from stack.backends.runtime.steps import OnArrays
 from stack.errors import StackError
@@ -97,6 +100,51 @@ def test_nothing_is_held_after_a_call_that_fails() -> None:
     load.fails = False
     found, _ = made.run([np.ones(8, np.float32)])
     np.testing.assert_allclose(found, np.full(8, np.e, np.float32), rtol=1e-6)
+
+
+def watched(made: Program, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:
+    """Results, and what of x, y, and the results 1, 2, 3 is in memory before each step."""
+    held = [weakref.ref(a) for a in arrays]
+    found: list[str] = []
+
+    def looking(launch: Bound) -> Bound:
+        def run(stream: int) -> None:
+            there = [r() is not None for r in held] + [v.array is not None for v in made.fresh]
+            found.append("".join(n for n, t in zip("xy123", there, strict=True) if t))
+            launch(stream)
+
+        return run
+
+    made.launches = [looking(launch) for launch in made.launches]
+    return made.run(arrays.pop(0) for _ in range(2)), found
+
+
+@pytest.mark.parametrize("size", [181, 182])
+def test_large_arrays_are_there_from_first_writer_to_last_reader(
+    size: int, rng: np.random.Generator
+) -> None:
+    b = Builder()
+    x, y = (param(name, tensor("f32", size, size)) for name in "xy")
+    one = b.dot(x, x, rule="m k, k n -> m n")
+    two = b.dot(one, y, rule="m k, k n -> m n")
+    three = b.dot(two, two, rule="m k, k n -> m n")
+    func = b.func("main", [x, y], [one, two, three])
+    # sums of so small integers are exact in any order
+    arrays = [rng.integers(-1, 2, (size, size)).astype(np.float32) for _ in range(2)]
+    wanted = func.interpret(*arrays)
+    results, found = watched(program(func), arrays)
+    for have, want in zip(results, wanted, strict=True):
+        np.testing.assert_array_equal(have, want)
+    assert found == (["xy", "y1", "12"] if 4 * size**2 >= LARGE else ["xy123"] * 3)
+
+
+def test_arrays_of_a_list_stay_the_callers(rng: np.random.Generator) -> None:
+    b = Builder()
+    x = param("x", tensor("f32", LARGE))
+    made = program(b.func("main", [x], [b.neg(x)]))
+    arrays = [rng.normal(size=LARGE).astype(np.float32)]
+    for _ in range(2):
+        np.testing.assert_array_equal(made.run(arrays)[0], -arrays[0])
 
 
 def test_memory_that_is_not_there_names_the_value() -> None:

@@ -58,6 +58,23 @@ def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=order))
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """What a program makes of its weights alone, and need not make again while these stay.
+
+    Attributes:
+        weights: numbers of the parameters that it is made of.
+        prepare: storage arrays, one for each parameter, to what is kept.
+        call: what is kept, and storage arrays for all parameters, to results as of `run`.
+        bytes: of what is kept.
+    """
+
+    weights: tuple[int, ...]
+    prepare: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+    call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
+    bytes: int
+
+
 @dataclass
 class Executable:
     """A compiled program.
@@ -83,6 +100,7 @@ class Executable:
         note: how it was tuned, what is missing.
         stepwise: why calls launch their steps one by one; empty where they replay a graph of the
             device, and where there is no such thing.
+        frozen: how to keep what depends on weights alone; None where it is made in each call.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -100,6 +118,7 @@ class Executable:
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
     stepwise: Callable[[], str] = str
+    frozen: Frozen | None = None
 
 
 # kernels, and later stages by name as text or as what makes it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,6 +35,8 @@ class Captured:
         notes: graph breaks, guards, decompiled code: title to text.
         device: where its arrays are: "cpu", "cuda" or "cuda:1".
         arguments: names of the parameters that are the user's arguments.
+        weights: names of the parameters that stay from call to call: no argument, not written by
+            the program, and without gradients here.
     """
 
     func: Func
@@ -47,6 +49,7 @@ class Captured:
     notes: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     arguments: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
 
 class Calls(Protocol):
@@ -94,6 +97,20 @@ class Frontend(Protocol):
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         """A framework array over the storage (bf16 as uint16), without a copy where possible."""
+        ...
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        """The memory of an array, and its version, which changes where the framework writes there.
+
+        No version, None, where the framework does not count writes.
+        """
+        ...
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        """Whether somebody still has the memory of an array.
+
+        While the answer can be asked for, no other memory has its stamp.
+        """
         ...
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:

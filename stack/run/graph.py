@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.ir.interpreter import bind_shapes
@@ -12,7 +14,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
-from stack.run.backend import Executable
+from stack.run.backend import Executable, Frozen
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,
@@ -21,6 +23,7 @@ from stack.run.compile import (
     find_backend,
 )
 from stack.run.frontend import Captured, Frontend
+from stack.run.kept import Kept
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.steer import DEFAULT, Passes
@@ -64,6 +67,7 @@ class CompiledGraph:
         check_options(self.backend, self.options)
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
+        self.kept: dict[tuple[tuple[str, int], ...], Kept] = {}
         self.target = label
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
@@ -94,11 +98,14 @@ class CompiledGraph:
             run.add(stage)
         bound = self.func.bind(dict(key)) if key else self.func
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
+        options["weights"] = self.captured.weights
         if self.on_device:
             options.setdefault("device", self.captured.device)
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
         run.cover(self.func)
+        if executable.frozen is not None:
+            self.kept[key] = Kept(executable.frozen, self.frontend)
         self.executables[key] = executable
         self.runs[key] = run
         announce(run)
@@ -144,11 +151,14 @@ class CompiledGraph:
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
-        if self._is_fixed(ready):
-            return self.executables[()]
-        values = bind_shapes(self.func, [a.shape for a in ready])
-        key = tuple(sorted(values.items()))
+        key = self._sizes(ready)
         return self.executables.get(key) or self._compile(key)
+
+    def _sizes(self, ready: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+        """What size symbols are for these shapes."""
+        if self._is_fixed(ready):
+            return ()
+        return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
         """Whether shapes are those of a program without symbols: solving sizes takes longer."""
@@ -168,8 +178,8 @@ class CompiledGraph:
             return None
         return ready
 
-    def execute(self, ready: Sequence[Any]) -> list[Any]:
-        """What `ready` gave in, framework arrays out."""
+    def execute(self, ready: Sequence[Any], arrays: Sequence[Any] = ()) -> list[Any]:
+        """What `ready` gave in, framework arrays out; `arrays` are what it was given."""
         executable = self.executable_for(ready)
         if self.on_device:
             assert executable.accept is not None
@@ -179,12 +189,25 @@ class CompiledGraph:
                 executable.wait()
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
-        found = executable.run(ready)
+        if executable.frozen is not None:
+            found = self._with_kept(executable.frozen, ready, arrays)
+        else:
+            found = executable.run(ready)
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
+
+    def _with_kept(
+        self, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
+    ) -> list[np.ndarray]:
+        """A run on what is kept of the weights as they are now."""
+        key = self._sizes(ready)
+        kept = self.kept[key]
+        values = kept.values([*self.captured.bound, *arrays], ready)
+        self.runs[key].notes["frozen"] = kept.note
+        return frozen.call(values, ready)
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out."""
-        return self.execute(self.ready(arrays))
+        return self.execute(self.ready(arrays), arrays)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))

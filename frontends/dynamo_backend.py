@@ -221,7 +221,7 @@ class _Maker:
         names = {
             source: str(p.attrs["name"])
             for p, source in zip(imported.func.params, imported.inputs, strict=True)
-            if isinstance(source, int) and is_weight[source]
+            if (is_weight[source] if isinstance(source, int) else isinstance(source, torch.Tensor))
         }
         if role != "inference":
             why = "gradients are asked for"

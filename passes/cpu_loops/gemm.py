@@ -259,15 +259,13 @@ class _Gemm(Rebuilt):
         """The block of a kernel that packs all panels: parallel loops over them."""
         assert self.panels is not None
         b = Builder()
-        names = [f"o0_{i}" for i in range(len(self.which))]
-        held = [Node("var", (), {"name": n}, self.panels.type) for n in names]
         out = param("o0", self.panels.type)
-        result = self.panel.pack(b, held[-1] if held else out, place=self.which)
-        for which, inside, outside in zip(
-            reversed(self.which), reversed(held), (*reversed(held[:-1]), out), strict=True
-        ):
-            block = Block([which, inside], [result])
-            result = b.op("loop", [outside], {"kind": "parallel"}, (block,))
+        names = [f"o0_{i}" for i in range(len(self.which))]
+        held = [out, *(Node("var", (), {"name": n}, out.type) for n in names)]
+        result = self.panel.pack(b, held[-1], place=self.which)
+        for depth, which in reversed(list(enumerate(self.which))):
+            block = Block([which, held[depth + 1]], [result])
+            result = b.op("loop", [held[depth]], {"kind": "parallel"}, (block,))
         return b.block([self.panel.load.args[0], out], [result])
 
     def _outer(self, depth: int, params: Sequence[Node]) -> list[Node]:

@@ -66,9 +66,7 @@ class _Frozen:
     def __init__(self, block: Block, weights: Sequence[Node]) -> None:
         self.block = block
         arrays = (n for n in block.nodes if is_array(n))
-        self.sources: dict[Node, frozenset[Node]] = {
-            n: frozenset({n}) for n in (*weights, *arrays)
-        }
+        self.sources: dict[Node, frozenset[Node]] = {n: frozenset({n}) for n in (*weights, *arrays)}
         for node in block.nodes:
             if node.blocks or lookup(node.op).kind in STAY:
                 continue

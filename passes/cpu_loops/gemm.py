@@ -22,6 +22,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import plus
+from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
@@ -88,30 +89,6 @@ def packed_operand(block: Block, cpu: Cpu) -> int | None:
 def prepacked(block: Block, cpu: Cpu) -> Prepacked:
     """The same kernel, of panels that are packed by another one."""
     return _Gemm(block, cpu, is_prepacked=True).prepacked()
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What a product makes the CPU do: instructions, and bytes.
-
-    Attributes:
-        multiplies: instructions that multiply and add.
-        loads: those that bring their operands to registers.
-        packed: bytes of panels that are written, 0 where operands are read in place.
-        panels: bytes of the right operand that tiles read.
-    """
-
-    multiplies: int
-    loads: int
-    packed: int
-    panels: int
-
-    def __str__(self) -> str:
-        packed = f"{self.packed} bytes packed" if self.packed else "nothing packed"
-        return (
-            f"{self.multiplies} multiplications and {self.loads} loads of vectors or tiles,"
-            f" {packed}, {self.panels} bytes of panels read"
-        )
 
 
 def counts_of(block: Block, cpu: Cpu, is_prepacked: bool = False) -> Counts:

@@ -29,6 +29,7 @@ LAST = "memory"  # gives values places, in each part
 PARTS = ("prepared", "called")
 
 Text = str | Callable[[], str]
+Held = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,7 @@ class Parts:
     given: tuple[int, ...]
 
 
-def stages_with(
-    forming: Stages, lowering: Stages, weights: Sequence[str]
-) -> tuple[Stages, Stages]:
+def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
     """The stages of a program whose weights stay; places are left to its parts.
 
     Raises UsageError where somebody's own pipeline stands for the stages that form groups.
@@ -144,6 +143,15 @@ def build_parts(
     def prepare(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return first.run([arrays[i] for i in parts.weights])
 
+    def prepared(arrays: Sequence[np.ndarray]) -> Held:
+        return prepare(arrays), arrays
+
+    def called(held: Held) -> list[np.ndarray]:
+        return call(*held)
+
+    def both(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return call(prepare(arrays), arrays)
+
     def profile(arrays: Sequence[np.ndarray]) -> list[float]:
         assert first.profile is not None
         assert then.profile is not None
@@ -153,9 +161,9 @@ def build_parts(
 
     return replace(
         then,
-        run=lambda arrays: call(prepare(arrays), arrays),
-        prepare=lambda arrays: (prepare(arrays), arrays),
-        call=lambda held: call(*held),
+        run=both,
+        prepare=prepared,
+        call=called,
         profile=profile if first.profile and then.profile else None,
         kernels=[*first.kernels, *then.kernels],
         artifacts={k: _joined(first.artifacts.get(k, ""), v) for k, v in then.artifacts.items()},

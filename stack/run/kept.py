@@ -79,7 +79,9 @@ class Kept:
     @property
     def note(self) -> str:
         """How much is kept, and how often it was made, in words."""
-        sets = f" for each of {len(self._entries)} sets of weights" if len(self._entries) > 1 else ""
+        sets = (
+            f" for each of {len(self._entries)} sets of weights" if len(self._entries) > 1 else ""
+        )
         return (
             f"{self.frozen.bytes} bytes made of {len(self.frozen.weights)} weights are kept beside"
             f" them{sets}; made {self.count} times"

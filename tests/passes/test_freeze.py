@@ -62,14 +62,17 @@ MOVED: Rewrites = {
 }
 STAYS: Kept = {
     "no weight": (X.replace("%w", "%y"), f"%z = dot(%x, %y) {DOT}"),
-    "no product": (X, "%t = broadcast(%v) {axes=[0, 1]} : f32[6, 5, 4]\n%z = neg(%t) : f32[6, 5, 4]"),
+    "no product": (
+        X,
+        "%t = broadcast(%v) {axes=[0, 1]} : f32[6, 5, 4]\n%z = neg(%t) : f32[6, 5, 4]",
+    ),
     "larger than what it is made of": (
         X.replace("%x: f32[4, 6]", "%x: f32[5]"),
         "%s = cast(%b) : f32[5]\n%z = mul(%x, %s) : f32[5]",
     ),
     "rows of a weight": (
         X.replace("%x: f32[4, 6]", "%x: i64[3]"),
-        "%z = gather(%w, %x) {rule=\"v! d, n -> n d\"} : f32[3, 5]",
+        '%z = gather(%w, %x) {rule="v! d, n -> n d"} : f32[3, 5]',
     ),
     "a result": (X, "%z = exp(%w) : f32[6, 5]"),
 }

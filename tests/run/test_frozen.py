@@ -44,7 +44,9 @@ def test_constants_of_a_program_are_frozen() -> None:
 
 
 def test_arguments_are_no_weights() -> None:
-    compiled = stack.compile(lambda x, w: x @ w, TABLE @ TABLE.T, TABLE, backend="mlir", freeze=True)
+    compiled = stack.compile(
+        lambda x, w: x @ w, TABLE @ TABLE.T, TABLE, backend="mlir", freeze=True
+    )
     assert "prepared" not in compiled.run.stages
     x, w = TABLE @ TABLE.T, TABLE.copy()
     compiled(x, w)

@@ -65,7 +65,12 @@ def check(rule: str, first: Shape, second: Shape, dtype: str, cpu: Cpu) -> None:
     panels = np.empty(packing.shape, storage_dtype(DTYPES[dtype]))
     (source,) = packing.args
     run(packing, cpu, held[kernel.args.index(source)], panels)
-    run(product, cpu, *(panels if a is packing else held[kernel.args.index(a)] for a in product.args), found)
+    run(
+        product,
+        cpu,
+        *(panels if a is packing else held[kernel.args.index(a)] for a in product.args),
+        found,
+    )
     np.testing.assert_array_equal(found, want)
 
 

@@ -222,7 +222,9 @@ def test_a_tensor_of_inference_mode_is_prepared_in_each_call(x: torch.Tensor) ->
 
 def test_sizes_that_vary_have_their_own_values(net: Net) -> None:
     with torch.no_grad():
-        compiled = stack.compile(net, torch.randn(40, 24), backend="mlir", freeze=True, dynamic=True)
+        compiled = stack.compile(
+            net, torch.randn(40, 24), backend="mlir", freeze=True, dynamic=True
+        )
     for rows in (40, 67, 0, 1, 40):
         check(compiled, net, torch.randn(rows, 24))
 

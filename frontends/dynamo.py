@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,12 @@ class TorchFrontend:
         from stack.frontends.torch_direct import direct
 
         return direct(program, arrays, returned)
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        return _arrays().stamp(array)
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        return _arrays().watch(array)
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         return _arrays().to_device(arrays, dtypes, device)

@@ -204,10 +204,34 @@ class _Maker:
             original=_not_callable, args=(), notes=notes, device=self.device,
             text=lambda: graph.print_readable(print_output=False, colored=False),
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
+            weights=self._staying(graph, role, imported, notes),
         )  # fmt: skip
         target = self.target_of(role)
         made = _Graph(graph, border, imported, captured, self.options, target, self.made)
         return _boxed(made)
+
+    def _staying(
+        self, graph: GraphModule, role: str, imported: Imported, notes: Notes
+    ) -> tuple[str, ...]:
+        """Names of the weights that stay from call to call; notes why others do not."""
+        given = self._given(graph)
+        holders = graph.graph.find_nodes(op="placeholder")
+        is_weight = [n in given and given[n] not in self.inputs for n in holders]
+        written = set(traced_aliases().written)
+        names = {
+            source: str(p.attrs["name"])
+            for p, source in zip(imported.func.params, imported.inputs, strict=True)
+            if (is_weight[source] if isinstance(source, int) else isinstance(source, torch.Tensor))
+        }
+        if role != "inference":
+            why = "gradients are asked for"
+            names, changing = {}, list(names.values())
+        else:
+            why = "the program writes to them"
+            changing = [name for i, name in names.items() if i in written]
+        if changing and self.options.get("freeze"):
+            notes["not frozen"] = f"{', '.join(changing)}: {why}"
+        return tuple(name for i, name in names.items() if i not in written)
 
     def _name(self, role: str) -> str:
         if self.fn is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,6 +83,14 @@ class JaxFrontend:
     def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
         """JAX makes arrays by copies alone."""
         return None
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        """Arrays of JAX never change."""
+        return id(array), 0
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        """Holds the array."""
+        return lambda: array is not None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         """Each array itself where it is on the device."""

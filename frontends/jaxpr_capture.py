@@ -96,6 +96,7 @@ def _captured(
         notes=notes,
         device=device,
         arguments=tuple(names),
+        weights=tuple(bound_names),
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from stack.errors import StackError, UsageError
 from stack.frontends.torch_draws import with_strides
@@ -113,6 +114,18 @@ def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
         array = array.copy()
     tensor = torch.from_numpy(array)
     return tensor.view(torch.bfloat16) if dtype is BF16 else tensor
+
+
+def stamp(tensor: torch.Tensor) -> tuple[Hashable, Hashable]:
+    """The memory of a tensor, and its version; None for tensors of inference mode, without one."""
+    memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
+    return memory, None if tensor.is_inference() else tensor._version
+
+
+def watch(tensor: torch.Tensor) -> Callable[[], bool]:
+    """Whether the storage of a tensor is alive; its number is nobody else's until this is gone."""
+    storage = StorageWeakRef(tensor.untyped_storage())
+    return lambda: not storage.expired()
 
 
 def random_inputs(specs: Sequence[str]) -> tuple[torch.Tensor, ...]:

@@ -14,11 +14,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir.builder import constant, rebuild
+from stack.ir.builder import constant, rebuild_block
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
-from stack.ir.traits import is_item, is_kernel, is_loop, is_store, loop_of
+from stack.ir.traits import (
+    behind,
+    is_item,
+    is_kernel,
+    is_loop,
+    is_store,
+    loop_of,
+    maker,
+    runs_once,
+)
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
@@ -30,7 +39,14 @@ from stack.passes.cpu_loops.chunk import (
     reachable,
     tiles_of,
 )
-from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, find_dot, is_packed
+from stack.passes.cpu_loops.gemm import (
+    counts_of,
+    distribute_gemm,
+    find_dot,
+    is_packed,
+    packed_operand,
+    prepacked,
+)
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log
@@ -58,17 +74,48 @@ class Distribute(Pass):
         if log.cpu.refused:
             log.note(log.cpu.refused)
         loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, width, log.cpu))
+        prepacked_of = OnceAlike(lambda kernel: distribute_prepacked(kernel, log.cpu))
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node.rebuilt(args, blocks=blocks)
             if not is_kernel(node, "tile") or not log.spend("distribute"):
                 return new
+            is_prepacked = has_kept_panels(new, log.cpu)
             dot = find_dot(node.blocks[0])
             if dot is not None and not is_packed(dot):
-                log.note(f"{node.attrs['name']}: {counts_of(node.blocks[0], log.cpu)}")
-            return loops_of(new)
+                counts = counts_of(node.blocks[0], log.cpu, is_prepacked)
+                log.note(f"{node.attrs['name']}: {counts}")
+            if not is_prepacked:
+                return loops_of(new)
+            product = prepacked_of(new)
+            names.update((a, "panels") for a in product.args if a not in new.args)
+            return product
 
-        return rebuild(func, visit)
+        names: dict[Node, str] = {}
+        return Func(func.name, rebuild_block(func.body, visit, names=names), func.level)
+
+
+def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
+    """Whether a tile kernel packs an operand that stays from call to call."""
+    kept = [runs_once(maker(behind(a))) for a in kernel.args]
+    dot = find_dot(kernel.blocks[0])
+    if not any(kept) or dot is None or is_packed(dot):
+        return False
+    operand = packed_operand(kernel.blocks[0], cpu)
+    return operand is not None and kept[operand]
+
+
+def distribute_prepacked(kernel: Node, cpu: Cpu) -> Node:
+    """A tile kernel of one dot as two at the loop level: what packs, and what takes the panels."""
+    made = prepacked(kernel.blocks[0], cpu)
+    args = list(kernel.args)
+    attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
+    panels = made.packing.results[0].tensor
+    type_ = TensorType(panels.dtype, panels.shape)
+    packing = Node("kernel", [args[made.operand]], attrs, type_, (made.packing,))
+    args[made.operand] = packing
+    attrs = {**kernel.attrs, "level": "loop"}
+    return Node("kernel", args, attrs, kernel.type, (sum_in_blocks(made.block),))
 
 
 def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None) -> Node:

@@ -43,6 +43,6 @@ BACKEND = Backend(
         retreat="retreat",
         hosts="cpu",
     ),
-    options=("cache", "excess_precision", "hosted", "schedule", "target", "tune"),
+    options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
     machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

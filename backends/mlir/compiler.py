@@ -168,6 +168,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         call_opaque: what runs `opaque` nodes.
         target: the CPU, a name or a file (default: the one at hand). Raises UsageError where this
             CPU does not run its code.
+
+    Of compilation: `freeze=True` makes what depends on weights alone once, see `stack.compile`.
     """
     use_cache, cpu = options.get("cache", True), cpu_of(options)
     check_runs_here(cpu)

@@ -5,6 +5,9 @@ the right operand is packed into local memory first, lanes last, so that the dot
 rows read it in order from the second-level cache. A long contracted axis is cut into blocks whose
 panel fits there; sums then wait in local memory between blocks. `dot` stays one op: it is the
 micro-kernel, which a printer expands with the sums in registers.
+
+Where the right operand stays from call to call, a kernel of its own packs the panels of all chunks,
+and the product reads them where they are.
 """
 
 from __future__ import annotations
@@ -13,12 +16,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import constant
+from stack.ir.builder import Builder, constant, param
 from stack.ir.contraction import is_along_depth, product_types, tile_extents
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, in_windows, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import plus
+from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names, walk_order
@@ -63,32 +67,33 @@ def distribute_gemm(block: Block, cpu: Cpu) -> Block:
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What a product makes the CPU do: instructions, and bytes.
+class Prepacked:
+    """A product of panels that another kernel packs.
 
     Attributes:
-        multiplies: instructions that multiply and add.
-        loads: those that bring their operands to registers.
-        packed: bytes of panels that are written, 0 where operands are read in place.
-        panels: bytes of the right operand that tiles read.
+        block: of its kernel, at the loop level.
+        packing: of the kernel that packs the panels of all chunks, from one array into another.
+        operand: which operand of the tile kernel that array is, and the panels take the place of.
     """
 
-    multiplies: int
-    loads: int
-    packed: int
-    panels: int
-
-    def __str__(self) -> str:
-        packed = f"{self.packed} bytes packed" if self.packed else "nothing packed"
-        return (
-            f"{self.multiplies} multiplications and {self.loads} loads of vectors or tiles,"
-            f" {packed}, {self.panels} bytes of panels read"
-        )
+    block: Block
+    packing: Block
+    operand: int
 
 
-def counts_of(block: Block, cpu: Cpu) -> Counts:
+def packed_operand(block: Block, cpu: Cpu) -> int | None:
+    """Which operand of a tile kernel with one dot is packed panel by panel; None where none is."""
+    return _Gemm(block, cpu).packed_operand()
+
+
+def prepacked(block: Block, cpu: Cpu) -> Prepacked:
+    """The same kernel, of panels that are packed by another one."""
+    return _Gemm(block, cpu, is_prepacked=True).prepacked()
+
+
+def counts_of(block: Block, cpu: Cpu, is_prepacked: bool = False) -> Counts:
     """What the product of a tile kernel makes the CPU do."""
-    return _Gemm(block, cpu).counts()
+    return _Gemm(block, cpu, is_prepacked).counts()
 
 
 @dataclass
@@ -107,7 +112,7 @@ class _Rows:
 
 
 class _Gemm(Rebuilt):
-    def __init__(self, block: Block, cpu: Cpu) -> None:
+    def __init__(self, block: Block, cpu: Cpu, is_prepacked: bool = False) -> None:
         super().__init__(block)
         self.cpu = cpu
         dot = find_dot(block)
@@ -130,9 +135,10 @@ class _Gemm(Rebuilt):
             unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
         )
         self.nest, _ = nest_of(block, "grid")
-        moves = [n.blocks[0].params[0] in self.panel.load.vars for n in self.nest]
+        moving = [n for n in self.nest if n.blocks[0].params[0] in self.panel.load.vars]
         # loops above the cut say which panel, those below it which tile of rows
-        self.cut = max((i + 1 for i, m in enumerate(moves) if m), default=0)
+        self.cut = self.nest.index(moving[-1]) + 1 if moving else 0
+        self.which = [n.blocks[0].params[0] for n in moving]
         self.below = self.nest[self.cut :]
         self.in_place = self._reads_in_place()
         extents = [self.panel.size(n) for n in contracted]
@@ -142,6 +148,11 @@ class _Gemm(Rebuilt):
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
         self.start: Node | None = None  # first tile of rows of a group
         self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
+        self.panels: Node | None = None  # all of them, where another kernel packs them
+        if is_prepacked:
+            extents = [static(v.attrs["extent"]) for v in self.which]
+            shape = (*extents, *self.panel.shape())
+            self.panels = param("panels", TensorType(self.panel.dtype, shape, "global"))
 
     # ---- decisions
 
@@ -196,7 +207,7 @@ class _Gemm(Rebuilt):
             multiplies, loads = rows * vectors, self.rows + vectors
         size = depth * panel.lanes * panel.dtype.bytes
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
-        packed = 0 if self.in_place else chunks * size
+        packed = 0 if self.in_place or self.panels is not None else chunks * size
         return Counts(multiplies * steps, loads * steps, packed, tiles * size)
 
     # ---- the nest
@@ -204,7 +215,38 @@ class _Gemm(Rebuilt):
     def block(self) -> Block:
         """The kernel's block: parallel loops over panels and groups, then the program."""
         results = self._outer(0, self.old.params)
-        return self.b.block(self.old.params, results)
+        params = self.old.params
+        if self.panels is not None:
+            params = [self.panels if p is self.panel.load.args[0] else p for p in params]
+        return self.b.block(params, results)
+
+    def packed_operand(self) -> int | None:
+        """Which operand is packed: an array whose panels the indices of the grid name alone."""
+        memory, *index = self.panel.load.args
+        is_named = not any(map(is_load, topological(index)))
+        is_read_once = all(n is self.panel.load for n in _reads(self.old, memory))
+        if self.in_place or not (is_named and is_read_once and memory in self.old.params):
+            return None
+        return self.old.params.index(memory)
+
+    def prepacked(self) -> Prepacked:
+        """The product, and what packs its panels."""
+        operand = self.packed_operand()
+        assert operand is not None
+        return Prepacked(self.block(), self._packing(), operand)
+
+    def _packing(self) -> Block:
+        """The block of a kernel that packs all panels: parallel loops over them."""
+        assert self.panels is not None
+        b = Builder()
+        out = param("o0", self.panels.type)
+        names = [f"o0_{i}" for i in range(len(self.which))]
+        held = [out, *(Node("var", (), {"name": n}, out.type) for n in names)]
+        result = self.panel.pack(b, held[-1], place=self.which)
+        for depth, which in reversed(list(enumerate(self.which))):
+            block = Block([which, held[depth + 1]], [result])
+            result = b.op("loop", [held[depth]], {"kind": "parallel"}, (block,))
+        return b.block([self.panel.load.args[0], out], [result])
 
     def _outer(self, depth: int, params: Sequence[Node]) -> list[Node]:
         if depth < self.cut:
@@ -244,20 +286,30 @@ class _Gemm(Rebuilt):
             if self.size:
                 value = self._read(self._summed(), rows.indices)
             else:
-                packed = self.panel.pack(self.b, self.panel.memory(self.b))
-                value = self._product(rows, packed, None)
+                value = self._product(rows, self._packed(), None)
             rows.swap[self.dot] = value
         block = self.nest[self.cut - 1].blocks[0] if self.cut else self.old
         copy = Copy(self.b, self.old, rows.swap, rows.renamed)
         return [copy.new(r) for r in block.results]
 
-    def _product(self, rows: _Rows, packed: Node, start: Node | None) -> Node:
-        """The dot of a tile of rows with the packed panel, or a block of it from `start`."""
+    def _packed(self) -> Node:
+        """Memory with the panel, or with all panels."""
+        if self.panels is not None:
+            return self.panels
+        return self.panel.pack(self.b, self.panel.memory(self.b))
+
+    def _product(self, rows: _Rows, packed: Node, block: Node | None) -> Node:
+        """The dot of a tile of rows with the packed panel, or with a block of it, by number."""
         left = Copy(self.b, self.old, rows.swap, rows.renamed).new(self.dot.args[1 - self.right])
-        if start is not None:
-            left = self._part(left, start)
-        index = [constant(0, I64)] * packed.tensor.rank
-        right = self.b.load(packed, *index, type=TensorType(packed.dtype, packed.shape, "tile"))
+        if block is not None:
+            left = self._part(left, self.b.mul(block, self.size))
+        shape = self.panel.shape(self.size)
+        index = [constant(0, I64)] * len(shape)
+        if self.panels is not None:
+            if block is not None:
+                index[0] = self.b.mul(block, shape[0])
+            index = [*self.which, *index]
+        right = self.b.load(packed, *index, type=TensorType(packed.dtype, shape, "tile"))
         behind = (PAIR,) if self.panel.group > 1 else ()
         if behind:
             *outer, last = map(static, left.shape)
@@ -323,22 +375,27 @@ class _Gemm(Rebuilt):
         shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
         memory = self.b.alloc(name="partial", type=TensorType(self.dot.dtype, shape, "local"))
         iteration = index("block", self.panel.size(self.panel.contracted[0]) // self.size)
-        start = self.b.mul(iteration, self.size)
-        panel = Node("var", (), {"name": "panel_block"}, self.panel.memory(self.b, self.size).type)
         sums = Node("var", (), {"name": "partial_block"}, memory.type)
-        packed = self.panel.pack(self.b, panel, start, self.size)
+        held, init = [sums], [memory]
+        packed = self.panels
+        if packed is None:
+            local = self.panel.memory(self.b, self.size)
+            panel = Node("var", (), {"name": "panel_block"}, local.type)
+            start = self.b.mul(iteration, self.size)
+            packed = self.panel.pack(self.b, panel, start, self.size)
+            held, init = [panel, sums], [local, memory]
 
         def more(held: Node) -> Node:
-            product = self._product(inner, packed, start)
+            product = self._product(inner, packed, iteration)
             total = self.b.add(self._read(held, inner.indices), product)
             # nothing clears the sums: that would not depend on the chunk and happen once for all
             total = self.b.select(self.b.eq(iteration, 0), product, total)
             return self.b.store(held, total, *inner.indices, *self._corner())
 
-        block = Block([iteration, panel, sums], [packed, self._over(inner, sums, more)])
-        init = [self.panel.memory(self.b, self.size), memory]
-        loop = self.b.op("loop", init, {"kind": "serial"}, (block,))
-        return self.b.item(loop, index=1)
+        total = self._over(inner, sums, more)
+        results = [total] if self.panels is not None else [packed, total]
+        block = Block([iteration, *held], results)
+        return items(self.b, self.b.op("loop", init, {"kind": "serial"}, (block,)))[-1]
 
     def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
         """Serial loops over the tiles of rows that carry one memory."""
@@ -352,6 +409,12 @@ class _Gemm(Rebuilt):
             outside = held[depth - 1] if depth else memory
             result = self.b.op("loop", [outside], {"kind": "serial"}, (block,))
         return result
+
+
+def _reads(block: Block, memory: Node) -> list[Node]:
+    """The nodes of a kernel that take an array."""
+    found = [n for n in block.nodes if memory in n.args]
+    return found + [n for inner in block.nodes for b in inner.blocks for n in _reads(b, memory)]
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:

@@ -89,10 +89,18 @@ class Panel:
         """Local memory for the panel, or for a block of it."""
         return b.alloc(name="panel", type=TensorType(self.dtype, self.shape(block), "local"))
 
-    def pack(self, b: Builder, memory: Node, start: Node | None = None, block: int = 0) -> Node:
+    def pack(
+        self,
+        b: Builder,
+        memory: Node,
+        start: Node | None = None,
+        block: int = 0,
+        place: Sequence[Node] = (),
+    ) -> Node:
         """Memory with the panel, or with a block of its first contracted axis from `start`.
 
         One copy of a block: which loops do it, and what they transpose, is up to the printer.
+        `place`: where the panel is, in memory of several.
         """
         source, *index = self.load.args
         shape = list(self.load.shape)
@@ -116,4 +124,5 @@ class Panel:
         perm = tuple(kept.index(n) for n in order)
         if perm != tuple(range(len(perm))):
             value = b.transpose(value, perm=perm)
-        return b.store(memory, value, *([constant(0, I64)] * memory.tensor.rank))
+        corner = [constant(0, I64)] * (memory.tensor.rank - len(place))
+        return b.store(memory, value, *place, *corner)

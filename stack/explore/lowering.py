@@ -136,8 +136,15 @@ def graph_of(
     )
 
 
+def _refuse_freeze(settings: Settings) -> None:
+    """Raise UsageError where weights are to be frozen, which goes by how a program is called."""
+    if settings.chosen.get("freeze"):
+        raise UsageError("freeze=true is for programs that are compiled to run here, to the end")
+
+
 def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """The stages up to one of them, without the backend's compiler; it need not be installed."""
+    _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     leading, passes = split(settings.passes)
     forming, lowering = stages_of(backend, passes, settings.rounds)
@@ -180,6 +187,7 @@ def is_printed(backend: Backend, settings: Settings) -> bool:
 
 def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
     """The stages that take an imported function to a backend, and the machine that it is for."""
+    _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     _, passes = split(settings.passes)
     first = operator_stage(func, backend, passes, settings.prefer)
@@ -210,6 +218,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
     imported, inspect = run[run.stages[-1]].func, backend.inspect
     assert imported is not None
     assert inspect is not None
+    _refuse_freeze(settings)
     options = settings.options
     start = time.perf_counter()
     run.kernels, artifacts = build(

@@ -127,7 +127,13 @@ _control(
     arity=1,
     levels=EVERYWHERE,
 )
-_control("call", "run a named block", _call_infer, relation=Body, attrs=("name: str",))
+_control(
+    "call",
+    "run a named block; `once` says that its results stay from call to call of the program",
+    _call_infer,
+    relation=Body,
+    attrs=("name: str", "once?"),
+)
 _control(
     "fusion",
     "one group: inline the body; `kind` says what will run it",

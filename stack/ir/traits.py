@@ -339,6 +339,11 @@ def is_control(node: Node) -> bool:
     return lookup(node.op).kind == "control"
 
 
+def runs_once(node: Node) -> bool:
+    """Whether the results of a call stay as they are from call to call of the program."""
+    return is_control(node) and bool(node.attrs.get("once"))
+
+
 def is_while(node: Node) -> bool:
     """Whether a control op runs its last block again and again."""
     return is_control(node) and "trip_count" in lookup(node.op).signature

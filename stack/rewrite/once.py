@@ -22,8 +22,8 @@ _NUMBER = re.compile(r"_\d+$")
 class OnceAlike:
     """`make(group)`, asked once for all groups that are alike.
 
-    `make` gives one node, on operands of the group and constants. It looks at an operand's type
-    alone, and names and source lines are in tables of blocks only.
+    `make` gives a node, or a chain of them, on operands of the group and constants. It looks at an
+    operand's type alone, and names and source lines are in tables of blocks only.
     """
 
     def __init__(self, make: Callable[[Node], Node]) -> None:
@@ -68,13 +68,14 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
     def sources(marks: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(line for mark in marks for line in lines[mark])
 
-    blocks = [
-        Block(
-            b.params,
-            b.results,
-            {node: hint(name) for node, name in b.names.items()},
-            {node: sources(marks) for node, marks in b.locs.items()},
-        )
-        for b in made.blocks
-    ]
-    return made.rebuilt([args.get(a, a) for a in made.args], blocks=blocks)
+    def renamed(block: Block) -> Block:
+        names = {node: hint(name) for node, name in block.names.items()}
+        locs = {node: sources(marks) for node, marks in block.locs.items()}
+        return Block(block.params, block.results, names, locs)
+
+    def placed(node: Node) -> Node:
+        if node in args:
+            return args[node]
+        return node.rebuilt([placed(a) for a in node.args], blocks=list(map(renamed, node.blocks)))
+
+    return placed(made)

@@ -71,6 +71,23 @@ class ByAddress:
     shapes: Sequence[tuple[int, ...]]
 
 
+@dataclass(frozen=True)
+class Frozen:
+    """What a program makes of its weights alone, and need not make again while these stay.
+
+    Attributes:
+        weights: numbers of the parameters that it is made of.
+        prepare: storage arrays, one for each parameter, to what is kept.
+        call: what is kept, and storage arrays for all parameters, to results as of `run`.
+        bytes: of what is kept.
+    """
+
+    weights: tuple[int, ...]
+    prepare: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+    call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
+    bytes: int
+
+
 @dataclass
 class Executable:
     """A compiled program.
@@ -99,6 +116,7 @@ class Executable:
             where all of them are held.
         stepwise: why calls launch their steps one by one; empty where they replay a graph of the
             device, and where there is no such thing.
+        frozen: how to keep what depends on weights alone; None where it is made in each call.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -118,6 +136,7 @@ class Executable:
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
     stepwise: Callable[[], str] = str
     drain: Callable[[Iterator[np.ndarray]], list[np.ndarray]] | None = None
+    frozen: Frozen | None = None
 
 
 # kernels, and later stages by name as text or as what makes it

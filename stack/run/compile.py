@@ -15,6 +15,7 @@ from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
 from stack.run.frontend import Frontend
+from stack.run.frozen import build_parts, stages_with
 from stack.run.record import Run, Stage
 from stack.run.refused import capture_as_eager
 from stack.run.retreat import compile_or_retreat
@@ -174,6 +175,7 @@ def build(
     hosted: str = "cost",
     schedules: Mapping[str, str] | None = None,
     after: str = "",
+    weights: Sequence[str] | None = None,
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
@@ -184,6 +186,8 @@ def build(
     `hosted`: what becomes of hosted operators, see pass `hosted`.
     `schedules`: of groups by their names, see pass `schedule`.
     `after`: the stage that the function has been through already, with those before it.
+    `weights`: parameters that stay from call to call, for pass `freeze`; None runs it not. What is
+    made then has places in its parts alone, see `stack.run.frozen`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
@@ -192,6 +196,8 @@ def build(
         left = stages_after(after, [*forming, *lowering])
         forming = [s for s in left if s in forming]
         lowering = [s for s in left if s in lowering]
+    if weights is not None:
+        forming, lowering = stages_with(forming, lowering, weights)
     _check_taken(forming, schedules)
     groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
@@ -300,7 +306,8 @@ def compile_func(
     kernels keep f32 between the ops that they fuse. `target`: the machine to lower for, a name
     or a file; by default the one at hand. `hosted`: "hand" or "generated" decides for all hosted
     operators, "cost" (the default) for each. `schedule`: `NAME: SCHEDULE` for the groups of these
-    names, or a file of such lines, see pass `schedule`.
+    names, or a file of such lines, see pass `schedule`. `freeze`: True prepares what depends on
+    weights alone once, see `Executable.frozen`; `weights` are the names of these parameters.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
@@ -309,18 +316,28 @@ def compile_func(
     given = dict(options or {})
     tune, excess = given.pop("tune", False), given.pop("excess_precision", True)
     hosted = given.pop("hosted", "cost")
+    freeze, weights = given.pop("freeze", False), given.pop("weights", ())
+    target = target_of(backend, given)
+
+    def compiled(func: Func) -> Executable:
+        return backend.compile(func, given)
+
+    def compiled_parts(func: Func) -> Executable:
+        return build_parts(func, compiled, lambda f, stages: walk_stages(f, stages, run, target))
+
     executable = build(
         func,
         backend,
         run,
-        lambda f: backend.compile(f, given),
+        compiled_parts if freeze else compiled,
         passes,
         given if tune else None,
         rounds=not excess,
-        target=target_of(backend, given),
+        target=target,
         hosted=hosted,
         schedules=schedules_in(given),
         after=after,
+        weights=weights if freeze else None,
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():

@@ -181,6 +181,9 @@ def compile(
         options: of the backend, see `stackc backends NAME`; ours take `target`, the machine to
             lower for: a name of `stackc targets`, or a file (default: the machine at hand); and
             `schedule`, how groups are computed, by names of values: `{"y": "m=128 n=64"}`.
+            `freeze=True` ("mlir"): where no gradients are asked for, what depends on weights alone,
+            panels of products included, is made once and kept beside them, until a weight's
+            memory or version counter changes. Writes through `.data` or NumPy are not seen.
 
     Raises:
         UsageError: for an option that nobody takes, with the nearest name.

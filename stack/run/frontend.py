@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -36,6 +36,8 @@ class Captured:
         notes: graph breaks, guards, decompiled code: title to text.
         device: where its arrays are: "cpu", "cuda" or "cuda:1".
         arguments: names of the parameters that are the user's arguments.
+        weights: names of the parameters that stay from call to call: no argument, not written by
+            the program, and without gradients here.
     """
 
     func: Func
@@ -48,6 +50,7 @@ class Captured:
     notes: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     arguments: tuple[str, ...] = ()
+    weights: tuple[str, ...] = ()
 
 
 class Calls(Protocol):
@@ -104,6 +107,20 @@ class Frontend(Protocol):
 
         It gives None, and runs nothing, for arrays of another kind. None where these cannot be
         called so.
+        """
+        ...
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        """The memory of an array, and its version, which changes where the framework writes there.
+
+        No version, None, where the framework does not count writes.
+        """
+        ...
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        """Whether somebody still has the memory of an array.
+
+        While the answer can be asked for, no other memory has its stamp.
         """
         ...
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.ir.interpreter import bind_shapes
@@ -12,7 +14,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
-from stack.run.backend import Executable
+from stack.run.backend import Executable, Frozen
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,
@@ -21,6 +23,7 @@ from stack.run.compile import (
     find_backend,
 )
 from stack.run.frontend import Captured, Frontend
+from stack.run.kept import Kept
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.steer import DEFAULT, Passes
@@ -64,6 +67,7 @@ class CompiledGraph:
         check_options(self.backend, self.options)
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
+        self.kept: dict[tuple[tuple[str, int], ...], Kept] = {}
         self.target = label
         # what calls the program with arrays like those of the last call
         self.direct: Callable[[Sequence[Any]], list[Any] | None] | None = None
@@ -96,11 +100,14 @@ class CompiledGraph:
             run.add(stage)
         bound = self.func.bind(dict(key)) if key else self.func
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
+        options["weights"] = self.captured.weights
         if self.on_device:
             options.setdefault("device", self.captured.device)
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
         run.cover(self.func)
+        if executable.frozen is not None:
+            self.kept[key] = Kept(executable.frozen, self.frontend)
         self.executables[key] = executable
         self.runs[key] = run
         announce(run)
@@ -146,11 +153,14 @@ class CompiledGraph:
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
-        if self._is_fixed(ready):
-            return self.executables[()]
-        values = bind_shapes(self.func, [a.shape for a in ready])
-        key = tuple(sorted(values.items()))
+        key = self._sizes(ready)
         return self.executables.get(key) or self._compile(key)
+
+    def _sizes(self, ready: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+        """What size symbols are for these shapes."""
+        if self._is_fixed(ready):
+            return ()
+        return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
         """Whether shapes are those of a program without symbols: solving sizes takes longer."""
@@ -170,8 +180,11 @@ class CompiledGraph:
             return None
         return ready
 
-    def execute(self, ready: list[Any]) -> list[Any]:
-        """What `ready` gave in, framework arrays out; takes the arrays out of the list."""
+    def execute(self, ready: list[Any], arrays: Sequence[Any] = ()) -> list[Any]:
+        """What `ready` gave in, framework arrays out; takes the arrays out of the list.
+
+        `arrays`: what `ready` was given, where what is made of weights is kept.
+        """
         executable = self.executable_for(ready)
         if self.on_device:
             assert executable.accept is not None
@@ -181,9 +194,28 @@ class CompiledGraph:
                 executable.wait()
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
-        drain = executable.drain
-        found = executable.run(ready) if drain is None else drain(_taken_out(ready))
+        found = self._found(executable, ready, arrays)
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
+
+    def _found(
+        self, executable: Executable, ready: list[Any], arrays: Sequence[Any]
+    ) -> list[np.ndarray]:
+        """Storage arrays in, storage arrays out."""
+        if executable.frozen is not None:
+            return self._with_kept(executable.frozen, ready, arrays)
+        if executable.drain is None:
+            return executable.run(ready)
+        return executable.drain(_taken_out(ready))
+
+    def _with_kept(
+        self, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
+    ) -> list[np.ndarray]:
+        """A run on what is kept of the weights as they are now."""
+        key = self._sizes(ready)
+        kept = self.kept[key]
+        values = kept.values([*self.captured.bound, *arrays], ready)
+        self.runs[key].notes["frozen"] = kept.note
+        return frozen.call(values, ready)
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out; takes the arrays out of the list."""
@@ -193,15 +225,16 @@ class CompiledGraph:
     def _called(self, arrays: list[Any]) -> list[Any]:
         """The long way, which says what is wrong with arrays; learns how to call with these."""
         ready = self.ready(arrays)
-        program = self.executable_for(ready).by_address
-        if program is not None and not self.captured.bound:
-            self.direct = self.frontend.direct(program, arrays, self.returned)
+        executable = self.executable_for(ready)
+        if executable.by_address is not None and not self.captured.bound:
+            self.direct = self.frontend.direct(executable.by_address, arrays, self.returned)
+        given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()
-        return self.execute(ready)
+        return self.execute(ready, given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        ready = self.ready(self.captured.flatten(*args, **kwargs))
-        return self.captured.unflatten(self.execute(ready))
+        arrays = self.captured.flatten(*args, **kwargs)
+        return self.captured.unflatten(self.execute(self.ready(arrays), arrays))
 
 
 def _taken_out(arrays: list[Any]) -> Iterator[Any]:

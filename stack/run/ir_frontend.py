@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,14 @@ class IRFrontend:
 
     def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
         return None
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        """NumPy does not count writes."""
+        return id(array), None
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        """Holds the array."""
+        return lambda: array is not None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         raise UsageError("a function from text takes arrays in host memory")

@@ -10,7 +10,7 @@ from stack.run.backend import Backend
 
 GRAPH = ("backend", "passes", "strict", "label")  # of one compiled graph
 OWN = (*GRAPH, "dynamic", "frontend")  # of `stack.compile`
-INTERNAL = ("bound", "call_opaque")  # what compiled programs give to backends
+INTERNAL = ("bound", "call_opaque", "weights")  # what compiled programs give to backends
 
 
 def of_graph(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
     )
     made = copy(captured)
     made.func, made.bound = func, bound
+    made.weights = tuple(str(p.attrs["name"]) for p in func.params[: len(bound)])
     return made, stage
 
 

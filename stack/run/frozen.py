@@ -1,0 +1,177 @@
+"""A program in two parts: what is made of its weights alone, and what every call does.
+
+Pass `freeze` puts what depends on weights into a call with `once`, and later passes may add steps
+that read nothing but its results. All of that is a program of its own here, whose results the rest
+takes for parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stack.errors import UsageError
+from stack.ir.builder import Builder, param, results_of
+from stack.ir.names import unique_name
+from stack.ir.node import Func, Node, topological
+from stack.ir.traits import behind, is_input, is_known, runs_once
+from stack.rewrite.engine import copied, inline_block
+from stack.rewrite.group import bytes_of
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Executable, Frozen
+from stack.run.steer import Stages
+
+STAGE = "frozen"
+AFTER = "streamed"  # products have their operands as they stay
+LAST = "memory"  # gives values places, in each part
+PARTS = ("prepared", "called")
+
+Text = str | Callable[[], str]
+Held = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A lowered function as two.
+
+    Attributes:
+        prepare: from weights to what is kept.
+        call: from what is kept, then parameters of the whole, to its results.
+        weights: which parameters of the whole `prepare` takes.
+        given: which parameters of the whole `call` takes.
+    """
+
+    prepare: Func
+    call: Func
+    weights: tuple[int, ...]
+    given: tuple[int, ...]
+
+
+def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
+    """The stages of a program whose weights stay; places are left to its parts.
+
+    Raises UsageError where somebody's own pipeline stands for the stages that form groups.
+    """
+    names = [name for name, _ in forming]
+    if AFTER not in names:
+        raise UsageError(f"freeze goes after stage {AFTER!r}, and there are {', '.join(names)}")
+    at = names.index(AFTER) + 1
+    stage = (STAGE, f"freeze{{weights=[{','.join(weights)}]}}")
+    placeless = [
+        (name, Pipeline([p for p in Pipeline(spec).passes if p.name != LAST]))
+        for name, spec in lowering
+    ]
+    return [*forming[:at], stage, *forming[at:]], placeless
+
+
+def cut(func: Func) -> Parts | None:
+    """The parts of a function; None where nothing has to be prepared."""
+    call = next((n for n in func.nodes if runs_once(n)), None)
+    if call is None:
+        return None
+    before, after = Builder(), Builder()
+    known = {p: p for p in func.params}
+    inside = zip(results_of(call), inline_block(call.blocks[0], call.args, before), strict=True)
+    crossing = _crossing(func, call)
+    values = copied(func.body, crossing, {**known, **dict(inside)}, before)
+    found = dict(zip(crossing, values, strict=True))
+    kept = {n: v for n, v in found.items() if not (is_input(v) or is_known(v))}
+    own = dict(zip(kept, _params(func, kept), strict=True))
+    results = copied(func.body, func.results, {**known, **found, **own}, after)
+    weights, given = _read(func, kept.values()), _read(func, results)
+    taken = [*own.values(), *(func.params[i] for i in given)]
+    called = after.func(func.name, taken, results, func.level)
+    if not kept:
+        return None
+    prepare = before.func(
+        f"{func.name}_{STAGE}", [func.params[i] for i in weights], list(kept.values()), func.level
+    )
+    return Parts(prepare, called, weights, given)
+
+
+def _crossing(func: Func, call: Node) -> list[Node]:
+    """What the rest reads of what is made by a call and by steps on its results alone."""
+    made = {call, *results_of(call)}
+    read: dict[Node, None] = {}
+    for node in func.nodes:
+        if node in made:
+            continue
+        if node.args and all(a in made or is_known(a) for a in node.args):
+            made.add(node)
+        else:
+            read.update((behind(a), None) for a in node.args)
+    read.update((behind(r), None) for r in func.results)
+    return [n for n in read if n in made]
+
+
+def _params(func: Func, values: Iterable[Node]) -> list[Node]:
+    """Parameters for values, by their names."""
+    taken = {str(p.attrs["name"]) for p in func.params}
+    names = [func.body.names.get(v, "kept") for v in values]
+    return [param(unique_name(n, taken, {}), v.type) for n, v in zip(names, values, strict=True)]
+
+
+def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
+    """Numbers of the parameters that values are made of."""
+    needed = set(topological(values))
+    return tuple(i for i, p in enumerate(func.params) if p in needed)
+
+
+def build_parts(
+    func: Func, make: Callable[[Func], Executable], walk: Callable[[Func, Stages], Func]
+) -> Executable:
+    """The executable of a lowered function, which prepares what is made of weights alone.
+
+    Args:
+        make: the backend's compiler.
+        walk: runs stages on a function, and records them.
+    """
+    parts = cut(func)
+    if parts is None:
+        return make(walk(func, [(PARTS[1], f"inline,{LAST}")]))
+    first, then = (
+        make(walk(part, [(name, LAST)]))
+        for name, part in zip(PARTS, (parts.prepare, parts.call), strict=True)
+    )
+    size = sum(bytes_of(r) for r in parts.prepare.results)
+
+    def call(kept: Sequence[np.ndarray], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return then.run([*kept, *(arrays[i] for i in parts.given)])
+
+    def prepare(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return first.run([arrays[i] for i in parts.weights])
+
+    def prepared(arrays: Sequence[np.ndarray]) -> Held:
+        return prepare(arrays), arrays
+
+    def called(held: Held) -> list[np.ndarray]:
+        return call(*held)
+
+    def both(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return call(prepare(arrays), arrays)
+
+    def profile(arrays: Sequence[np.ndarray]) -> list[float]:
+        assert first.profile is not None
+        assert then.profile is not None
+        weights = [arrays[i] for i in parts.weights]
+        given = [*first.run(weights), *(arrays[i] for i in parts.given)]
+        return [*first.profile(weights), *then.profile(given)]
+
+    return replace(
+        then,
+        run=both,
+        prepare=prepared,
+        call=called,
+        profile=profile if first.profile and then.profile else None,
+        kernels=[*first.kernels, *then.kernels],
+        artifacts={k: _joined(first.artifacts.get(k, ""), v) for k, v in then.artifacts.items()},
+        by_address=None,
+        drain=None,
+        frozen=Frozen(parts.weights, prepare, call, size),
+    )
+
+
+def _joined(first: Text, then: Text) -> Text:
+    return lambda: "".join(t if isinstance(t, str) else t() for t in (first, then))

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from stack.demos import models, models_jax
-from stack.errors import UsageError
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -200,7 +199,7 @@ def awkward(
     `unaligned` (one element off). Torch alone has such arrays.
     """
     if frontend != "torch":
-        raise UsageError(f"{frontend} has no strided arrays: take --frontend torch")
+        raise ValueError(f"{frontend} has no strided arrays: take --frontend torch")
     import torch
 
     x = torch.from_numpy(_laid_out(rows, width, layout))

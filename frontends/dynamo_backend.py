@@ -5,9 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,41 +15,27 @@ from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.utils._python_dispatch import _disable_current_modes
 
 import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError
-from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
+from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
-from stack.frontends.fx_border import Border, Replay
+from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.fx_lines import variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
-from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
-from stack.frontends.torch_calls import (
-    TorchCaptured,
-    check_text,
-    kept_promises,
-    program_name,
-)
-from stack.frontends.torch_index import Checks
+from stack.frontends.torch_arrays import check_results, device_of
+from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
-from stack.frontends.torch_sizes import lone_symbol
 from stack.frontends.torch_written import write_out
-from stack.ir.interpreter import interpret
-from stack.ir.node import Block, Func, Node, by_distance
-from stack.ir.types import BF16, BOOL
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
-from stack.run.frontend import RECORD
-from stack.run.graph import CompiledGraph
-from stack.run.record import recorded
 from stack.run.targets import balance_of
 
 # The newest graphs, oldest first.
@@ -69,28 +53,6 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
 
 
 register_bytecode_hook(_note_bytecode)
-
-# Whether graphs are compiled for the arguments of a call, and the call ends there.
-_PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
-
-
-class Prepared(Exception):
-    """Ends a call whose graph is compiled now: nothing has run."""
-
-
-@contextmanager
-def preparing() -> Iterator[None]:
-    """Calls of compiled graphs end by `Prepared` in place of running."""
-    token = _PREPARING.set(True)
-    try:
-        yield
-    finally:
-        _PREPARING.reset(token)
-
-
-# Options that are ours; the others go to the backend.
-_OWN = ("backend", "passes", "strict")
-_CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
 def compile_graph(
@@ -136,7 +98,7 @@ def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
 
 def _balance(options: dict[str, Any], device: str) -> float:
     """How many flops cost as much as a byte, where the backend has streams; else 0."""
-    name = options.get(_CUT_FOR) or options.get("backend") or default_backend(device)
+    name = options.get(CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
     return balance_of(plugins.load("stack.backends", name), {"device": device, **options})
@@ -207,8 +169,8 @@ class _Maker:
             weights=self._staying(graph, role, imported, notes),
         )  # fmt: skip
         target = self.target_of(role)
-        made = _Graph(graph, border, imported, captured, self.options, target, self.made)
-        return _boxed(made)
+        made = Graph(graph, border, imported, captured, self.options, target, self.made)
+        return boxed(made)
 
     def _staying(
         self, graph: GraphModule, role: str, imported: Imported, notes: Notes
@@ -339,175 +301,5 @@ def _break_notes(gm: GraphModule) -> Notes:
     return notes
 
 
-def _boxed(made: _Graph) -> Callable[[list[Any]], list[Any]]:
-    """What AOTAutograd gives its list of arguments itself."""
-
-    def call(args: list[Any]) -> list[Any]:
-        return made(args)
-
-    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
-    return call
-
-
-class _Graph:
-    """One compiled ATen graph, called with what AOTAutograd passes: a list that it may empty."""
-
-    def __init__(
-        self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
-        options: dict[str, Any], target: str, made: Any,
-    ) -> None:  # fmt: skip
-        self.border, self.imported, self.captured = border, imported, captured
-        self.options, self.target, self.made = options, target, made
-        self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
-        holders = graph.graph.find_nodes(op="placeholder")
-        self.loose = _loose_sizes(imported)
-        # whether the parameters are what a call is given
-        self.is_plain = imported.inputs == [*range(len(holders))] and not any(imported.orders)
-        views = [i for i in imported.inputs if isinstance(i, FxNode)]
-        self.views = Replay(views, holders) if views else None
-        func = imported.func
-        self.places = {p: i for i, p in enumerate(func.params)}
-        self.passed = {o: self.places[o] for o in imported.outputs if o in self.places}
-        self.spent = border.unread()
-        checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
-        self.check_indices = Checks(checks, func.params)
-        # what is computed once, and is no input as it came
-        promises = func.results[len(imported.outputs) :]
-        fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
-        results = [*by_distance(fresh), *promises]
-        self.numbers = {r: i for i, r in enumerate(results)}
-        self.direct = self._direct()
-        body = Block(func.params, results, func.body.names, func.body.locs)
-        self.func = Func(func.name, body, func.level)
-        if not self.loose and self.func.results:
-            self._compiled({})
-
-    def __call__(self, args: list[Any]) -> list[Any]:
-        arrays = self._arrays(args)
-        sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
-        if _PREPARING.get():
-            if self.func.results:
-                self._compiled(sizes).prepare(arrays)
-            raise Prepared
-        self.check_indices(arrays)
-        passed = {output: arrays[place] for output, place in self.passed.items()}
-        for place in self.spent:
-            args[place] = None  # the program lets go of what nobody else holds
-        found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
-        if self.direct is not None:
-            return [found[number] for number in self.direct]
-        return self.border.results(args, self._fresh(found, passed))
-
-    def _direct(self) -> list[int] | None:
-        """For each result its number among those computed, where they are passed on as they are."""
-        outputs, straight = self.imported.outputs, self.border.straight()
-        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
-        if straight is None or self.imported.promises or not is_own:
-            return None
-        return [self.numbers[outputs[i]] for i in straight]
-
-    def _arrays(self, args: Sequence[Any]) -> list[Any]:
-        """A tensor for each parameter, its axes in the order of memory."""
-        if self.is_plain:
-            return [*args]
-        views = iter(self.views(args) if self.views is not None else ())
-        arrays: list[Any] = []
-        for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
-            if isinstance(source, int):
-                arrays.append(args[source].permute(order) if order else args[source])
-            else:
-                arrays.append(source if isinstance(source, torch.Tensor) else next(views))
-        return arrays
-
-    def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
-        """The fresh values of the border, each in memory of its own."""
-        found = kept_promises(found, self.imported.promises)
-        taken: set[Node] = set()
-        fresh: list[torch.Tensor] = []
-        for output in self.imported.outputs:
-            tensor = passed[output] if output in passed else found[self.numbers[output]]
-            if output in passed or output in taken:
-                tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
-            taken.add(output)
-            fresh.append(tensor)
-        return fresh
-
-    def _compiled(self, sizes: dict[str, int]) -> Any:
-        key = tuple(sorted(sizes.items())) if sizes else ()
-        if key not in self.by_size:
-            func = self.func.bind(sizes) if sizes else self.func
-            self.by_size[key] = self._compile(func)
-        return self.by_size[key]
-
-    def _compile(self, func: Func) -> Any:
-        captured = self.captured.with_func(func)
-        own = {k: self.options[k] for k in _OWN if k in self.options}
-        if own.get("backend") == "interpreter":
-            graph: Any = Interpreted(captured, self.target)
-        elif own.get("backend") == RECORD:
-            graph = Recorded(captured, self.target)
-        else:
-            rest = {k: v for k, v in self.options.items() if k not in (*_OWN, _CUT_FOR)}
-            # torch traces around us with tensors without memory: a backend makes real ones
-            with _disable_current_modes():
-                graph = CompiledGraph(captured, FRONTEND, options=rest, label=self.target, **own)
-        self.made.append(graph)
-        return graph
-
-
-def _loose_sizes(imported: Imported) -> dict[str, int]:
-    """Size arguments that no parameter's shape tells: symbol to position."""
-    told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
-    found: dict[str, int] = {}
-    for place, size in imported.sizes.items():
-        name = lone_symbol(size)
-        if name is not None and name not in told:
-            found[name] = place
-    return found
-
-
 def _not_callable(*_: Any) -> Any:
     raise StackError("a graph inside of torch.compile has no callable of its own")
-
-
-class Interpreted:
-    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
-
-    def __init__(self, captured: TorchCaptured, target: str) -> None:
-        self.func = captured.func
-        self.target = target
-        self.runs = {(): recorded(captured, "torch", target, "interpreter")}
-
-    def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
-        """Nothing is compiled."""
-
-    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
-        results = interpret(self.func, *ready)
-        if not isinstance(results, tuple):
-            results = (results,)
-        return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]
-
-    def _array(self, tensor: torch.Tensor, p: Node) -> Any:
-        held = tensor.detach().float() if p.dtype is BF16 else tensor.detach()
-        return held.resolve_conj().numpy()
-
-    def _tensor(self, array: Any, node: Node) -> torch.Tensor:
-        return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])
-
-
-class Recorded(Interpreted):
-    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
-
-    def __init__(self, captured: TorchCaptured, target: str) -> None:
-        super().__init__(captured, target)
-        self.device = captured.device
-
-    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [self._placeholder(r) for r in self.func.results]
-
-    def _placeholder(self, node: Node) -> torch.Tensor:
-        shape = [int(str(size)) for size in node.shape]
-        dtype = TORCH_DTYPE[node.dtype]
-        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
-        return one.expand(shape)  # what is saved for the way back may be larger than memory

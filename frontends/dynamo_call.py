@@ -19,8 +19,9 @@ from torch._dynamo import exc
 
 from stack.collector import held_back
 from stack.errors import StackError
-from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
+from stack.frontends.dynamo_backend import compile_graph
 from stack.frontends.dynamo_capture import one_at_a_time, quiet
+from stack.frontends.dynamo_graph import Prepared, preparing
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
 from stack.run.compiled import MANY_CHANGES, mismatch

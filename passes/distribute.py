@@ -39,14 +39,8 @@ from stack.passes.cpu_loops.chunk import (
     reachable,
     tiles_of,
 )
-from stack.passes.cpu_loops.gemm import (
-    counts_of,
-    distribute_gemm,
-    find_dot,
-    is_packed,
-    packed_operand,
-    prepacked,
-)
+from stack.passes.cpu_loops.dot import find_dot, is_packed
+from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log

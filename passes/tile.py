@@ -21,7 +21,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import I64, TensorType
 from stack.passes.control import BlockPass
-from stack.passes.cpu_loops.gemm import find_dot, tile_mma
+from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler

@@ -17,48 +17,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant, param
-from stack.ir.contraction import is_along_depth, product_types, tile_extents
+from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import converts, in_windows, is_contraction, is_load, nest_of, unconverted
+from stack.ir.traits import converts, in_windows, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import plus
 from stack.passes.cpu_loops.counts import Counts
+from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names, walk_order
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
-from stack.target import Cpu, Mma
+from stack.target import Cpu
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
 IMBALANCE = 0.1  # of the work, which threads may wait for one of them
-
-
-def find_dot(block: Block) -> Node | None:
-    """The dot of a kernel, where it has one."""
-    for node in block.nodes:
-        if is_contraction(node):
-            return node
-        for inner in node.blocks:
-            found = find_dot(inner)
-            if found is not None:
-                return found
-    return None
-
-
-def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
-    """The instruction of a tile's product: where it has one, operands are not converted."""
-    found = tile_extents(dot)
-    if found is None:
-        return None
-    return cpu.mma(product_types(dot), found.rows, found.columns, found.depth)
-
-
-def is_packed(dot: Node) -> bool:
-    """Whether an operand lies in local memory, where the kernel put it together itself."""
-    loads = [a for a in map(unconverted, dot.args) if is_load(a)]
-    return any(a.args[0].tensor.space == "local" for a in loads)
 
 
 def distribute_gemm(block: Block, cpu: Cpu) -> Block:

@@ -9,7 +9,6 @@ import pytest
 
 import stack
 from stack.demos.cpu_rows import attention, awkward
-from stack.errors import UsageError
 from stack.measure.cpu import cpu_cases
 
 pytest.importorskip("torch")
@@ -46,5 +45,5 @@ def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
 
 
 def test_awkward_input_is_torchs_alone() -> None:
-    with pytest.raises(UsageError, match="strided"):
+    with pytest.raises(ValueError, match="strided"):
         awkward("jax")

@@ -1,0 +1,219 @@
+"""A compiled ATen graph, called with what AOTAutograd passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from stack.frontends.dynamo import FRONTEND
+from stack.frontends.fx_border import Border, Replay
+from stack.frontends.fx_import import Imported
+from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.frontends.torch_calls import TorchCaptured, kept_promises
+from stack.frontends.torch_index import Checks
+from stack.frontends.torch_sizes import lone_symbol
+from stack.ir.interpreter import interpret
+from stack.ir.node import Block, Func, Node, by_distance
+from stack.ir.types import BF16, BOOL
+from stack.run.frontend import RECORD
+from stack.run.graph import CompiledGraph
+from stack.run.record import recorded
+
+# Whether graphs are compiled for the arguments of a call, and the call ends there.
+_PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
+
+
+class Prepared(Exception):
+    """Ends a call whose graph is compiled now: nothing has run."""
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Calls of compiled graphs end by `Prepared` in place of running."""
+    token = _PREPARING.set(True)
+    try:
+        yield
+    finally:
+        _PREPARING.reset(token)
+
+
+# Options that are ours; the others go to the backend.
+_OWN = ("backend", "passes", "strict")
+CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
+
+
+def boxed(made: Graph) -> Callable[[list[Any]], list[Any]]:
+    """What AOTAutograd gives its list of arguments itself."""
+
+    def call(args: list[Any]) -> list[Any]:
+        return made(args)
+
+    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
+    return call
+
+
+class Graph:
+    """One compiled ATen graph, called with what AOTAutograd passes: a list that it may empty."""
+
+    def __init__(
+        self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
+        options: dict[str, Any], target: str, made: Any,
+    ) -> None:  # fmt: skip
+        self.border, self.imported, self.captured = border, imported, captured
+        self.options, self.target, self.made = options, target, made
+        self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
+        holders = graph.graph.find_nodes(op="placeholder")
+        self.loose = _loose_sizes(imported)
+        # whether the parameters are what a call is given
+        self.is_plain = imported.inputs == [*range(len(holders))] and not any(imported.orders)
+        views = [i for i in imported.inputs if isinstance(i, FxNode)]
+        self.views = Replay(views, holders) if views else None
+        func = imported.func
+        self.places = {p: i for i, p in enumerate(func.params)}
+        self.passed = {o: self.places[o] for o in imported.outputs if o in self.places}
+        self.spent = border.unread()
+        checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
+        self.check_indices = Checks(checks, func.params)
+        # what is computed once, and is no input as it came
+        promises = func.results[len(imported.outputs) :]
+        fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
+        results = [*by_distance(fresh), *promises]
+        self.numbers = {r: i for i, r in enumerate(results)}
+        self.direct = self._direct()
+        body = Block(func.params, results, func.body.names, func.body.locs)
+        self.func = Func(func.name, body, func.level)
+        if not self.loose and self.func.results:
+            self._compiled({})
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        arrays = self._arrays(args)
+        sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
+        if _PREPARING.get():
+            if self.func.results:
+                self._compiled(sizes).prepare(arrays)
+            raise Prepared
+        self.check_indices(arrays)
+        passed = {output: arrays[place] for output, place in self.passed.items()}
+        for place in self.spent:
+            args[place] = None  # the program lets go of what nobody else holds
+        found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
+        if self.direct is not None:
+            return [found[number] for number in self.direct]
+        return self.border.results(args, self._fresh(found, passed))
+
+    def _direct(self) -> list[int] | None:
+        """For each result its number among those computed, where they are passed on as they are."""
+        outputs, straight = self.imported.outputs, self.border.straight()
+        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
+        if straight is None or self.imported.promises or not is_own:
+            return None
+        return [self.numbers[outputs[i]] for i in straight]
+
+    def _arrays(self, args: Sequence[Any]) -> list[Any]:
+        """A tensor for each parameter, its axes in the order of memory."""
+        if self.is_plain:
+            return [*args]
+        views = iter(self.views(args) if self.views is not None else ())
+        arrays: list[Any] = []
+        for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
+            if isinstance(source, int):
+                arrays.append(args[source].permute(order) if order else args[source])
+            else:
+                arrays.append(source if isinstance(source, torch.Tensor) else next(views))
+        return arrays
+
+    def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
+        """The fresh values of the border, each in memory of its own."""
+        found = kept_promises(found, self.imported.promises)
+        taken: set[Node] = set()
+        fresh: list[torch.Tensor] = []
+        for output in self.imported.outputs:
+            tensor = passed[output] if output in passed else found[self.numbers[output]]
+            if output in passed or output in taken:
+                tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+            taken.add(output)
+            fresh.append(tensor)
+        return fresh
+
+    def _compiled(self, sizes: dict[str, int]) -> Any:
+        key = tuple(sorted(sizes.items())) if sizes else ()
+        if key not in self.by_size:
+            func = self.func.bind(sizes) if sizes else self.func
+            self.by_size[key] = self._compile(func)
+        return self.by_size[key]
+
+    def _compile(self, func: Func) -> Any:
+        captured = self.captured.with_func(func)
+        own = {k: self.options[k] for k in _OWN if k in self.options}
+        if own.get("backend") == "interpreter":
+            graph: Any = Interpreted(captured, self.target)
+        elif own.get("backend") == RECORD:
+            graph = Recorded(captured, self.target)
+        else:
+            rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
+            # torch traces around us with tensors without memory: a backend makes real ones
+            with _disable_current_modes():
+                graph = CompiledGraph(captured, FRONTEND, options=rest, label=self.target, **own)
+        self.made.append(graph)
+        return graph
+
+
+def _loose_sizes(imported: Imported) -> dict[str, int]:
+    """Size arguments that no parameter's shape tells: symbol to position."""
+    told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
+    found: dict[str, int] = {}
+    for place, size in imported.sizes.items():
+        name = lone_symbol(size)
+        if name is not None and name not in told:
+            found[name] = place
+    return found
+
+
+class Interpreted:
+    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
+
+    def __init__(self, captured: TorchCaptured, target: str) -> None:
+        self.func = captured.func
+        self.target = target
+        self.runs = {(): recorded(captured, "torch", target, "interpreter")}
+
+    def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
+        """Nothing is compiled."""
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
+        results = interpret(self.func, *ready)
+        if not isinstance(results, tuple):
+            results = (results,)
+        return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]
+
+    def _array(self, tensor: torch.Tensor, p: Node) -> Any:
+        held = tensor.detach().float() if p.dtype is BF16 else tensor.detach()
+        return held.resolve_conj().numpy()
+
+    def _tensor(self, array: Any, node: Node) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])
+
+
+class Recorded(Interpreted):
+    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
+
+    def __init__(self, captured: TorchCaptured, target: str) -> None:
+        super().__init__(captured, target)
+        self.device = captured.device
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [self._placeholder(r) for r in self.func.results]
+
+    def _placeholder(self, node: Node) -> torch.Tensor:
+        shape = [int(str(size)) for size in node.shape]
+        dtype = TORCH_DTYPE[node.dtype]
+        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
+        return one.expand(shape)  # what is saved for the way back may be larger than memory

@@ -52,7 +52,7 @@ class TorchCalls:
         self.made: list[Any] = []
         self.reason = ""  # the guard that failed last
         self.changes = 0
-        self._here = threading.local()  # `settings`: what ends with this thread's call, if anything
+        self._here = threading.local()  # `opened`: what ends with a call
         # not as optimize's `dynamic`, which sets it around every call, for 10 us of each
         self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
         self._call = torch._dynamo.optimize(
@@ -80,11 +80,12 @@ class TorchCalls:
         return self._called(args, kwargs, captures=False)
 
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], captures: bool) -> Any:
-        outer = getattr(self._here, "settings", None)
-        self._here.settings = None
+        outer = getattr(self._here, "opened", None)
+        opened: list[ExitStack] = []
+        self._here.opened = opened
         try:
             if captures:
-                self._set_up()
+                self._set_up(opened)
             return self._call(*args, **kwargs)
         except exc.TorchDynamoException as error:
             more = mismatch(self.graphs, args)
@@ -94,18 +95,19 @@ class TorchCalls:
                 raise_as_eager(self.fn, args, kwargs, error)
             raise
         finally:
-            if self._here.settings is not None:
-                self._here.settings.close()
-            self._here.settings = outer
+            self._here.opened = outer
+            for settings in opened:
+                settings.close()
 
-    def _set_up(self) -> None:
-        """Our settings, for captures until the end of this call."""
-        rest = self._here.settings = self._here.settings or ExitStack()
-        rest.enter_context(held_back())
-        rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
-        rest.enter_context(torch._dynamo.config.patch(self._settings))
-        rest.enter_context(in_scans())
-        rest.enter_context(quiet("torch._subclasses.fake_tensor"))
+    def _set_up(self, opened: list[ExitStack]) -> None:
+        """Our settings, for captures until what is opened is closed."""
+        settings = ExitStack()
+        opened.append(settings)
+        settings.enter_context(held_back())
+        settings.enter_context(one_at_a_time())  # Dynamo's settings are shared by all threads
+        settings.enter_context(torch._dynamo.config.patch(self._settings))
+        settings.enter_context(in_scans())
+        settings.enter_context(quiet("torch._subclasses.fake_tensor"))
 
     # ---- what Dynamo calls
 
@@ -121,8 +123,12 @@ class TorchCalls:
         return call
 
     def _failed(self, failure: Any) -> None:
-        """A guard did not hold: the program is captured again."""
-        self._set_up()
+        """A guard did not hold: the program is captured again, where it is we who are called."""
+        opened = getattr(self._here, "opened", None)
+        if opened is None:  # somebody else runs the same code: no end of ours would close anything
+            return
+        if not opened:
+            self._set_up(opened)
         text = str(failure.reason).split("\n")[0].partition("  # ")[0]
         self.reason = text.partition(": ")[2].strip() or text
         if self.reason.startswith("tensor "):  # an argument's type or layout: that is expected

@@ -140,3 +140,14 @@ def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
     other.start()
     other.join()
     assert taken == [True]
+
+
+def test_a_guard_that_fails_in_somebody_elses_call_takes_no_lock() -> None:
+    torch = pytest.importorskip("torch")
+    from stack.frontends.dynamo_call import TorchCalls
+    from stack.frontends.dynamo_capture import one_at_a_time
+
+    calls = TorchCalls(lambda x: x + 1, False, {})
+    assert calls(torch.ones(3)).tolist() == [2.0] * 3
+    calls._failed(None)  # as Dynamo does where other callers run the same code
+    assert not one_at_a_time()._is_owned()

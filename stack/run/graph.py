@@ -30,6 +30,8 @@ from stack.run.steer import DEFAULT, Passes
 from stack.run.watch import announce
 from stack.run.weights import split, with_weights
 
+Sizes = tuple[tuple[str, int], ...]  # what size symbols are, by name
+
 
 class CompiledGraph:
     """One captured program, compiled once for each binding of its size symbols.
@@ -65,9 +67,9 @@ class CompiledGraph:
         self.passes = passes
         self.options = options or {}
         check_options(self.backend, self.options)
-        self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
-        self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
-        self.kept: dict[tuple[tuple[str, int], ...], Kept] = {}
+        self.executables: dict[Sizes, Executable] = {}
+        self.runs: dict[Sizes, Run] = {}
+        self.kept: dict[Sizes, Kept] = {}
         self.target = label
         # what calls the program with arrays like those of the last call
         self.direct: Callable[[Sequence[Any]], list[Any] | None] | None = None
@@ -92,7 +94,7 @@ class CompiledGraph:
 
     @held_back()
     @phase("rest")
-    def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
+    def _compile(self, key: Sizes) -> Executable:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         captured = self.captured
         run.add(Stage("captured", make_text=lambda: captured.text))
@@ -153,10 +155,12 @@ class CompiledGraph:
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
-        key = self._sizes(ready)
-        return self.executables.get(key) or self._compile(key)
+        return self._executable(self._sizes(ready))
 
-    def _sizes(self, ready: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+    def _executable(self, sizes: Sizes) -> Executable:
+        return self.executables.get(sizes) or self._compile(sizes)
+
+    def _sizes(self, ready: Sequence[Any]) -> Sizes:
         """What size symbols are for these shapes."""
         if self._is_fixed(ready):
             return ()
@@ -185,7 +189,11 @@ class CompiledGraph:
 
         `arrays`: what `ready` was given, where what is made of weights is kept.
         """
-        executable = self.executable_for(ready)
+        return self._run(self._sizes(ready), ready, arrays)
+
+    def _run(self, sizes: Sizes, ready: list[Any], arrays: Sequence[Any]) -> list[Any]:
+        """The same, of sizes that are known."""
+        executable = self._executable(sizes)
         if self.on_device:
             assert executable.accept is not None
             assert executable.call is not None
@@ -194,27 +202,21 @@ class CompiledGraph:
                 executable.wait()
             return self.frontend.from_device(found)
         back = self.frontend.from_numpy
-        found = self._found(executable, ready, arrays)
+        if executable.frozen is not None:
+            found = self._with_kept(sizes, executable.frozen, ready, arrays)
+        elif executable.drain is None:
+            found = executable.run(ready)
+        else:
+            found = executable.drain(_taken_out(ready))
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
 
-    def _found(
-        self, executable: Executable, ready: list[Any], arrays: Sequence[Any]
-    ) -> list[np.ndarray]:
-        """Storage arrays in, storage arrays out."""
-        if executable.frozen is not None:
-            return self._with_kept(executable.frozen, ready, arrays)
-        if executable.drain is None:
-            return executable.run(ready)
-        return executable.drain(_taken_out(ready))
-
     def _with_kept(
-        self, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
+        self, sizes: Sizes, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
     ) -> list[np.ndarray]:
         """A run on what is kept of the weights as they are now."""
-        key = self._sizes(ready)
-        kept = self.kept[key]
+        kept = self.kept[sizes]
         values = kept.values([*self.captured.bound, *arrays], ready)
-        self.runs[key].notes["frozen"] = kept.note
+        self.runs[sizes].notes["frozen"] = kept.note
         return frozen.call(values, ready)
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
@@ -225,12 +227,13 @@ class CompiledGraph:
     def _called(self, arrays: list[Any]) -> list[Any]:
         """The long way, which says what is wrong with arrays; learns how to call with these."""
         ready = self.ready(arrays)
-        executable = self.executable_for(ready)
+        sizes = self._sizes(ready)
+        executable = self._executable(sizes)
         if executable.by_address is not None and not self.captured.bound:
             self.direct = self.frontend.direct(executable.by_address, arrays, self.returned)
         given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()
-        return self.execute(ready, given)
+        return self._run(sizes, ready, given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.captured.flatten(*args, **kwargs)

@@ -132,8 +132,11 @@ class Records:
         self.database = ms.database.Database.create("memory")
         self.trials: dict[str, int] = {}
 
-    def load(self, task: Any) -> bool:
-        """Whether a schedule is known; a record that does not load is none."""
+    def load(self, task: Any, most: int, seconds: float) -> bool:
+        """Whether a schedule is known that had so many trials, or as much time.
+
+        One that had less is where a search goes on; a record that does not load is none.
+        """
         found = self.cache.get(_key(task, self.target)) if self.cache is not None else None
         if found is None:
             return False
@@ -143,20 +146,21 @@ class Records:
             record = ms.database.TuningRecord.from_json(held["record"], workload)
             self.database.commit_tuning_record(record)
             self.trials[task.task_name] = int(held["trials"])
+            return int(held["trials"]) >= most or float(held["seconds"]) >= seconds
         except Exception:
             return False
-        return True
 
     def best(self, task: Any) -> Any:
         return self.database.query_tuning_record(task.dispatched[0], self.target, task.task_name)
 
-    def save(self, task: Any, trials: int) -> None:
+    def save(self, task: Any, trials: int, seconds: float = 0.0) -> None:
+        """Keep the best so far, of a search that had so many seconds; 0: it goes on."""
         record = self.best(task)
         self.trials[task.task_name] = trials
         if record is None or self.cache is None:
             return
-        text = json.dumps({"record": _plain(record.as_json()), "trials": trials})
-        self.cache.put(_key(task, self.target), text.encode())
+        held = {"record": _plain(record.as_json()), "trials": trials, "seconds": seconds}
+        self.cache.put(_key(task, self.target), json.dumps(held).encode())
 
 
 def _plain(value: Any) -> Any:
@@ -188,10 +192,12 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
     if seconds <= 0 or most <= 0:
         return Tuned(records.database, "default CPU schedules, untuned")
     tasks = ms.relax_integration.extract_tasks(module, target)
-    cost = {id(t): _flops(t) * max(int(t.weight), 1) for t in tasks}
-    todo = [t for t in tasks if not records.load(t)]
-    light = [t for t in todo if _flops(t) < HEAVY_FLOPS]
-    heavy = sorted((t for t in todo if _flops(t) >= HEAVY_FLOPS), key=lambda t: -cost[id(t)])
+    flops = {id(t): _flops(t) for t in tasks}
+    cost = {id(t): flops[id(t)] * max(int(t.weight), 1) for t in tasks}
+    wanted = {k: most if v >= HEAVY_FLOPS else min(most, LIGHT_TRIALS) for k, v in flops.items()}
+    todo = [t for t in tasks if not records.load(t, wanted[id(t)], seconds)]
+    light = [t for t in todo if flops[id(t)] < HEAVY_FLOPS]
+    heavy = sorted((t for t in todo if flops[id(t)] >= HEAVY_FLOPS), key=lambda t: -cost[id(t)])
     start = time.perf_counter()
     left = sum(cost[id(t)] for t in heavy)
     end = start + seconds * (HEAVY_SHARE if light else 1.0)
@@ -199,11 +205,11 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
         now = time.perf_counter()
         until = now + max(end - now, 0.0) * cost[id(task)] / left
         left -= cost[id(task)]
-        records.save(task, _search(task, records, most, until, seed))
+        records.save(task, _search(task, records, most, until, seed), seconds)
     for task in light:
         # late, one candidate is still far better than naive loops
-        count = min(most, LIGHT_TRIALS) if time.perf_counter() - start < seconds else 1
-        records.save(task, _search(task, records, count, start + seconds, seed))
+        count = wanted[id(task)] if time.perf_counter() - start < seconds else 1
+        records.save(task, _search(task, records, count, start + seconds, seed), seconds)
     took = time.perf_counter() - start
     return Tuned(records.database, _note(records, tasks, todo, took))
 
@@ -257,13 +263,13 @@ def _way(most: int) -> _Way:
 
 
 def _search(task: Any, records: Records, most: int, until: float, seed: int) -> int:
-    """Try schedules in batches until a time; gives how many were tried."""
+    """Try schedules in batches until a time, each kept; gives how many were tried by now."""
     logger = logging.getLogger("stack.tvm")
     logger.setLevel(logging.ERROR)
     way = _way(most)
-    tried = 0
-    while tried < most and (time.perf_counter() < until or not tried):
-        known, count = len(records.database), min(way.batch, most - tried)
+    known = tried = records.trials.get(task.task_name, 0)
+    while tried < most and (time.perf_counter() < until or tried == known):
+        before, count = len(records.database), min(way.batch, most - tried)
         context = ms.TuneContext(
             mod=task.dispatched[0],
             target=records.target,
@@ -291,8 +297,9 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
                 ms.measure_callback.UpdateCostModel(),
             ],
         )
-        found = len(records.database) - known
+        found = len(records.database) - before
         if not found:
             break  # the space holds no further candidate
         tried += found
+        records.save(task, tried)
     return tried

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.explore.table import table
 from stack.ir.cost import Cost, cost
 from stack.ir.node import Func, Node
@@ -41,7 +41,7 @@ def forward_and_training(lengths: tuple[int, ...] = (32, 128, 512)) -> tuple[str
     wrong: list[str] = []
     for seq in lengths:
         config = replace(models.TINY_GPT2, seq=seq, batch=1)
-        module, args = models.torch_gpt2(config)
+        module, args = models_torch.make_gpt2(config)
         tokens = config.batch * seq
         shapes = models.gpt2_shapes(config)
         matrices = [s for name, s in shapes.items() if len(s) == 2 and name != "wpe.weight"]
@@ -67,7 +67,7 @@ def forward_and_training(lengths: tuple[int, ...] = (32, 128, 512)) -> tuple[str
 
 def regimes(seq: int) -> tuple[str, dict[str, Cost]]:
     """For each op of a GPT-2 block at S tokens: operations, bytes, and which limit is nearer."""
-    module, args = models.torch_gpt2_block(replace(models.GPT2, seq=seq))
+    module, args = models_torch.make_gpt2_block(replace(models.GPT2, seq=seq))
     found: dict[str, Cost] = {}
     for node in Pipeline(TIDY).run(trace(module, *args)).func.nodes:
         found[_kind(node)] = found.get(_kind(node), Cost()).plus(cost(node))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.demos import models, models_jax
+from stack.demos import models, transformer
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -22,14 +22,13 @@ def block(
     frontend: str = "torch", model: str = "gpt2", seq: int = 128, dtype: str = "f32", seed: int = 0
 ) -> Target:
     """One transformer block of GPT-2's or Llama's make, attention written naively."""
-    torch_make, jax_make, config = {
-        "gpt2": (models.torch_gpt2_block, models_jax.jax_gpt2_block, models.GPT2),
-        "llama": (models.torch_llama_block, models_jax.jax_llama_block, models.LLAMA),
-    }[model]
-    config = replace(config, seq=seq, seed=seed)
-    if frontend == "torch":
-        return _torch_cast(torch_make(config), dtype)
-    return _jax_cast(jax_make(config), dtype)
+    makers: dict[str, tuple[Any, Any]] = {
+        "gpt2": (transformer.gpt2_block, models.GPT2),
+        "llama": (transformer.llama_block, models.LLAMA),
+    }
+    make, config = makers[model]
+    made = make(frontend, replace(config, seq=seq, seed=seed))
+    return _torch_cast(made, dtype) if frontend == "torch" else _jax_cast(made, dtype)
 
 
 def _torch_cast(made: Target, dtype: str) -> Target:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.explore.table import table
 from stack.ir.node import Func, Node
 from stack.ir.traits import behind, is_input
@@ -115,7 +115,7 @@ def timeline(lives: dict[str, Lifetime], most: int = 24) -> str:
 
 def main() -> int:
     """Draw the arena of a training step of GPT-2, and set three ways beside the bound."""
-    module, args = models.torch_gpt2(replace(models.TINY_GPT2, layers=2))
+    module, args = models_torch.make_gpt2(replace(models.TINY_GPT2, layers=2))
     func = Pipeline("canonicalize,layout,canonicalize,fuse").run(gradients_of(module, args)).func
     lives = lifetimes(func)
     held = list(lives.values())

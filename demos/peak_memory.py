@@ -30,7 +30,9 @@ MIB = 1 << 20
 def program(name: str, train: bool) -> tuple[Any, tuple[Any, ...]]:
     """A module that gives a loss where it is to be trained, and its inputs."""
     if name in ("gpt2-small", "quick"):
-        return models.torch_gpt2(GPT2 if name == "gpt2-small" else SMALL)
+        from stack.demos import models_torch
+
+        return models_torch.make_gpt2(GPT2 if name == "gpt2-small" else SMALL)
     found = suite.program(name, train=train)
     return found.fn, found.args
 

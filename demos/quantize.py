@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import stack
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.explore.table import table
 
 SCHEMES = (
@@ -41,7 +41,7 @@ def model(width: int, layers: int) -> Any:
     class Layers(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            made = [models.torch_llama_block(replace(config, seed=i)) for i in range(layers)]
+            made = [models_torch.make_llama_block(replace(config, seed=i)) for i in range(layers)]
             self.blocks = torch.nn.ModuleList(block for block, _ in made)
             (self.example,) = made[0][1]
 

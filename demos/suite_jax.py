@@ -79,7 +79,7 @@ def gpt2_jax(setting: Setting) -> Target:
     """The loss of GPT-2 small, two layers; its gradients where they are asked for."""
     sizes = {"seq": 1024, "batch": 8, "vocab": 32000} if setting.large else {"vocab": 8192}
     config = replace(models.GPT2, layers=2, **sizes)
-    fn, (params, tokens, targets) = models_jax.jax_gpt2(config)
+    fn, (params, tokens, targets) = models_jax.make_gpt2(config)
     args = (jax.tree.map(lambda a: _put(setting, a), params), _put(setting, tokens),
             _put(setting, targets))  # fmt: skip
     return (jax.grad(fn) if setting.train else fn), args

@@ -10,38 +10,31 @@ and inputs:
 
 from __future__ import annotations
 
+import importlib
 import sys
 from dataclasses import replace
 from typing import Any
 
-from stack.demos import models, models_jax
+from stack.demos import models
 
 Target = tuple[Any, tuple[Any, ...]]
 
 
-def _check(frontend: str) -> None:
+def _made(frontend: str) -> Any:
+    """The models in one framework: the other need not be installed."""
     if frontend not in ("torch", "jax"):
         raise ValueError(f"frontend must be 'torch' or 'jax', not {frontend!r}")
+    return importlib.import_module(f"stack.demos.models_{frontend}")
 
 
 def llama_block(frontend: str = "torch", config: models.LlamaConfig = models.LLAMA) -> Target:
     """A Llama-style block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
-    _check(frontend)
-    return (
-        models.torch_llama_block(config)
-        if frontend == "torch"
-        else models_jax.jax_llama_block(config)
-    )
+    return _made(frontend).make_llama_block(config)
 
 
 def gpt2_block(frontend: str = "torch", config: models.GPT2Config = models.GPT2) -> Target:
     """A GPT-2 block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
-    _check(frontend)
-    return (
-        models.torch_gpt2_block(config)
-        if frontend == "torch"
-        else models_jax.jax_gpt2_block(config)
-    )
+    return _made(frontend).make_gpt2_block(config)
 
 
 def gpt2(
@@ -51,9 +44,7 @@ def gpt2(
 
     ``(module, (tokens, targets))`` for torch, ``(loss, (params, tokens, targets))`` for JAX.
     """
-    _check(frontend)
-    config = replace(config, layers=n_layers)
-    return models.torch_gpt2(config) if frontend == "torch" else models_jax.jax_gpt2(config)
+    return _made(frontend).make_gpt2(replace(config, layers=n_layers))
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,8 @@ def _captured(
 
 
 def _function_name(fn: Callable[..., Any]) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     name = str(getattr(fn, "__name__", "") or type(fn).__name__)
     return unique_name(name.strip("<>"), set(), {})
 

@@ -12,6 +12,9 @@ import stack
 from stack.demos import models
 
 torch = pytest.importorskip("torch")
+
+from stack.demos import models_torch  # noqa: E402
+
 pytestmark = pytest.mark.gpu
 BACKENDS = ["triton", "cuda"]
 GPT2 = models.GPT2Config(width=128, heads=4, ffn=512, seq=96, batch=2, layers=2, vocab=128)
@@ -28,9 +31,9 @@ SIZES: dict[str, dict[str, int]] = {
 
 def torch_model(name: str) -> tuple[Any, tuple[Any, ...]]:
     made: dict[str, Callable[[], tuple[Any, tuple[Any, ...]]]] = {
-        "gpt2_block": lambda: models.torch_gpt2_block(GPT2),
-        "llama_block": lambda: models.torch_llama_block(LLAMA),
-        "gpt2": lambda: models.torch_gpt2(GPT2),
+        "gpt2_block": lambda: models_torch.make_gpt2_block(GPT2),
+        "llama_block": lambda: models_torch.make_llama_block(LLAMA),
+        "gpt2": lambda: models_torch.make_gpt2(GPT2),
     }
     module, args = made[name]()
     return module.cuda(), tuple(a.cuda() for a in args)
@@ -100,9 +103,9 @@ def test_jax_models(name: str, backend: str) -> None:
     if jax.default_backend() != "gpu":
         pytest.skip("JAX has no GPU here")
     made = {
-        "gpt2_block": lambda: models_jax.jax_gpt2_block(GPT2),
-        "llama_block": lambda: models_jax.jax_llama_block(LLAMA),
-        "gpt2": lambda: models_jax.jax_gpt2(GPT2),
+        "gpt2_block": lambda: models_jax.make_gpt2_block(GPT2),
+        "llama_block": lambda: models_jax.make_llama_block(LLAMA),
+        "gpt2": lambda: models_jax.make_gpt2(GPT2),
     }
     fn, args = made[name]()
 

@@ -251,6 +251,9 @@ def test_tvm_search_led_by_its_cost_model(
     np.testing.assert_allclose(first.run([x, w])[0], np.exp(x @ w), rtol=1e-4)
     assert "4 MetaSchedule trials" in first.note
     assert "found in the cache" in backend("tvm").compile(func, options).note
+    more = backend("tvm").compile(func, {**options, "seconds": 90, "trials": 6})
+    assert "6 MetaSchedule trials" in more.note, "a search goes on from what was kept"
+    assert "found in the cache" not in more.note
     assert not (tmp_path / "elsewhere").exists()
 
 

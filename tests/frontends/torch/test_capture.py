@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch_harness import FRONTEND, capture, check, ops, run
 
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.errors import StackError
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 Y = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
 
 
-@pytest.mark.parametrize("make", [models.torch_llama_block, models.torch_gpt2_block])
+@pytest.mark.parametrize("make", [models_torch.make_llama_block, models_torch.make_gpt2_block])
 def test_demo_blocks(make: Any) -> None:
     sizes = {"width": 32, "heads": 4, "ffn": 64, "seq": 8}
-    is_llama = make is models.torch_llama_block
+    is_llama = make is models_torch.make_llama_block
     cfg = models.LlamaConfig(kv_heads=2, **sizes) if is_llama else models.GPT2Config(**sizes)
     module, args = make(cfg)
     captured = check(module, *args)
@@ -35,7 +35,7 @@ def test_demo_blocks(make: Any) -> None:
 
 
 def test_demo_language_model() -> None:
-    module, args = models.torch_gpt2(models.TINY_GPT2)
+    module, args = models_torch.make_gpt2(models.TINY_GPT2)
     captured = check(module, *args)
     assert "opaque" not in ops(captured.func)
     assert "embedding: tokens is between 0 and 127" in captured.notes["checked indices"]
@@ -96,7 +96,7 @@ def test_closed_over_tensors_are_bound() -> None:
 
 
 def test_method_of_a_module() -> None:
-    module, (tokens, _) = models.torch_gpt2(models.TINY_GPT2)
+    module, (tokens, _) = models_torch.make_gpt2(models.TINY_GPT2)
     check(module.logits, tokens)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.frontends import dynamo
 
 OPTIONS = {"backend": "interpreter"}
@@ -48,7 +48,7 @@ def losses(module: nn.Module, call: Any, batches: list[Any], steps: int) -> list
 
 def test_gpt2_trains_as_eager() -> None:
     cfg = models.GPT2Config(width=32, heads=2, ffn=64, seq=16, batch=2, layers=2, vocab=64)
-    module, _ = models.torch_gpt2(cfg)
+    module, _ = models_torch.make_gpt2(cfg)
     twin = copy.deepcopy(module)
     stream = models.token_batches(cfg)
     batches = [tuple(map(torch.from_numpy, next(stream))) for _ in range(20)]

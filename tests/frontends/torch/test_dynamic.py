@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch_harness import capture, run
 
-from stack.demos import models
+from stack.demos import models, models_torch
 
 
 def check_sizes(fn: Any, *calls: Any) -> Any:
@@ -70,7 +70,7 @@ def test_shapes(fn: Any) -> None:
 
 def test_llama_block_at_any_length() -> None:
     cfg = models.LlamaConfig(width=32, heads=4, kv_heads=2, ffn=64, seq=16, batch=2)
-    module, (x,) = models.torch_llama_block(cfg)
+    module, (x,) = models_torch.make_llama_block(cfg)
     x = x[:, :6].clone()
     torch._dynamo.mark_dynamic(x, 1)
     captured = capture(module, x)

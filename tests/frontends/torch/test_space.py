@@ -11,7 +11,7 @@ import torch
 from torch_harness import capture, to_array, to_tensor
 
 import stack
-from stack.demos import models
+from stack.demos import models, models_torch
 from stack.frontends.torch_space import callable_of, replay
 from stack.ir.builder import Builder, param
 from stack.ir.data import round_bf16
@@ -328,7 +328,7 @@ def test_calls_and_fusions() -> None:
 
 def test_replay_compiles_and_exports() -> None:
     cfg = models.LlamaConfig(width=32, heads=4, kv_heads=2, ffn=64, seq=8)
-    module, args = models.torch_llama_block(cfg)
+    module, args = models_torch.make_llama_block(cfg)
     captured = capture(module, *args)
     inputs = (*captured.bound, *captured.flatten(*args))
     again = replay(captured.func)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,15 @@ HERE = Path(__file__).name
 def test_demo_blocks(factory: Any) -> None:
     fn, args = factory(frontend="jax")
     check(fn, *args, tolerance=1e-3, replay_too=False)
+
+
+def test_a_partial_has_the_name_of_its_function() -> None:
+    def powered(n: int, x: Any) -> Any:
+        return x**n
+
+    func = stack.trace(functools.partial(functools.partial(powered), 3), X)
+    assert func.name == "powered"
+    np.testing.assert_allclose(func.interpret(np.asarray(X)), np.asarray(X) ** 3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("counts", [(1, 2, 3), (0, 6, 0), (2, 0, 1)], ids=str)

@@ -32,8 +32,9 @@ def aot_compiled(
         again = partial(aot_compiled, bw_compiler=bw_compiler, **options)
         return flatten_graph_inputs(gm, example_inputs, again)
 
-    def backward(*args: Any) -> Any:  # called in the backward pass, when that comes
-        made = disable(bw_compiler, reason="it compiles the backward graph")(*args)
+    def backward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:  # when that pass comes
+        compiler: Any = disable(bw_compiler, reason="it compiles the backward graph")
+        made = compiler(gm, example_inputs)
         return disable(made, reason="it is a compiled graph")
 
     made = aot_module_simplified(gm, example_inputs, bw_compiler=backward, **options)

@@ -40,5 +40,5 @@ def _plain() -> Iterator[tuple[Any, str, Any]]:
         yield symbolic_convert, "get_funcname", lambda *_: None
     if _LOCAL_MAP not in sys.modules:  # then no value is the function that it makes
         local_map = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
-        asked = getattr(local_map, "should_wrap_in_hop", None)
+        asked: Any = getattr(local_map, "should_wrap_in_hop", None)
         yield local_map, "should_wrap_in_hop", lambda v: _LOCAL_MAP in sys.modules and asked(v)

@@ -47,8 +47,8 @@ def test_a_first_capture_imports_neither_schedulers_nor_meshes() -> None:
 
 def now() -> tuple[Any, ...]:
     return (
-        guards.profile_guard_manager,
-        symbolic_convert.get_funcname,
+        vars(guards)["profile_guard_manager"],
+        vars(symbolic_convert)["get_funcname"],
         ASKED.__dict__["should_wrap_in_hop"],
     )
 

@@ -6,11 +6,11 @@ import inspect
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
 from torch.fx import GraphModule
@@ -19,6 +19,7 @@ from torch.fx import Node as FxNode
 import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError
+from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
@@ -75,7 +76,8 @@ def compile_graph(
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)
     whole = fn is not None
-    compiler = aot_autograd(
+    compiler = partial(
+        aot_compiled,
         fw_compiler=maker.forward,
         bw_compiler=maker.backward,
         inference_compiler=maker.inference,

@@ -34,6 +34,7 @@ from stack.frontends import torch_draws, torch_layouts
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_notes import Notes, graph_notes
+from stack.frontends.dynamo_spared import spared
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
 from stack.frontends.torch_attention import safe_softmax
@@ -141,6 +142,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
+        spared(),
         in_scans(),
         # equal sizes in the example are not promised to stay equal
         sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]

@@ -135,8 +135,9 @@ class TorchCaptured(Captured):
 
     def with_func(self, func: Func) -> TorchCaptured:
         """The same program as another function."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Captured)}
-        return TorchCaptured(**{**fields, "func": func, "text": self._make_text})
+        names = {f.name for f in dataclasses.fields(Captured)} - {"func", "text"}
+        fields = {name: getattr(self, name) for name in names}
+        return TorchCaptured(**fields, func=func, text=self._make_text)
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -1,0 +1,44 @@
+"""What Dynamo does in each capture for logs that are off and for modules that are not loaded."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch._logging
+from torch._dynamo import guards, symbolic_convert
+from torch._dynamo.variables import higher_order_ops
+
+_LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
+_ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
+
+
+@contextmanager
+def spared() -> Iterator[None]:
+    """Captures without it. Their settings are shared by all threads: torch's lock is held outside.
+
+    The time of guards is measured, with all caches emptied before, for the log of guards; source
+    files are split into tokens to find the functions of lines, for traces of calls; and values are
+    compared with a function whose module imports half of `torch.distributed`.
+    """
+    with ExitStack() as stack:
+        for holder, name, plain in _plain():
+            if hasattr(holder, name):  # not every torch does each of them
+                stack.enter_context(mock.patch.object(holder, name, plain))
+        yield
+
+
+def _plain() -> Iterator[tuple[Any, str, Any]]:
+    """Where something is called, its name there, and what to call in its place."""
+    if not guards.guards_log.isEnabledFor(logging.DEBUG):
+        yield guards, "profile_guard_manager", lambda *_: 0.0
+    if not any(map(_ENABLED, ("trace_call", "trace_source"))):
+        yield symbolic_convert, "get_funcname", lambda *_: None
+    if _LOCAL_MAP not in sys.modules:  # then no value is the function that it makes
+        local_map = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
+        asked: Any = getattr(local_map, "should_wrap_in_hop", None)
+        yield local_map, "should_wrap_in_hop", lambda v: _LOCAL_MAP in sys.modules and asked(v)

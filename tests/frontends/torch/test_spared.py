@@ -1,0 +1,132 @@
+"""What a capture leaves out of Dynamo's and AOTAutograd's own work, and what it must not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stack
+
+torch = pytest.importorskip("torch")
+
+from torch._dynamo import guards, symbolic_convert  # noqa: E402
+from torch._dynamo.variables import higher_order_ops  # noqa: E402
+
+from stack.frontends import dynamo_spared  # noqa: E402
+from stack.frontends.dynamo_aot import aot_compiled  # noqa: E402
+from stack.frontends.dynamo_spared import spared  # noqa: E402
+from stack.frontends.torch_calls import TorchCaptured  # noqa: E402
+
+LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
+ASKED = higher_order_ops.LocalMapWrappedHigherOrderVariable
+FRESH = """
+import sys, torch, stack
+before = set(sys.modules)
+x = torch.linspace(-1, 1, 12).reshape(3, 4)
+with torch.no_grad():
+    made = stack.compile(lambda x: torch.softmax(x @ x.T, -1), x, backend="interpreter")(x)
+assert torch.allclose(made, torch.softmax(x @ x.T, -1))
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_a_first_capture_imports_neither_schedulers_nor_meshes() -> None:
+    done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+    loaded = done.stdout.split()
+    assert "torch._dynamo.output_graph" in loaded
+    wrong = [n for n in loaded if n.startswith("torch._inductor.sched") or "context_parallel" in n]
+    assert not wrong
+    assert LOCAL_MAP not in loaded
+
+
+def now() -> tuple[Any, ...]:
+    return (
+        vars(guards)["profile_guard_manager"],
+        vars(symbolic_convert)["get_funcname"],
+        ASKED.__dict__["should_wrap_in_hop"],
+    )
+
+
+def test_torch_is_as_before_after_a_capture_and_after_one_that_fails() -> None:
+    before = now()
+    with pytest.raises(ZeroDivisionError), spared():
+        assert now() != before
+        raise ZeroDivisionError
+    assert now() == before
+    x = torch.randn(3)
+    stack.compile(torch.sin, x, backend="interpreter")(x)
+    assert now() == before
+
+
+def test_what_a_log_asks_for_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda _: True)
+    monkeypatch.setattr(dynamo_spared, "_ENABLED", lambda name: name == "trace_source")
+    before = now()
+    with spared():
+        assert now()[:2] == before[:2]
+
+
+def test_a_function_over_a_mesh_is_known_once_its_module_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    value = object()
+    monkeypatch.setattr(ASKED, "should_wrap_in_hop", lambda other: other is value)
+    monkeypatch.delitem(sys.modules, LOCAL_MAP, raising=False)
+    with spared():
+        assert not ASKED.should_wrap_in_hop(value)
+        # a program may load it while it is captured
+        monkeypatch.setitem(sys.modules, LOCAL_MAP, types.ModuleType(LOCAL_MAP))
+        assert ASKED.should_wrap_in_hop(value)
+        assert not ASKED.should_wrap_in_hop(object())
+    with spared():
+        assert ASKED.should_wrap_in_hop(value)
+
+
+@pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_a_graph_that_takes_lists_gives_what_it_gives_flat(with_gradients: bool) -> None:
+    class Pair(torch.nn.Module):
+        def forward(self, pair: Any, gain: Any) -> Any:
+            return (pair[0] * gain + torch.sin(pair[1]),)
+
+    compiled: list[Any] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    arrays = [np.random.default_rng(i).standard_normal((5, 3)) for i in range(3)]
+    x, y, gain = (torch.tensor(a, requires_grad=with_gradients) for a in arrays)
+    options = {"fw_compiler": compiler, "inference_compiler": compiler, "bw_compiler": compiler}
+    call = aot_compiled(torch.fx.symbolic_trace(Pair()), [[x, y], gain], **options)
+    (found,) = call([x, y], gain)
+    np.testing.assert_allclose(found.detach(), arrays[0] * arrays[2] + np.sin(arrays[1]))
+    if with_gradients:
+        found.sum().backward()
+        np.testing.assert_allclose(y.grad, np.cos(arrays[1]))
+        np.testing.assert_allclose(gain.grad, arrays[0])
+    assert len(compiled) == 1 + with_gradients
+
+
+def test_the_captured_text_is_made_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    real = TorchCaptured.__init__
+
+    def counted(self: TorchCaptured, *, text: Any, **fields: Any) -> None:
+        real(self, text=lambda: made.append(text()) or made[-1], **fields)
+
+    monkeypatch.setattr(TorchCaptured, "__init__", counted)
+    x = torch.randn(4, 3)
+    with torch.no_grad():
+        compiled = stack.compile(lambda x: torch.exp(x).sum(0), x, backend="interpreter")
+        compiled(x)
+    assert not made
+    (run,) = compiled.graph.runs.values()
+    assert "exp" in run["captured"].text
+    assert made

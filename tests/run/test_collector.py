@@ -80,24 +80,3 @@ def test_off_while_torch_reads_a_program(monkeypatch: pytest.MonkeyPatch) -> Non
     assert seen == [False] and gc.isenabled()
     compiled(torch.ones(5))
     assert seen == [False, False] and gc.isenabled()
-
-
-def test_what_was_made_meanwhile_is_no_work_of_the_next_collection() -> None:
-    gc.enable()
-    with held_back():
-        made = [[number] for number in range(1000)]
-    young = {id(item) for generation in (0, 1) for item in gc.get_objects(generation)}
-    assert young.isdisjoint(map(id, made))
-    assert not gc.get_freeze_count()
-
-
-def test_what_somebody_froze_stays_so() -> None:
-    gc.enable()
-    gc.freeze()
-    try:
-        frozen = gc.get_freeze_count()
-        with held_back():
-            pass
-        assert gc.get_freeze_count() >= frozen > 0
-    finally:
-        gc.unfreeze()

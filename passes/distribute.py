@@ -41,6 +41,7 @@ from stack.passes.cpu_loops.chunk import (
     reachable,
     tiles_of,
 )
+from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
 from stack.passes.tiling.frame import COMBINE, is_expensive
@@ -79,9 +80,11 @@ class Distribute(BlockPass):
         width = self._width(log)
         loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, width, log.cpu))
         prepacked_of = OnceAlike(lambda kernel: distribute_prepacked(kernel, log.cpu))
-        counted = cache(
-            lambda params, results, kept: counts_of(Block(params, results), log.cpu, kept)
-        )
+
+        @cache
+        def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:
+            return counts_of(Block(params, results), log.cpu, kept)
+
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if not is_kernel(node, "tile") or not log.spend("distribute"):

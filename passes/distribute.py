@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir.builder import constant, rebuild_block
+from stack.ir.builder import constant
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
@@ -29,6 +30,7 @@ from stack.ir.traits import (
     runs_once,
 )
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
     Chunk,
@@ -39,20 +41,21 @@ from stack.passes.cpu_loops.chunk import (
     reachable,
     tiles_of,
 )
+from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, index, items
+from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
-from stack.rewrite.passes import Pass
 from stack.target import Cpu, Target, as_cpu
 
 KEEP_SHARE = 1 / 16  # of the second-level cache, for kept values: they should stay near
 
 
 @dataclass(frozen=True)
-class Distribute(Pass):
+class Distribute(BlockPass):
     """Turn tile kernels into parallel loops over vectors.
 
     Attributes:
@@ -63,30 +66,42 @@ class Distribute(Pass):
     width: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
-        width = self.width or 4 * log.cpu.lanes
-        log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
+        log.note(
+            f"vectors of {self._width(log)} elements; a register has {log.cpu.vector_bytes} bytes"
+        )
         if log.cpu.refused:
             log.note(log.cpu.refused)
+        return super().run(func, log)
+
+    def _width(self, log: Log) -> int:
+        return self.width or 4 * log.cpu.lanes
+
+    def change(self, block: Block, log: Log) -> Block:
+        width = self._width(log)
         loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, width, log.cpu))
         prepacked_of = OnceAlike(lambda kernel: distribute_prepacked(kernel, log.cpu))
 
-        def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node.rebuilt(args, blocks=blocks)
+        @cache
+        def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:
+            return counts_of(Block(params, results), log.cpu, kept)
+
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
             if not is_kernel(node, "tile") or not log.spend("distribute"):
-                return new
-            is_prepacked = has_kept_panels(new, log.cpu)
-            dot = find_dot(node.blocks[0])
+                continue
+            is_prepacked = has_kept_panels(node, log.cpu)
+            body = node.blocks[0]
+            dot = find_dot(body)
             if dot is not None and not is_packed(dot):
-                counts = counts_of(node.blocks[0], log.cpu, is_prepacked)
+                counts = counted(body.params, body.results, is_prepacked)
                 log.note(f"{node.attrs['name']}: {counts}")
             if not is_prepacked:
-                return loops_of(new)
-            product = prepacked_of(new)
-            names.update((a, "panels") for a in product.args if a not in new.args)
-            return product
-
-        names: dict[Node, str] = {}
-        return Func(func.name, rebuild_block(func.body, visit, names=names), func.level)
+                changed[node] = Replacement(loops_of(node))
+                continue
+            product = prepacked_of(node)
+            panels = {a: "panels" for a in product.args if a not in node.args}
+            changed[node] = Replacement(product, names=panels)
+        return replace(block, changed) if changed else block
 
 
 def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:

@@ -18,7 +18,7 @@ from stack.rewrite.group import Group, bytes_of
 
 def fission_epilogues(grouping: Grouping) -> None:
     """Split row groups where a dot can take a part of them, and fewer bytes are moved."""
-    grouping.rules = grouping.all_rules
+    grouping.ask(grouping.all_rules)
     for group in grouping.all_groups:
         if group.kind != "reduction":
             continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from stack.errors import UsageError
 from stack.imports import function_of
+from stack.ir.alike import likeness
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.policies import block_policy
@@ -80,7 +81,7 @@ class WriteSchedules(Pass):
             policy = _policy(node, self.loops, target)
         except CannotTile:
             return []
-        found = policy.candidates() if policy is not None else []
+        found = policy.considered if policy is not None else []
         return [str(schedule) for schedule, _ in found[: self.most]]
 
 
@@ -91,6 +92,7 @@ class _Writer:
         self.names: dict[str, None] = {}  # of what has a choice
         self.taken: set[str] = set()  # entries of what is given
         self.values: set[str] = set()  # names in the function
+        self.policies: dict[tuple[Any, ...], Policy | None] = {}  # of groups that are alike
 
     def run(self, func: Func) -> Func:
         self.values = {block.names.get(node, "") for block, node in walk(func.body)}
@@ -108,7 +110,7 @@ class _Writer:
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             try:
-                policy = _policy(node, self.loops, self.log.target)
+                policy = self._policy(node)
             except CannotTile as why:
                 self.refused[name] = str(why)
                 self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
@@ -124,6 +126,15 @@ class _Writer:
             if found and self.log.spend("schedule", lines):
                 changed[node] = Replacement(with_schedules(_group(node), found))
         return replace(block, changed) if changed else block
+
+    def _policy(self, node: Node) -> Policy | None:
+        """The policy of a group, one for all that are alike. Raises CannotTile."""
+        if not _has_policy(node):
+            return None
+        key = likeness(node)
+        if key not in self.policies:
+            self.policies[key] = _policy(node, self.loops, self.log.target)
+        return self.policies[key]
 
     def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """The schedule that somebody wrote for a group of these names. Raises UsageError."""
@@ -145,7 +156,7 @@ class _Writer:
         return [found]
 
     def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:
-        found = policy.candidates()
+        found = policy.considered
         expected = [(s, p) for s, p in found if p is not None]
         if expected:
             most = len(expected) if self.log.verbose else max(self.most, TOLD)
@@ -178,10 +189,14 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
 
     Raises CannotTile.
     """
-    if not (is_generated(node) or is_stream(node) or is_contraction(node)):
+    if not _has_policy(node):
         return None
     policy = LOOPS[loops] if loops in LOOPS else function_of(loops)
     return policy(_group(node), target)
+
+
+def _has_policy(node: Node) -> bool:
+    return is_generated(node) or is_stream(node) or is_contraction(node)
 
 
 def _group(node: Node) -> Node:

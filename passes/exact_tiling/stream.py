@@ -22,7 +22,7 @@ from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, operand_place, segments
 from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.blocking.values import Reader
-from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
@@ -43,7 +43,7 @@ class StreamTiler(StreamResults):
         self.cpu = as_cpu(target)
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
-        self.roles = StreamAxes(stream)
+        self.roles = stream_axes(stream)
         schedule = PanelPolicy(stream, self.cpu).of(stream)
         self.tile = schedule.block("m")
         self.step = min(step or schedule.block("k"), self.extent)
@@ -126,7 +126,7 @@ class StreamTiler(StreamResults):
         states, roles = self.states, self.roles
         self.states = guess.states
         blocks = (guess.states, self.correct, self.ending)
-        self.roles = StreamAxes(
+        self.roles = stream_axes(
             Node("stream", self.group.args, self.group.attrs, self.group.type, blocks)
         )
         found = self._segments()

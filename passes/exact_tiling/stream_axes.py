@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stack.ir.alike import once_alike
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.blocking.stream_index_maps import stream_index_maps
@@ -34,3 +35,12 @@ class StreamAxes:
         self.wide = [s for s, at in self.placed.states.items() if self.column in map(str, at)]
         if not all(map(is_contraction, self.wide)):
             raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
+
+
+@once_alike
+def stream_axes(stream: Node) -> StreamAxes:
+    """The axes of a stream, looked for once: its price, schedule and kernel go by them.
+
+    Raises CannotTile.
+    """
+    return StreamAxes(stream)

@@ -6,7 +6,7 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
-from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
@@ -23,7 +23,7 @@ class PanelPolicy(Policy):
     """
 
     def __init__(self, stream: Node, cpu: Cpu) -> None:
-        axes = StreamAxes(stream)
+        axes = stream_axes(stream)
         if not axes.row:
             raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
         self.cpu, self.rows = cpu, axes.sizes[axes.row]

@@ -48,6 +48,7 @@ class Region:
         self.sizes: dict[str, Dim] = {}
         self._rows: dict[Value, None] = {}
         self._depends: dict[Value, bool] = {}
+        self._runs_over: dict[Node, frozenset[tuple[Node, int]]] = {}
         self._operands: dict[Value, list[Value] | None] = {}
 
     # ---- names
@@ -177,7 +178,8 @@ class Region:
         _, operands, result = found
         self._take(reduction, operands, result, {})
         while True:
-            joined = [v for v in self._rows if v.node not in self.members and self._shares(v.node)]
+            left = [v for v in self._rows if v.node not in self.members]
+            joined = self._sharing(left) if left else []
             if not joined:
                 break
             if len(self.members) + len(joined) > MAX_MEMBERS:
@@ -346,20 +348,26 @@ class Region:
         except Refusal:
             return False
 
-    def _shares(self, reduction: Node) -> bool:
-        """Whether a reduction runs over something that is visited already."""
-        found = reduced_value(reduction)
-        if found is None:
-            return False
+    def _sharing(self, rows: list[Value]) -> list[Value]:
+        """Those that reduce something that is visited already."""
         mine = {
             (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
         }
+        return [v for v in rows if not mine.isdisjoint(self._passed(v.node))]
+
+    def _passed(self, reduction: Node) -> frozenset[tuple[Node, int]]:
+        """What a reduction runs over, and the streamed axis of each."""
+        known = self._runs_over.get(reduction)
+        if known is not None:
+            return known
+        found = reduced_value(reduction)
         probe = Region(self.graph, self.extent, self.outside, self.held)
-        for arg, names in zip(reduction.args, found[1], strict=True):
+        for arg, names in zip(reduction.args, found[1] if found else (), strict=False):
             value = Value(arg, names)
             if value.streams:
                 probe._walk(value, main=True, dots=True)
-        return any((v.node, v.axis) in mine for v in probe.visited)
+        self._runs_over[reduction] = passed = frozenset((v.node, v.axis) for v in probe.visited)
+        return passed
 
     def _join(self, value: Value) -> None:
         found = reduced_value(value.node)

@@ -46,7 +46,7 @@ def own_names(block: Block) -> list[Node]:
     pending = deque([block])
     while pending:
         for node in pending.popleft().nodes:
-            if node.op != "param" and not is_inline(node):
+            if node.op != "param" and not (node.op == "const" and is_inline(node)):
                 found[node] = None  # two loops may hold the same node
             if node.blocks:
                 pending.extend(b for b in node.blocks if b.is_open)

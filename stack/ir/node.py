@@ -301,6 +301,30 @@ class Block(_Interned):
                     found[dep] = None
         return tuple(found)
 
+    @cached_property
+    def symbols(self) -> frozenset[Symbol]:
+        """Size symbols in types and attributes of its nodes, and in blocks of these."""
+        found: set[Symbol] = set()
+        for node in (*self.params, *self.nodes):
+            found |= type_symbols(node.type)
+            for value in node.attrs.values():
+                if isinstance(value, tuple | Expr):
+                    found |= _attr_symbols(value)
+            for block in node.blocks:
+                found |= block.symbols
+        return frozenset(found)
+
+    @cached_property
+    def meshes(self) -> frozenset[Mesh]:
+        """Meshes that types of its nodes name, and of nodes in blocks of these."""
+        found: set[Mesh] = set()
+        for node in (*self.params, *self.nodes):
+            if node.type.sharding:
+                found.update(t.sharding.mesh for t in node.types if t.sharding is not None)
+            for block in node.blocks:
+                found |= block.meshes
+        return frozenset(found)
+
     @property
     def type(self) -> tuple[Type, ...]:
         return tuple(r.type for r in self.results)
@@ -379,19 +403,12 @@ class Func(_Interned):
     @cached_property
     def symbols(self) -> tuple[Symbol, ...]:
         """Size symbols that the function is generic over, by name."""
-        found: set[Symbol] = set()
-        for _, node in walk(self.body):
-            found |= type_symbols(node.type)
-            for value in node.attrs.values():
-                found |= _attr_symbols(value)
-        return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
+        return tuple(sorted(self.body.symbols, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     @cached_property
     def meshes(self) -> tuple[Mesh, ...]:
         """Meshes that types of the function name, by name."""
-        types = [t for _, node in walk(self.body) if node.type.sharding for t in node.types]
-        found = {t.sharding.mesh for t in types if t.sharding is not None}
-        return tuple(sorted(found, key=str))
+        return tuple(sorted(self.body.meshes, key=str))
 
     def bind(self, values: Mapping[str, int]) -> Func:
         """The same function with size symbols replaced by numbers."""

@@ -135,10 +135,12 @@ class Simple:
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
         builder = scope.builder
         new = self.function(node, builder, scope)
+        if new is None:
+            return None
         if isinstance(new, Why):
             scope.log.miss(self.name, new.reason, new.node or node, scope.block)
             return None
-        return None if new is None else Replacement(new, (), {**builder.names}, {**builder.locs})
+        return Replacement(new, (), {**builder.names}, {**builder.locs})
 
 
 def on(*roots: str) -> Callable[[Function], Simple]:
@@ -308,9 +310,9 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
     name of the node that they stand for, and the source lines of everything in the match and of
     what nobody needs any more: no line is lost while something is left of what it computed.
     """
-    done = _resolve(block, replaced)
     found: list[Node] = []
     _collect(block, found)
+    done = _resolve(block, found, replaced)
     dead = _dead(block, found, replaced, done)
     old = set(found) | set(block.params)
     names: dict[Node, str] = {}
@@ -400,9 +402,17 @@ def _needs(node: Node) -> Sequence[Node]:
     return [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
 
 
-def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, Node]:
-    """Every reachable node to what it becomes. A node inside its own replacement stays itself."""
+def _resolve(
+    block: Block, found: Sequence[Node], replaced: Mapping[Node, Replacement]
+) -> dict[Node, Node]:
+    """Every reachable node to what it becomes. A node inside its own replacement stays itself.
+
+    `found`: the nodes of the block and of open blocks in it, operands first.
+    """
     done: dict[Node, Node] = {p: p for p in block.params}
+    for node in found:
+        if node not in replaced and all(d in done for d in _needs(node)):
+            done[node] = node  # nothing that it is computed from changes
     expanding: set[Node] = set()
     stack: list[tuple[Node, str]] = [(r, "enter") for r in reversed(block.results)]
     while stack:

@@ -116,7 +116,8 @@ class Grouping(Units):
         # node to the groups that hold it
         self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
         self.spans = [0] * (len(self.place) + 1)  # for each place how many groups go on after it
-        self.verdicts: dict[tuple[Group, Group], Why | Group] = {}
+        self.scores: dict[tuple[Group, Group], int] = {}
+        self.verdicts: dict[tuple[Group, Group], Why] = {}  # those that stay
         self.reasons: dict[tuple[Group, Group], Why] = {}
 
     @property
@@ -129,10 +130,16 @@ class Grouping(Units):
 
     def run(self, stage: int) -> None:
         """Join groups until no rule up to this stage wants another pair."""
-        self.rules = [rule for rule in self.all_rules if rule.stage <= stage]
+        self.ask([rule for rule in self.all_rules if rule.stage <= stage])
         self.reasons.clear()
         while self.rules and (self._sweep() or self._copy_producers()):
             pass
+
+    def ask(self, rules: Sequence[FusionRule]) -> None:
+        """Go by these rules from now on."""
+        self.rules = rules
+        self.scores.clear()
+        self.verdicts.clear()
 
     def _pairs(self) -> list[tuple[Group, Group]]:
         pairs: dict[tuple[Group, Group], None] = {}
@@ -155,7 +162,10 @@ class Grouping(Units):
                     yield first, second
 
     def _score(self, producer: Group, consumer: Group) -> int:
-        return max(rule.score(producer, consumer) for rule in self.rules)
+        key = producer, consumer
+        if key not in self.scores:
+            self.scores[key] = max(rule.score(producer, consumer) for rule in self.rules)
+        return self.scores[key]
 
     def _sweep(self) -> bool:
         pairs = self._pairs()
@@ -195,12 +205,10 @@ class Grouping(Units):
     def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
         """The merged group, or why not. With `copy` the producer also stays where it is."""
         key = (producer, consumer)
-        if not copy and isinstance(self.verdicts.get(key), Why):
-            known = self.verdicts[key]
-            # a cycle or a need elsewhere may have gone since; what the axes say stays
-            if isinstance(known, Why):
-                self.reasons[key] = known
-                return known
+        known = None if copy else self.verdicts.get(key)
+        if known is not None:
+            self.reasons[key] = known
+            return known
         if consumer.dots and not any(v in consumer.axes for v in producer.outputs):
             self.reasons[key] = Why("a dot reads its operands from memory", kind="memory")
             return self.reasons[key]
@@ -213,6 +221,9 @@ class Grouping(Units):
         merged = self._complete(maps.merged, producer, consumer, copy)
         answer = self._judge(producer, consumer, maps, merged, copy)
         if isinstance(answer, Why):
+            # a cycle may have gone later, or a need of what other groups hold as well
+            if answer.kind != "cycle" and not merged.copied:
+                self.verdicts[key] = answer
             self.reasons[key] = answer
             return answer
         return replace(merged, rule=answer)

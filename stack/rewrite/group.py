@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stack.ir import ops
+from stack.ir.alike import once_alike
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_reduction
@@ -37,6 +38,7 @@ def estimate(dim: Dim) -> int:
     return dim if isinstance(dim, int) else min(bounds(dim)[1], INF)
 
 
+@once_alike
 def bytes_of(node: Node) -> int:
     """Estimated bytes of a value."""
     items = node.type.items if isinstance(node.type, TupleType) else (node.type,)

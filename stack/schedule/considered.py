@@ -55,7 +55,7 @@ class Choice:
     @staticmethod
     def of(policy: Policy, group: str, taken: str = "") -> Choice:
         """What a policy considers for a group; `taken` is what a person wrote, complete."""
-        found = {str(s): Considered(str(s), p) for s, p in policy.candidates()}
+        found = {str(s): Considered(str(s), p) for s, p in policy.considered}
         for schedule in policy.misfits():
             found[str(schedule)] = Considered(str(schedule), why=policy.why_illegal(schedule))
         if taken:

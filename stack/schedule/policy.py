@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 from stack.errors import UsageError
 from stack.ir.node import Node
@@ -26,6 +27,11 @@ class Policy(ABC):
     @abstractmethod
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         """Legal schedules with the time that the model expects, if it knows one; best first."""
+
+    @cached_property
+    def considered(self) -> list[tuple[Schedule, Prediction | None]]:
+        """`candidates`, asked once."""
+        return self.candidates()
 
     def misfits(self) -> Sequence[Schedule]:
         """Schedules that were looked at and do not fit; `why_illegal` says why."""
@@ -61,4 +67,4 @@ class Policy(ABC):
     def of(self, group: Node) -> Schedule:
         """The schedule that a group names, or the best. Raises UsageError as `follow` does."""
         named = first_schedule(group)
-        return self.candidates()[0][0] if named is None else self.follow(named)
+        return self.considered[0][0] if named is None else self.follow(named)

@@ -9,7 +9,7 @@ import pytest
 
 import stack
 from stack.demos.cpu_rows import attention, awkward
-from stack.measure.cpu import cpu_cases
+from stack.measure.cpu import LAYOUTS, cpu_cases
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -33,7 +33,7 @@ def test_the_suite_has_attention_from_both_sources() -> None:
 
 
 @pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf"])
-@pytest.mark.parametrize("layout", ["dense", "columns", "transposed", "unaligned"])
+@pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
 def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
     function, args = awkward("torch", name, 7, 13, layout)
     assert args[0].shape == (7, 13)

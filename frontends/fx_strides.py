@@ -46,10 +46,14 @@ class Apart:
 
 
 def apart(tensor: torch.Tensor) -> Apart | None:
-    """How a tensor lies; None where a size or a stride is no number, or there are no elements."""
+    """How a tensor lies; None where a size or a stride is no number, or there are no elements.
+
+    Nor where rows repeat one number: sums along them have kernels for arrays that have lanes.
+    """
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     is_known = all(isinstance(v, int) for v in (*shape, *strides))
-    return Apart(shape, strides) if is_known and 0 not in shape else None
+    repeats = shape[-1:] > (1,) and strides[-1] == 0
+    return Apart(shape, strides) if is_known and 0 not in shape and not repeats else None
 
 
 def _span(axes: Sequence[Axis]) -> int:

@@ -118,7 +118,7 @@ def test_programs(
     rng: np.random.Generator,
 ) -> None:
     func = func_of(build, specs)
-    near = {"bf16": 2e-2, "f16": 2e-3}.get(specs[0][0], 2e-5)
+    near = {"bf16": 2e-2, "f16": 2e-3}.get(str(specs[0][0]), 2e-5)
     agrees(made(func), func, [random_array(s, rng) for s in specs], near)
 
 

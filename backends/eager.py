@@ -52,21 +52,22 @@ def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
     from . import peer_torch as pt
 
     device = str(options.get("device", "cpu"))
-    call = pt.user_call(captured)
+    call, given = pt.user_call(captured), pt.given(captured)
 
     def kernels() -> list[Kernel]:
-        inputs = pt.prepare_for([p.tensor for p in captured.func.params], device)
+        inputs = pt.prepare_for([p.tensor for p in captured.func.params], device, given)
         return [
             Kernel(name, "library", source=source_lines(filter(None, [line])), ops=(name[5:],))
             for name, line in _dispatched(pt.without_autograd(call), inputs(pt.examples(captured)))
         ]
 
-    return _torch_executable(captured.func, call, kernels, device, pt.examples(captured))
+    return _torch_executable(captured.func, call, kernels, device, pt.examples(captured), given)
 
 
 def _torch_executable(
-    func: Func, run: Any, kernels: Any, device: str, arrays: Sequence[np.ndarray]
-) -> Executable:
+    func: Func, run: Any, kernels: Any, device: str, arrays: Sequence[np.ndarray],
+    given: Sequence[Any] = (),
+) -> Executable:  # fmt: skip
     from . import peer_torch as pt
 
     return pt.executable(
@@ -74,6 +75,7 @@ def _torch_executable(
         run,
         device,
         arrays,
+        given,
         find_kernels=kernels,
         counts_what="torch ops that do work (views left out)",
         note=f"torch {pt.torch.__version__}, op by op, {pt.torch.get_num_threads()} threads",

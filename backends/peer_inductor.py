@@ -149,13 +149,14 @@ def _note(options: dict[str, Any], what: str) -> str:
 
 def _executable(
     func: Func, run: Callable[..., Any], watch: Watch, kernels: Any, options: dict[str, Any],
-    what: str, arrays: Sequence[np.ndarray],
+    what: str, arrays: Sequence[np.ndarray], given: Sequence[Any] = (),
 ) -> Executable:  # fmt: skip
     return pt.executable(
         func,
         run,
         str(options.get("device", "cpu")),
         arrays,
+        given,
         find_kernels=kernels,
         artifacts={"inductor": watch.text},
         counts_what="calls in Inductor's wrapper: generated kernels (each may hold several"
@@ -190,7 +191,8 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     """See `inductor.native_inductor`."""
     func, watch = captured.func, Watch()
     device = str(options.get("device", "cpu"))
-    prepare = pt.prepare_for([p.tensor for p in func.params], device)
+    given = pt.given(captured)
+    prepare = pt.prepare_for([p.tensor for p in func.params], device, given)
     from torch._dynamo import config as dynamo_config
     from torch._inductor import config as inductor_config
 
@@ -229,7 +231,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
 
     weights = ", weights frozen" if options.get("freezing") else ""
     what, arrays = f"torch.compile of the original{weights}", pt.examples(captured)
-    return _executable(func, run, watch, kernels, options, what, arrays)
+    return _executable(func, run, watch, kernels, options, what, arrays, given)
 
 
 def _line(node: Any) -> str:

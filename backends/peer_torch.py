@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frontends.torch_draws import with_strides
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.axes import parse_rule
 from stack.ir.interpreter import evaluate
@@ -170,14 +171,30 @@ def hoist_scalars(graph: torch.fx.GraphModule) -> None:
 # ---- arrays
 
 
-def prepare_for(types: Sequence[TensorType], device: str = "cpu") -> Callable[..., Tensors]:
-    """Storage arrays to tensors that torch allocated, and so aligned as it likes them."""
+def prepare_for(
+    types: Sequence[TensorType], device: str = "cpu", given: Sequence[Tensor] = ()
+) -> Callable[..., Tensors]:
+    """Storage arrays to tensors that torch allocated, and so aligned as it likes them.
+
+    Args:
+        given: the user's own arguments, last among the arrays: these get their strides, too.
+    """
+    first = len(types) - len(given)
 
     def prepare(arrays: Sequence[np.ndarray]) -> Tensors:
         pairs = zip(arrays, types, strict=True)
-        return tuple(from_numpy(a, t.dtype).clone().to(device) for a, t in pairs)
+        made = [from_numpy(a, t.dtype).clone().to(device) for a, t in pairs]
+        own = zip(made[first:], given, strict=True)
+        return (*made[:first], *(_laid_out(x, like) for x, like in own))
 
     return prepare
+
+
+def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    offset = int(like.storage_offset())
+    if like.is_contiguous() and not offset:
+        return tensor
+    return with_strides(tensor, like.stride(), offset)
 
 
 def finish_for(types: Sequence[TensorType]) -> Callable[[Sequence[Tensor]], list[np.ndarray]]:
@@ -213,16 +230,19 @@ def wait_for(device: str) -> Callable[[], None] | None:
 
 
 def executable(
-    func: Func, run: Callable[..., Any], device: str, examples: Sequence[np.ndarray], **fields: Any
-) -> PeerExecutable:
+    func: Func, run: Callable[..., Any], device: str, examples: Sequence[np.ndarray],
+    given: Sequence[Tensor] = (), **fields: Any,
+) -> PeerExecutable:  # fmt: skip
     """A program of torch on the storage arrays of a function.
 
     Args:
         examples: arrays to see on how much memory a call takes.
+        given: as for `prepare_for`.
         fields: the rest of the record.
     """
     params, results = ([n.tensor for n in nodes] for nodes in (func.params, func.results))
-    prepare, finish, call = prepare_for(params, device), finish_for(results), without_autograd(run)
+    prepare, finish = prepare_for(params, device, given), finish_for(results)
+    call = without_autograd(run)
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_peak=lambda: peak_of(prepare(examples), call, device),
@@ -279,11 +299,16 @@ def user_call(captured: Any) -> Callable[..., Tensors]:
     return rebuilt(captured, captured.original)
 
 
+def given(captured: Any) -> Sequence[Tensor]:
+    """The user's own arguments, as they lie in memory."""
+    return captured.flatten(*captured.args)
+
+
 def examples(captured: Any) -> list[np.ndarray]:
     """Storage arrays to try a user's callable on: its own arguments, for it may refuse zeros."""
     func, first = captured.func, len(captured.bound)
-    given = zip(captured.flatten(*captured.args), func.params[first:], strict=True)
-    return zeros(func)[:first] + [to_numpy(a, p.dtype) for a, p in given]
+    pairs = zip(given(captured), func.params[first:], strict=True)
+    return zeros(func)[:first] + [to_numpy(a, p.dtype) for a, p in pairs]
 
 
 def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:

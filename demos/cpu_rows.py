@@ -194,26 +194,40 @@ def awkward(
     width: int = 769,
     layout: str = "dense",
 ) -> Target:
-    """A function of rows that do not lie well: `columns` (every second one), `transposed`, or
-    `unaligned` (one element off). Torch alone has such arrays.
+    """A function of rows that do not lie well: `columns` (every second one), `transposed`,
+    `unaligned` (one element off), `expanded` (one row for all), or a `slice` of a larger array.
+
+    Torch alone has such arrays.
     """
     if frontend != "torch":
         raise ValueError(f"{frontend} has no strided arrays: take --frontend torch")
     import torch
 
-    x = torch.from_numpy(_laid_out(rows, width, layout))
+    x = _laid_out(rows, width, layout)
     rest = (_draw(width, width, seed=1),) if name == "product" else ()
     if name == "layer_norm":
         rest = (1 + 0.1 * _draw(width, seed=1), 0.1 * _draw(width, seed=2))
     return _torch_function(name), (x, *map(torch.from_numpy, rest))
 
 
-def _laid_out(rows: int, width: int, layout: str) -> np.ndarray:
+def _laid_out(rows: int, width: int, layout: str) -> Any:
+    import torch
+
+    shape = {
+        "columns": (rows, 2 * width),
+        "transposed": (width, rows),
+        "unaligned": (rows * width + 1,),
+        "expanded": (1, width),
+        "slice": (rows + 3, width + 67),
+    }.get(layout, (rows, width))
+    x = torch.from_numpy(_draw(*shape))
     if layout == "columns":
-        return _draw(rows, 2 * width)[:, ::2]
+        return x[:, ::2]
     if layout == "transposed":
-        return _draw(width, rows).T
-    return _draw(rows * width + 1)[layout == "unaligned" :][: rows * width].reshape(rows, width)
+        return x.T
+    if layout == "unaligned":
+        return x[1:].view(rows, width)
+    return x[2:-1, 33 : 33 + width] if layout == "slice" else x.expand(rows, width)
 
 
 def _torch_function(name: str) -> Callable[..., Any]:

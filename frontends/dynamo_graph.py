@@ -13,8 +13,9 @@ from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.frontends.dynamo import FRONTEND
-from stack.frontends.fx_border import Border, Replay
+from stack.frontends.fx_border import Border, Order, Replay
 from stack.frontends.fx_import import Imported
+from stack.frontends.fx_strides import Apart
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.frontends.torch_calls import TorchCaptured, kept_promises
 from stack.frontends.torch_index import Checks
@@ -117,14 +118,14 @@ class Graph:
         return [self.numbers[outputs[i]] for i in straight]
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
-        """A tensor for each parameter, its axes in the order of memory."""
+        """A tensor for each parameter, as it lies in memory."""
         if self.is_plain:
             return [*args]
         views = iter(self.views(args) if self.views is not None else ())
         arrays: list[Any] = []
         for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
             if isinstance(source, int):
-                arrays.append(args[source].permute(order) if order else args[source])
+                arrays.append(_as_it_lies(args[source], order))
             else:
                 arrays.append(source if isinstance(source, torch.Tensor) else next(views))
         return arrays
@@ -163,6 +164,12 @@ class Graph:
                 graph = CompiledGraph(captured, FRONTEND, options=rest, label=self.target, **own)
         self.made.append(graph)
         return graph
+
+
+def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tensor:
+    if isinstance(order, Apart):
+        return order.flat(tensor)
+    return tensor.permute(order) if order else tensor
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:

@@ -30,6 +30,7 @@ from stack.frontends.fx_complex import is_input_in_pairs
 from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.fx_lines import source_line
+from stack.frontends.fx_strides import Apart, apart
 from stack.frontends.fx_variables import variable_names
 from stack.frontends.torch_arrays import dtype_of
 from stack.frontends.torch_errors import naming_ops
@@ -56,8 +57,8 @@ class Imported:
         func: results are the tensors among `outputs`, in order.
         inputs: for each parameter, the position of its placeholder, a lifted constant tensor, or
             a node of the graph that is a view of placeholders.
-        orders: for each parameter, the order of its placeholder's axes in memory, where that is
-            another one.
+        orders: for each parameter, how its placeholder lies in memory where that is not row by row:
+            the order of its axes, or elements that are apart.
         outputs: what the graph returns: a node, a size, a number or None.
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
@@ -68,7 +69,7 @@ class Imported:
 
     func: Func
     inputs: list[int | torch.Tensor | FxNode]
-    orders: list[Order | None]
+    orders: list[Order | Apart | None]
     outputs: list[Any]
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
@@ -121,7 +122,7 @@ class _Importer(Calls):
         self.counts: dict[str, int] = {}
         self.lifted: dict[str, tuple[Node, torch.Tensor]] = {}
         self.views: dict[FxNode, Node] = {}
-        self.orders: dict[Node, Order] = {}
+        self.orders: dict[Node, Order | Apart] = {}
         self.variables = variable_names(gm.graph)
         self.assigned: set[Node] = set()
 
@@ -136,8 +137,7 @@ class _Importer(Calls):
             if isinstance(value, Node):
                 params.append(value)
                 inputs.append(place)
-                if value in self.orders:
-                    value = self.cx.transpose(value, inverse(self.orders[value]))
+                value = self._as_given(value)
             elif isinstance(value, int | Expr):
                 sizes[place] = value
             self.env[holders[place]] = value
@@ -208,15 +208,23 @@ class _Importer(Calls):
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             type_ = self._tensor_type(value)
-            order = physical_order(value) if self.border is not None else None
+            order = _order(value) if self.border is not None else None
             if order is None or order == tuple(range(type_.rank)):
                 return param(name, type_)
-            made = param(name, type_.with_shape(tuple(type_.shape[i] for i in order)))
+            held = (order.span,) if isinstance(order, Apart) else [type_.shape[i] for i in order]
+            made = param(name, type_.with_shape(tuple(held)))
             self.orders[made] = order
             return made
         if is_size(value):
             return self.sizes.dim(value)
         return value
+
+    def _as_given(self, value: Node) -> Node:
+        """A parameter with its axes as the caller has them."""
+        order = self.orders.get(value)
+        if isinstance(order, Apart):
+            return order.read(self.cx, value)
+        return value if order is None else self.cx.transpose(value, inverse(order))
 
     def _strided(self, node: FxNode) -> Any:
         """`as_strided` reads memory, whatever view of it is given: see where that was made."""
@@ -328,6 +336,16 @@ class _Importer(Calls):
         node = param(unique_name(name, self.names, self.counts), type_)
         self.lifted[name] = (node, value)
         return node
+
+
+def _order(value: torch.Tensor) -> Order | Apart | None:
+    """How a tensor lies in memory; None where it is copied, row by row.
+
+    Numbers that are places are: they are looked at before a call, and what lies between is none.
+    """
+    order = physical_order(value)
+    is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point
+    return apart(value) if order is None and is_read_there else order
 
 
 def _is_start(value: torch.Tensor) -> bool:

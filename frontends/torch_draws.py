@@ -44,11 +44,16 @@ def traced_strides(value: Any) -> tuple[Any, ...] | None:
     return tuple(value.stride())
 
 
-def with_strides(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """The values of a tensor in other strides; along a stride of 0 they are all the same."""
+def with_strides(tensor: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
+    """The values of a tensor in other strides; along a stride of 0 they are all the same.
+
+    Args:
+        offset: elements of its memory before the first.
+    """
     lone = tensor[tuple(slice(None) if k else slice(0, 1) for k in strides)]
-    held = torch.empty_strided(lone.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return held.copy_(lone).expand(tensor.shape)
+    span = sum((size - 1) * k for size, k in zip(lone.shape, strides, strict=True)) + 1
+    memory = lone.new_empty(offset + (span if lone.numel() else 0))
+    return memory.as_strided(lone.shape, strides, offset).copy_(lone).expand(tensor.shape)
 
 
 def keep_draws(graph: Graph) -> None:

@@ -44,8 +44,10 @@ from stack.passes.cpu_loops.chunk import (
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
+from stack.passes.cpu_loops.reloop import Copy
+from stack.passes.cpu_loops.turned import Turned, turned
 from stack.passes.tiling.frame import COMBINE, is_expensive
-from stack.passes.tiling.loops import Rebuilt, index, items
+from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
@@ -184,9 +186,38 @@ class _Kernel(Rebuilt):
         if loop is None:
             return list(block.results) if self.is_done else _Program(self, block).results()
         inner = loop.blocks[0]
+        across = turned(inner, self.cpu) if loop_of(inner, "grid") is None else None
+        if across is not None and not self.is_done:
+            return self._in_blocks(loop, across)
         new = Block(inner.params, self._level(inner, inner.params))
         node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))
         return items(self.b, node)
+
+    def _in_blocks(self, loop: Node, across: Turned) -> list[Node]:
+        """The innermost grid loop, some programs at a time; the last block begins early, and leaves
+        out what the one before it does."""
+        b, program = self.b, loop.blocks[0]
+        row, *memories = program.params
+        extent, rows = extent_of(loop), across.rows
+        block, number = index(self.fresh("b"), -(-extent // rows)), index(self.fresh("r"), rows)
+        begin = first = b.mul(block, rows)
+        if extent % rows:
+            begin = b.min(first, extent - rows)
+        filled = [across.fill(b, n, begin, self.fresh("rows")) for n in across.loads]
+        starts = [*memories, *filled]
+        own = [Node("var", (), {"name": self.fresh("m")}, m.type) for m in starts]
+        held = own[len(memories) :]
+        rows_of = zip(across.loads, held, strict=True)
+        swap = {n: across.row(b, n, memory, number) for n, memory in rows_of}
+        swap |= zip(memories, own, strict=False)
+        copy = Copy(b, self.old, {**swap, row: b.add(begin, number)}, {})
+        inner = Block((number, *own), [copy.new(r) for r in program.results])
+        done = Block(inner.params, [*_Program(self, inner).results(), *held])
+        limits = [b.sub(first, begin), constant(rows, I64)] if begin is not first else []
+        attrs = {"kind": "serial", **({"limited": True} if limits else {})}
+        walked = items(b, b.op("loop", [*limits, *starts], attrs, (done,)))
+        new = Block((block, *memories), walked[: len(memories)])
+        return items(b, b.op("loop", loop.args, {"kind": "parallel"}, (new,)))
 
 
 class _Program:

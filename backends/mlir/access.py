@@ -11,6 +11,7 @@ from stack.ir.types import BF16, I64, DType
 
 from .elementwise import Unprintable, cast
 from .statements import Statements, lanes_of, memory_element
+from .steps import covers, first_of, load_steps
 
 
 def memory_type(dtype: DType, lanes: int) -> str:
@@ -27,15 +28,17 @@ def _in_bits(dtype: DType, lanes: int) -> bool:
 class Accesses(Statements):
     """Statements that read and write memory."""
 
-    def _offset(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
-        """Row-major offset of an index, as i64 or a vector of it."""
+    def _offset(self, memory: Node, index: Sequence[Node], lanes: int, first: bool = False) -> str:
+        """Row-major offset of an index, as i64 or a vector of it; `first`: of its first lane."""
         t = f"vector<{lanes}xi64>" if lanes else "i64"
         total: str | None = None
         stride = 1
         for axis, size in reversed(list(zip(index, memory.shape, strict=True))):
             if not _is_zero(axis):
-                term = self.on_lanes(axis, lanes)
-                term = self._as_i64(term, axis, lanes)
+                if first:
+                    term = first_of(self, axis)
+                else:
+                    term = self._as_i64(self.on_lanes(axis, lanes), axis, lanes)
                 if stride != 1:
                     term = self.do(f"arith.muli {term}, {self._splat(stride, lanes)} : {t}")
                 total = term if total is None else self.do(f"arith.addi {total}, {term} : {t}")
@@ -48,9 +51,9 @@ class Accesses(Statements):
     def _splat(self, value: int, lanes: int) -> str:
         return self.constant(f"dense<{value}> : vector<{lanes}xi64>" if lanes else f"{value} : i64")
 
-    def address(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
+    def address(self, memory: Node, index: Sequence[Node], lanes: int, first: bool = False) -> str:
         hint, self.hint = self.hint, ""
-        offset = self._offset(memory, index, lanes)
+        offset = self._offset(memory, index, lanes, first)
         kind = f"vector<{lanes}xi64>" if lanes else "i64"
         result = f"vector<{lanes}x!llvm.ptr>" if lanes else "!llvm.ptr"
         made = self.do(
@@ -68,6 +71,8 @@ class Accesses(Statements):
         hint, self.hint = self.hint, ""
         if not lanes:
             made = self._load_scalar(node, index, mask, other, t)
+        elif scattered and mask is None and covers(node, self.cpu.vector_bytes):
+            made = load_steps(self, node, self.address(memory, index, 0, first=True), t)
         elif scattered or mask is not None:
             address = self.address(memory, index, lanes if scattered else 0)
             test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)

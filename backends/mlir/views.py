@@ -179,7 +179,7 @@ def copy(p: Printer, source: View, target: View) -> None:
         _rows(p, source, target, axes)
     elif source.to.bytes * lanes[0] == WORD and axes[-2:-1] and _is_line(axes[-2], lanes):
         _zipped(p, source, target, axes)
-    elif close and lanes[0] % LANES == 0 and source.to.bytes == 4 and lanes[2] == 1:
+    elif close and lanes[0] >= LANES and source.to.bytes == 4 and lanes[2] == 1:
         column = close[-1]
         _squares(p, source, target, [a for a in axes[:-1] if a is not column], column, lanes)
     else:
@@ -329,8 +329,14 @@ def _squares(
 
         loop(p, -(-column[0] // COLUMNS), columns)
 
-    blocks = (lane[0] // LANES, LANES * lane[1], LANES)
-    _nest(p, source, target, [*outer, blocks], panel)
+    def panels(a: str, b: str) -> None:
+        def some(k: str) -> None:
+            begin = _begin(p, k, LANES, lane[0])
+            panel(step(p, a, begin, lane[1], source.dtype), step(p, b, begin, 1, target.dtype))
+
+        loop(p, -(-lane[0] // LANES), some)
+
+    _nest(p, source, target, outer, panels)
 
 
 def _transpose(p: Printer, quarters: list[list[str]], dtype: DType) -> list[str]:

@@ -42,7 +42,7 @@ TEXT = f"""
       C2  attention of 12 heads of 64, from plain products and as the framework's own call
       C3  pointwise functions and norms, 512 rows
       C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
-      C5  odd sizes, and 1 and 4 threads, beside eager; take --via native
+      C5  odd sizes, 1 and 4 threads, and arrays with strides, beside eager; take --via native
       C6  products of C1's blocks, 1 to 2048 rows, and squares, f32, bf16 and i8; where their time
           goes: python -m stack.demos.cpu_products
 

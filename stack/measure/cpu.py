@@ -12,6 +12,7 @@ PEERS = (
 QUICK_PEERS = "inductor,xla,eager"
 POINTWISE_PEERS = "inductor,xla,eager"
 PRODUCT_PEERS = "inductor,xla,eager"
+LAYOUTS = ("columns", "transposed", "unaligned", "expanded", "slice")
 COLD_PEERS = "inductor,xla,tvm"
 QUICK_COLD_PEERS = "inductor,xla"
 
@@ -119,20 +120,24 @@ def _cold(quick: bool) -> list[Case]:
 
 
 def _awkward() -> list[Case]:
-    """Odd sizes and numbers of threads, beside eager. Peers are given dense arrays: no strides."""
-    ways = [*((511, 769, threads) for threads in (0, 1, 4)), (1, 1, 0)]
+    """Odd sizes, numbers of threads, and arrays that do not lie row by row, beside eager."""
+    ways = [
+        *((511, 769, "dense", threads) for threads in (0, 1, 4)),
+        (1, 1, "dense", 0),
+        *((512, 768, layout, threads) for layout in LAYOUTS for threads in (0, 1)),
+    ]
     return [
         Case(
             "C5",
-            {"function": name, "shape": f"{rows}x{width}", "threads": threads},
+            {"function": name, "shape": f"{rows}x{width}", "layout": layout, "threads": threads},
             f"{PROGRAMS}:awkward",
-            {"name": name, "rows": rows, "width": width},
+            {"name": name, "rows": rows, "width": width, "layout": layout},
             frontend="torch",
             peers="eager",
             threads=threads,
         )
         for name in ("product", "softmax", "layer_norm", "gelu_erf")
-        for rows, width, threads in ways
+        for rows, width, layout, threads in ways
     ]
 
 

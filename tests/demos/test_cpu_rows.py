@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import stack
+from stack.backends.eager import native_eager
 from stack.demos.cpu_rows import attention, awkward
-from stack.measure.cpu import cpu_cases
+from stack.frontends.dynamo import FRONTEND
+from stack.measure.cpu import LAYOUTS, cpu_cases
+from stack.measure.systems import capture_program
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -33,7 +36,7 @@ def test_the_suite_has_attention_from_both_sources() -> None:
 
 
 @pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf"])
-@pytest.mark.parametrize("layout", ["dense", "columns", "transposed", "unaligned"])
+@pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
 def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
     function, args = awkward("torch", name, 7, 13, layout)
     assert args[0].shape == (7, 13)
@@ -47,3 +50,19 @@ def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
 def test_awkward_input_is_torchs_alone() -> None:
     with pytest.raises(ValueError, match="strided"):
         awkward("jax")
+
+
+@pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
+def test_peers_are_given_what_their_user_gives(layout: str) -> None:
+    function, (x, *_) = awkward("torch", "softmax", 7, 13, layout)
+    program = capture_program(FRONTEND, function, (x,))
+    executable = native_eager(program.captured, {})
+    assert executable.prepare is not None
+    for _ in range(2):
+        (given,) = executable.prepare(program.storage)
+        assert given.stride() == x.stride()
+        assert given.data_ptr() % 64 == x.storage_offset() * 4 % 64
+        assert given.data_ptr() != x.data_ptr()
+        np.testing.assert_array_equal(given, x)
+    (found,) = executable.run(program.storage)
+    np.testing.assert_allclose(found, function(x.double()), rtol=1e-5)

@@ -120,7 +120,9 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
     awkward = [c for c in cases if c.row == "C5"]
     assert {c.threads for c in awkward} == {0, 1, 4}
-    assert {c.case["shape"] for c in awkward} == {"511x769", "1x1"}
+    assert {c.case["shape"] for c in awkward} == {"511x769", "512x768", "1x1"}
+    layouts = {"dense", "columns", "transposed", "unaligned", "expanded", "slice"}
+    assert {c.case["layout"] for c in awkward} == layouts
     quick = select(cpu_cases(True), None, (), True)
     assert {c.row for c in quick} == {"C1", "C2", "C3", "C4", "C6"}
     assert all("tvm" not in c.peers and "max-autotune" not in c.peers for c in quick)

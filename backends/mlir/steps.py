@@ -1,0 +1,128 @@
+"""Lanes that are equally far apart in memory: whole vectors are loaded, and shuffled into one.
+
+A gather takes as long as a load for each lane. Where a vector covers several lanes there are fewer
+loads, and nothing past the last lane is read: the last vector ends there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.traits import is_number, is_positions, multiplies, repeats, signs
+from stack.ir.types import I64
+
+from .elementwise import cast
+from .statements import lanes_of
+
+if TYPE_CHECKING:
+    from .statements import Statements
+
+LEAST_LANES = 2  # that a vector covers
+
+
+def step_of(load: Node) -> int | None:
+    """Elements of memory between the lanes of a load; None where they are not alike."""
+    index, _, _ = access_parts(load)
+    found = [_step(i) for i in index]
+    total, apart = 0, 1
+    for own, size in zip(reversed(found), reversed(load.args[0].shape), strict=True):
+        if own is None or not isinstance(size, int):
+            return None
+        total += own * apart
+        apart *= size
+    return total
+
+
+def _step(index: Node) -> int | None:
+    """What an index grows by from lane to lane."""
+    if not index.tensor.rank or repeats(index):
+        return 0
+    if is_positions(index):
+        return 1
+    parts = [_step(a) for a in index.args]
+    if None in parts or index.dtype is not I64:
+        return None
+    known = [part for part in parts if part is not None]
+    factors = [a for a in index.args if is_number(a)]
+    if multiplies(index) and factors:
+        return sum(known) * int(factors[0].attrs["value"].array)
+    taken = signs(index)
+    return None if taken is None else sum(s * k for s, k in zip(taken, known, strict=True))
+
+
+def first_of(p: Statements, index: Node) -> str:
+    """An index of the first lane, as i64; for indices that `step_of` follows."""
+    if not index.tensor.rank:
+        return cast(p, p.on_lanes(index, 0), index.dtype, I64, 0)
+    if is_positions(index):
+        return p.constant("0 : i64")
+    if repeats(index):
+        return first_of(p, index.args[0])
+    left, right = (first_of(p, a) for a in index.args)
+    if multiplies(index):
+        return p.do(f"arith.muli {left}, {right} : i64")
+    is_sum = signs(index) == (1, 1)
+    return p.do(f"arith.{'addi' if is_sum else 'subi'} {left}, {right} : i64")
+
+
+def covers(load: Node, vector_bytes: int) -> bool:
+    """Whether vectors of so many bytes hold several lanes of a load."""
+    step = step_of(load)
+    return step is not None and 1 <= step <= vector_bytes // load.dtype.bytes // LEAST_LANES
+
+
+def load_steps(p: Statements, load: Node, address: str, type_: str) -> str:
+    """The lanes of a load that `covers`, from the address of the first one on, as a `type_`.
+
+    Their bits move: not every CPU has code to shuffle the lanes of every type.
+    """
+    step, lanes = step_of(load) or 1, lanes_of(load.tensor)
+    kind, most = f"i{8 * load.dtype.bytes}", p.cpu.vector_bytes // load.dtype.bytes
+    made, width = "", 0
+    for begin in range(0, lanes, most):
+        count = min(most, lanes - begin)
+        part = _part(p, load, _past(p, address, begin * step, kind), step, count)
+        made = _joined(p, made, width, part, count, kind)
+        width += count
+    bits = f"vector<{lanes}x{kind}>"
+    return made if type_ == bits else p.do(f"arith.bitcast {made} : {bits} to {type_}")
+
+
+def _part(p: Statements, load: Node, address: str, step: int, count: int) -> str:
+    """Some lanes from an address on: vectors of as many elements, the last ends with them."""
+    kind = f"i{8 * load.dtype.bytes}"
+    t, align = f"vector<{count}x{kind}>", f"{{alignment = {load.dtype.bytes} : i64}}"
+    last = (count - 1) * (step - 1)
+    begins = [min(lane * step // count * count, last) for lane in range(count)]
+    made, where = "", [0] * count
+    for begin in sorted(set(begins)):
+        found = p.do(f"llvm.load {_past(p, address, begin, kind)} {align} : !llvm.ptr -> {t}")
+        own = {lane: lane * step - begin for lane in range(count) if begins[lane] == begin}
+        if made:
+            picks = [count + own[lane] if lane in own else where[lane] for lane in range(count)]
+            made, where = (
+                p.do(f"vector.shuffle {made}, {found} {picks} : {t}, {t}"),
+                [*range(count)],
+            )
+        else:
+            made, where = found, [own.get(lane, 0) for lane in range(count)]
+    if where == [*range(count)]:
+        return made
+    return p.do(f"vector.shuffle {made}, {made} {where} : {t}, {t}")
+
+
+def _joined(p: Statements, left: str, width: int, right: str, count: int, kind: str) -> str:
+    """Two vectors as one."""
+    if not width:
+        return right
+    types = f"vector<{width}x{kind}>, vector<{count}x{kind}>"
+    return p.do(f"vector.shuffle {left}, {right} {[*range(width + count)]} : {types}")
+
+
+def _past(p: Statements, address: str, count: int, kind: str) -> str:
+    """The address of an element further on."""
+    if not count:
+        return address
+    return p.do(f"llvm.getelementptr {address}[{count}] : (!llvm.ptr) -> !llvm.ptr, {kind}")

@@ -4,28 +4,47 @@ A residual add that feeds a norm ends up in the norm's group, since the norm rea
 written to memory all the same when the next residual needs it too; then the dot before it may as
 well write it, and the norm reads one value instead of three. Where nothing is written, the dot may
 still take what makes its result narrower: 16 bits between the kernels in place of 32.
+
+What is read at a computed index goes to its dot as well: a pad before the next convolution would
+repeat, under its mask, what the dot's tile does in registers.
 """
 
 from __future__ import annotations
 
 from stack.ir import ops
+from stack.ir.dim import product
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.rewrite.entries import flat
 from stack.rewrite.fusion import Grouping
-from stack.rewrite.group import Group, bytes_of
+from stack.rewrite.group import Group, bytes_of, estimate
 
 
 def fission_epilogues(grouping: Grouping) -> None:
-    """Split row groups where a dot can take a part of them, and fewer bytes are moved."""
+    """Split groups where a dot can take a part of them: of rows, where fewer bytes are moved; at
+    computed indices, where no more are."""
     grouping.ask(grouping.all_rules)
     for group in grouping.all_groups:
-        if group.kind != "reduction":
-            continue
-        for out in (*reversed(group.outputs), *_narrow(grouping, group)):
+        if group.kind == "reduction":
+            outs = (*reversed(group.outputs), *_narrow(grouping, group))
+        else:
+            outs = _moved(grouping, group)
+        for out in outs:
             part = _prefix(grouping, group, out)
             if part and _split(grouping, group, part):
                 break
+
+
+def _moved(grouping: Grouping, group: Group) -> list[Node]:
+    """Values at a computed index that are read as often as they have elements, the last first."""
+    found: list[Node] = []
+    for out in reversed(group.members):
+        is_whole = estimate(product(out.shape)) <= estimate(product(group.space))
+        if flat(group.axes[out]) is None and is_whole:
+            part = _prefix(grouping, group, out)
+            if part and _saved(grouping, group, out, part) >= 0:
+                found.append(out)
+    return found
 
 
 def _narrow(grouping: Grouping, group: Group) -> list[Node]:
@@ -51,7 +70,7 @@ def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int
 
 def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
     """What computes one value before any reduction, if it reads a dot that nothing else reads."""
-    if out in group.after_reduction or flat(group.axes[out]) != group.order:
+    if out in group.after_reduction or flat(group.axes[out]) not in (group.order, None):
         return []
     part: dict[Node, None] = {out: None}
     pending = [out]

@@ -256,6 +256,51 @@ def test_a_row_group_keeps_what_saves_no_bytes(narrow: str, read: str) -> None:
     assert not any(n.op == "cast" for g in groups(run(made))[:-1] for n in g.blocks[0].nodes)
 
 
+MOVED = """func @f(%x: {dtype}[8, 16], %w: {dtype}[16, 32], %m: f32[32], %v: f32[32])
+  -> ({results}) at tensor {{
+  %d = dot(%x, %w) {{rule="m k, k n -> m n"}} : {dtype}[8, 32]
+  %c = cast(%d) : f32[8, 32]
+  %e = add(%v, 0.5:f32) : f32[32]
+  %q = rsqrt(%e) : f32[32]
+  %mb = broadcast(%m) {{axes=[1]}} : f32[8, 32]
+  %qb = broadcast(%q) {{axes=[1]}} : f32[8, 32]
+  %s = sub(%c, %mb) : f32[8, 32]
+  %n = mul(%s, %qb) : f32[8, 32]
+  %r = max(%n, 0.0:f32) : f32[8, 32]
+  %z = {last}
+  return {returned}
+}}"""
+PAD = "pad(%r, 0.0:f32) {high=[1, 0], interior=[0, 0], low=[2, 0]} : f32[11, 32]"
+HALF = "slice(%r) {limit=[6, 32], start=[2, 0], step=[1, 1]} : f32[4, 32]"
+
+
+def moved(last: str, dtype: str = "f32", also: str = "") -> list[list[str]]:
+    """The ops of each group where a product's result is moved after some operations."""
+    results = last.rpartition(" : ")[2] + (f", {dtype}[8, 32]" if also else "")
+    returned = f"%z, {also}" if also else "%z"
+    made = MOVED.format(dtype=dtype, results=results, last=last, returned=returned)
+    return [[n.op for n in g.blocks[0].nodes if n.op != "const"] for g in groups(run(parse(made)))]
+
+
+def test_a_dot_takes_what_a_pad_would_repeat() -> None:
+    """A value of few elements among it: in the kernel of the dot it is made once for a tile."""
+    first, second = moved(PAD)
+    assert first[0] == "dot" and first[-1] == "max" and "rsqrt" in first
+    assert second == ["pad"]
+
+
+@pytest.mark.parametrize(
+    ("last", "dtype", "also"),
+    [
+        (HALF, "f32", ""),  # reads half of it
+        (PAD, "bf16", ""),  # it is wider than the result of the dot
+        (PAD, "f32", "%d"),  # that is needed elsewhere
+    ],
+)
+def test_what_would_be_more_stays_behind_the_dot(last: str, dtype: str, also: str) -> None:
+    assert "max" in moved(last, dtype, also)[-1]
+
+
 NORM = """func @f(%x: bf16[512, 64], %m: f32[64], %g: f32[64]) -> (bf16[512, 64]) at tensor {
   %c = cast(%x) : f32[512, 64]
   %b = broadcast(%m) {axes=[1]} : f32[512, 64]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
@@ -175,7 +176,8 @@ class _MmaSums(_Sums):
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
         self.mma = mma
         super().__init__(p, node)
-        if mma and mma.offset:  # one row more: products with the offset alone
+        self.raise_by = mma.offset - self.a.raised if mma else 0
+        if self.raise_by:  # one row more: products with the offset alone
             self.offsets = [*self.offsets, 0]
 
     def widen_steps(self, by: int) -> None:
@@ -200,7 +202,7 @@ class _MmaSums(_Sums):
 
     def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
         """Sums without what the offset adds, which the last row has."""
-        if not self.mma or not self.mma.offset:
+        if not self.raise_by:
             return rows
         *rows, more = rows
         t = self.type
@@ -234,6 +236,7 @@ class _WordSums(_MmaSums):
     def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node, mma)
         self.mma: Mma = mma
+        self.b = replace(self.b, to=self.b.dtype)  # the instruction widens
         self.is_packed = self.lane_stride == mma.group
         if self.is_packed:
             self.axes.pop()  # of neighbours
@@ -263,7 +266,7 @@ class _WordSums(_MmaSums):
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
         lines = [self._line(right, place) for place in range(0, self.lanes, self.width)]
         words = [self._word(left) for left in lefts]
-        if self.mma.offset:
+        if self.raise_by:
             words[-1] = self.offset_word()
         made: list[str] = []
         for word, totals in zip(words, _parts(sums, len(lines)), strict=True):
@@ -320,7 +323,7 @@ class _DepthSums(_MmaSums):
         places = [at(p, right, i * self.lane_stride, self.b.dtype) for i in range(self.few)]
         lines = [self.b.read(p, place, self.run) for place in places]
         rows = [self._raised(self.a.read(p, left, self.run)) for left in lefts]
-        if self.mma and self.mma.offset:
+        if self.raise_by:
             rows[-1] = self.from_words(self.offset_word())
         made: list[str] = []
         for row, totals in zip(rows, _parts(sums, self.few), strict=True):

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 BLOCK = 256  # products that are added up one after another
 LONG = 2 * BLOCK
+LINE = 64  # bytes that come from memory together
+NEAR = "cache = 1 : i32, hint = 3 : i32, rw = 0 : i32"  # to the first-level cache, to be read
+
+Step = Callable[[str, list[str]], list[str]]  # a place of an axis, and sums before and after it
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
@@ -64,9 +68,10 @@ class Operands:
         if self.is_by_lane and self.a_stride[output[-1]] != 1:
             raise Unprintable("a dot whose lanes are apart in memory")
         self.axes = [(n, extents[n]) for n in names[right] if n in shared and extents[n] > 1]
-        self.offsets = [0]
+        self.offsets, self.row_stride = [0], 0
         if len(output) == 2:
-            self.offsets = [self.a_stride[output[0]] * r for r in range(extents[output[0]])]
+            self.row_stride = self.a_stride[output[0]]
+            self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
 
 class _Sums(Operands):
@@ -78,6 +83,7 @@ class _Sums(Operands):
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
         self.dtype = node.dtype
+        self.ahead = self.row_stride * node.attrs.get("ahead", 0)
         self.width = self._width(node)
         self.type = shaped(self.dtype, self.width)
         self.zero = p.number(0, self.dtype, self.width)
@@ -111,21 +117,49 @@ class _Sums(Operands):
             below = step(p, right, k, self.b_stride[name], self.b.dtype)
             return self.sum(depth + 1, inner, below, totals)
 
-        zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
+        zero, end = (p.constant(f"{n} : i64") for n in (0, extent))
         inner = math.prod(size for _, size in self.axes[depth + 1 :])
         if not inner < LONG <= extent * inner or not self.dtype.is_float:
-            return self.loop(zero, end, one, sums, add)
+            return self._walk(depth, lefts, zero, end, sums, add)
         count = -(-BLOCK // inner)
         length = p.constant(f"{count} : i64")
 
         def add_block(first: str, totals: list[str]) -> list[str]:
             past = p.do(f"arith.addi {first}, {length} : i64")
             last = p.do(f"arith.minsi {past}, {end} : i64") if extent % count else past
-            block = self.loop(first, last, one, [self.zero] * len(sums), add)
+            block = self._walk(depth, lefts, first, last, [self.zero] * len(sums), add)
             pairs = zip(totals, block, strict=True)
             return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
 
         return self.loop(zero, end, length, sums, add_block)
+
+    def _walk(
+        self,
+        depth: int,
+        lefts: Sequence[str],
+        first: str,
+        last: str,
+        sums: list[str],
+        add: Step,
+    ) -> list[str]:
+        """Steps along an axis: along the last one line by line, where rows are fetched ahead."""
+        p, (name, extent) = self.p, self.axes[depth]
+        one = p.constant("1 : i64")
+        apart = self.a_stride[name] * self.a.dtype.bytes
+        if not self.ahead or depth < len(self.axes) - 1 or apart not in (1, 2, 4, 8):
+            return self.loop(first, last, one, sums, add)
+        by = p.constant(f"{LINE // apart} : i64")
+
+        def add_line(k: str, totals: list[str]) -> list[str]:
+            for left in lefts:
+                row = at(p, left, self.ahead, self.a.dtype)
+                line = step(p, row, k, self.a_stride[name], self.a.dtype)
+                p.put(f'"llvm.intr.prefetch"({line}) <{{{NEAR}}}> : (!llvm.ptr) -> ()')
+            past = p.do(f"arith.addi {k}, {by} : i64")
+            end = p.do(f"arith.minsi {past}, {last} : i64") if extent % (LINE // apart) else past
+            return self.loop(k, end, one, totals, add)
+
+        return self.loop(first, last, by, sums, add_line)
 
     def loop(
         self,
@@ -133,7 +167,7 @@ class _Sums(Operands):
         last: str,
         by: str,
         sums: list[str],
-        body: Callable[[str, list[str]], list[str]],
+        body: Step,
     ) -> list[str]:
         """A loop that carries the sums."""
         p = self.p

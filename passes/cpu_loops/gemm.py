@@ -22,7 +22,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_load, nest_of, unconverted
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.cpu_loops.counts import Counts
-from stack.passes.cpu_loops.dot import find_dot, tile_mma
+from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
 from stack.passes.cpu_loops.part import part
 from stack.passes.cpu_loops.raised import lowered, raised, widened, zeros
@@ -125,6 +125,7 @@ class _Gemm(Rebuilt):
         self.raised = 0 if self.in_place else self.offset  # what rows are raised by here
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
+        self.ahead = self._ahead()
         self.start: Node | None = None  # first tile of rows of a group
         self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
         self.panels: Node | None = None  # all of them, where another kernel packs them
@@ -169,13 +170,21 @@ class _Gemm(Rebuilt):
             groups += 1
         return min(groups, most)
 
+    def _ahead(self) -> int:
+        """Rows from one tile to the next, of which memory is asked for in time."""
+        left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
+        if self.rows == 1 or self.in_place or not self.below or not is_load(left):
+            return 0
+        where = left.args[self.left_names.index(row) - len(self.left_names)]
+        return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
+
     def counts(self) -> Counts:
         """Of all chunks together."""
         panel, mma = self.panel, self.mma
         tiles = math.prod(extent_of(n) for n in self.nest)
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
         rows = self.rows + bool(self.offset and self.in_place)  # one more, of raised zeros
-        depth = math.prod(panel.size(n) for n in panel.contracted)
+        depth = panel.depth
         steps, once = tiles * depth // self.depth, 0
         vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
         if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
@@ -206,7 +215,7 @@ class _Gemm(Rebuilt):
         """Which operand is packed: an array whose panels the indices of the grid name alone."""
         memory, *index = self.panel.load.args
         is_named = not any(map(is_load, topological(index)))
-        is_read_once = all(n is self.panel.load for n in _reads(self.old, memory))
+        is_read_once = all(n is self.panel.load for n in reads(self.old, memory))
         if self.in_place or not (is_named and is_read_once and memory in self.old.params):
             return None
         return self.old.params.index(memory)
@@ -326,8 +335,10 @@ class _Gemm(Rebuilt):
         if not self.right:
             operands.reverse()
             args.reverse()
-        rule = f"{', '.join(operands)} -> {' '.join(made)}"
-        return self.b.op("dot", args, {"rule": rule}, hint=self.dot.type)
+        attrs: dict[str, object] = {"rule": f"{', '.join(operands)} -> {' '.join(made)}"}
+        if self.ahead:
+            attrs["ahead"] = self.ahead
+        return self.b.op("dot", args, attrs, hint=self.dot.type)
 
     # ---- blocks of a long contracted axis
 
@@ -380,12 +391,6 @@ class _Gemm(Rebuilt):
             outside = held[depth - 1] if depth else memory
             result = self.b.op("loop", [outside], {"kind": "serial"}, (block,))
         return result
-
-
-def _reads(block: Block, memory: Node) -> list[Node]:
-    """The nodes of a kernel that take an array."""
-    found = [n for n in block.nodes if memory in n.args]
-    return found + [n for inner in block.nodes for b in inner.blocks for n in _reads(b, memory)]
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:

@@ -19,6 +19,7 @@ from stack.target import Mma
 from .elementwise import Unprintable, shaped
 from .mma import mma_of
 from .views import at, in_memory, step, view, zipped
+from .writer import multiply_add
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -191,15 +192,15 @@ class _Sums(Operands):
         p = self.p
         if self.is_by_lane:
             row = self.a.read(p, left, self.lanes)
-            return p.do(f"math.fma {row}, {line}, {total} : {self.type}")
+            return self.multiply_add(row, line, total)
         scalar = self.a.read(p, left, 0)
         many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
         return self.multiply_add(many, line, total)
 
     def multiply_add(self, left: str, right: str, total: str) -> str:
-        """left * right + total."""
+        """left * right + total; where the CPU has multiply-adds, with one rounding."""
         if self.dtype.is_float:
-            return self.p.do(f"math.fma {left}, {right}, {total} : {self.type}")
+            return self.p.do(multiply_add(left, right, total, self.type))
         product = self.p.do(f"arith.muli {left}, {right} : {self.type}")
         return self.p.do(f"arith.addi {product}, {total} : {self.type}")
 

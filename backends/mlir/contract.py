@@ -57,8 +57,11 @@ def _block(p: Printer, node: Node) -> str | list[str]:
         return multiply(p, node)
     if is_alias(node):
         return _regroup(p, node)
-    if spread(node) == ():
+    axes = spread(node)
+    if axes == ():
         return [p.on_lanes(node.args[0], _lanes(node))] * _count(node)
+    if axes == (node.tensor.rank - 1,):
+        return rows(p, node.args[0]) * _count(node)
     if is_elementwise(node):
         return _elementwise(p, node)
     raise Unprintable(f"no statement for {node.op} of {node.type}")

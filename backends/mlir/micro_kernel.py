@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
@@ -18,12 +19,17 @@ from stack.target import Mma
 from .elementwise import Unprintable, shaped
 from .mma import mma_of
 from .views import at, in_memory, step, view, zipped
+from .writer import multiply_add
 
 if TYPE_CHECKING:
     from .printer import Printer
 
 BLOCK = 256  # products that are added up one after another
 LONG = 2 * BLOCK
+LINE = 64  # bytes that come from memory together
+NEAR = "cache = 1 : i32, hint = 3 : i32, rw = 0 : i32"  # to the first-level cache, to be read
+
+Step = Callable[[str, list[str]], list[str]]  # a place of an axis, and sums before and after it
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
@@ -63,9 +69,10 @@ class Operands:
         if self.is_by_lane and self.a_stride[output[-1]] != 1:
             raise Unprintable("a dot whose lanes are apart in memory")
         self.axes = [(n, extents[n]) for n in names[right] if n in shared and extents[n] > 1]
-        self.offsets = [0]
+        self.offsets, self.row_stride = [0], 0
         if len(output) == 2:
-            self.offsets = [self.a_stride[output[0]] * r for r in range(extents[output[0]])]
+            self.row_stride = self.a_stride[output[0]]
+            self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
 
 class _Sums(Operands):
@@ -77,6 +84,7 @@ class _Sums(Operands):
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
         self.dtype = node.dtype
+        self.ahead = self.row_stride * node.attrs.get("ahead", 0)
         self.width = self._width(node)
         self.type = shaped(self.dtype, self.width)
         self.zero = p.number(0, self.dtype, self.width)
@@ -110,21 +118,49 @@ class _Sums(Operands):
             below = step(p, right, k, self.b_stride[name], self.b.dtype)
             return self.sum(depth + 1, inner, below, totals)
 
-        zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
+        zero, end = (p.constant(f"{n} : i64") for n in (0, extent))
         inner = math.prod(size for _, size in self.axes[depth + 1 :])
         if not inner < LONG <= extent * inner or not self.dtype.is_float:
-            return self.loop(zero, end, one, sums, add)
+            return self._walk(depth, lefts, zero, end, sums, add)
         count = -(-BLOCK // inner)
         length = p.constant(f"{count} : i64")
 
         def add_block(first: str, totals: list[str]) -> list[str]:
             past = p.do(f"arith.addi {first}, {length} : i64")
             last = p.do(f"arith.minsi {past}, {end} : i64") if extent % count else past
-            block = self.loop(first, last, one, [self.zero] * len(sums), add)
+            block = self._walk(depth, lefts, first, last, [self.zero] * len(sums), add)
             pairs = zip(totals, block, strict=True)
             return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
 
         return self.loop(zero, end, length, sums, add_block)
+
+    def _walk(
+        self,
+        depth: int,
+        lefts: Sequence[str],
+        first: str,
+        last: str,
+        sums: list[str],
+        add: Step,
+    ) -> list[str]:
+        """Steps along an axis: along the last one line by line, where rows are fetched ahead."""
+        p, (name, extent) = self.p, self.axes[depth]
+        one = p.constant("1 : i64")
+        apart = self.a_stride[name] * self.a.dtype.bytes
+        if not self.ahead or depth < len(self.axes) - 1 or apart not in (1, 2, 4, 8):
+            return self.loop(first, last, one, sums, add)
+        by = p.constant(f"{LINE // apart} : i64")
+
+        def add_line(k: str, totals: list[str]) -> list[str]:
+            for left in lefts:
+                row = at(p, left, self.ahead, self.a.dtype)
+                line = step(p, row, k, self.a_stride[name], self.a.dtype)
+                p.put(f'"llvm.intr.prefetch"({line}) <{{{NEAR}}}> : (!llvm.ptr) -> ()')
+            past = p.do(f"arith.addi {k}, {by} : i64")
+            end = p.do(f"arith.minsi {past}, {last} : i64") if extent % (LINE // apart) else past
+            return self.loop(k, end, one, totals, add)
+
+        return self.loop(first, last, by, sums, add_line)
 
     def loop(
         self,
@@ -132,7 +168,7 @@ class _Sums(Operands):
         last: str,
         by: str,
         sums: list[str],
-        body: Callable[[str, list[str]], list[str]],
+        body: Step,
     ) -> list[str]:
         """A loop that carries the sums."""
         p = self.p
@@ -156,15 +192,15 @@ class _Sums(Operands):
         p = self.p
         if self.is_by_lane:
             row = self.a.read(p, left, self.lanes)
-            return p.do(f"math.fma {row}, {line}, {total} : {self.type}")
+            return self.multiply_add(row, line, total)
         scalar = self.a.read(p, left, 0)
         many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
         return self.multiply_add(many, line, total)
 
     def multiply_add(self, left: str, right: str, total: str) -> str:
-        """left * right + total."""
+        """left * right + total; where the CPU has multiply-adds, with one rounding."""
         if self.dtype.is_float:
-            return self.p.do(f"math.fma {left}, {right}, {total} : {self.type}")
+            return self.p.do(multiply_add(left, right, total, self.type))
         product = self.p.do(f"arith.muli {left}, {right} : {self.type}")
         return self.p.do(f"arith.addi {product}, {total} : {self.type}")
 
@@ -175,7 +211,8 @@ class _MmaSums(_Sums):
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
         self.mma = mma
         super().__init__(p, node)
-        if mma and mma.offset:  # one row more: products with the offset alone
+        self.raise_by = mma.offset - self.a.raised if mma else 0
+        if self.raise_by:  # one row more: products with the offset alone
             self.offsets = [*self.offsets, 0]
 
     def widen_steps(self, by: int) -> None:
@@ -200,7 +237,7 @@ class _MmaSums(_Sums):
 
     def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
         """Sums without what the offset adds, which the last row has."""
-        if not self.mma or not self.mma.offset:
+        if not self.raise_by:
             return rows
         *rows, more = rows
         t = self.type
@@ -234,6 +271,7 @@ class _WordSums(_MmaSums):
     def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node, mma)
         self.mma: Mma = mma
+        self.b = replace(self.b, to=self.b.dtype)  # the instruction widens
         self.is_packed = self.lane_stride == mma.group
         if self.is_packed:
             self.axes.pop()  # of neighbours
@@ -263,7 +301,7 @@ class _WordSums(_MmaSums):
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
         lines = [self._line(right, place) for place in range(0, self.lanes, self.width)]
         words = [self._word(left) for left in lefts]
-        if self.mma.offset:
+        if self.raise_by:
             words[-1] = self.offset_word()
         made: list[str] = []
         for word, totals in zip(words, _parts(sums, len(lines)), strict=True):
@@ -320,7 +358,7 @@ class _DepthSums(_MmaSums):
         places = [at(p, right, i * self.lane_stride, self.b.dtype) for i in range(self.few)]
         lines = [self.b.read(p, place, self.run) for place in places]
         rows = [self._raised(self.a.read(p, left, self.run)) for left in lefts]
-        if self.mma and self.mma.offset:
+        if self.raise_by:
             rows[-1] = self.from_words(self.offset_word())
         made: list[str] = []
         for row, totals in zip(rows, _parts(sums, self.few), strict=True):

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from stack.ir.contraction import product_types, tile_extents
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction
+from stack.ir.traits import converts, is_contraction, is_number
 from stack.target import Cpu, Mma
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction of a dot. Where neighbours do not lie together, one that works on vectors."""
     found = tile_extents(dot)
-    types = product_types(dot)
+    *_, sums = types = product_types(dot)
     if found is None or found.group == 1:
         return next((m for m in cpu.mmas(types) if m.rows == 1), None)
-    mma = cpu.mma(types, found.rows, found.columns, found.depth)
+    left, right = (_unraised(a).dtype.name for a in dot.args)
+    mma = cpu.mma((left, right, sums), found.rows, found.columns, found.depth)
     return mma if mma is not None and mma.group == found.group else None
+
+
+def is_raised(node: Node) -> bool:
+    """Whether a node is a block of integers plus a number."""
+    is_sum = node.op == "add" and node.dtype.is_integer and node.tensor.rank > 1
+    return is_sum and is_number(node.args[1])
+
+
+def _unraised(operand: Node) -> Node:
+    """What an operand is before it is widened and raised."""
+    while is_raised(operand) or converts(operand):
+        operand = operand.args[0]
+    return operand
 
 
 def is_stored(node: Node, cpu: Cpu) -> bool:

@@ -20,7 +20,7 @@ from stack.ir.types import I32, DType
 
 from .access import memory_type
 from .elementwise import Unprintable, cast, element, shaped
-from .mma import is_stored
+from .mma import is_raised, is_stored
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -39,13 +39,18 @@ class View:
     to: DType  # what reading converts to
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    raised: int = 0  # what reading adds
 
     def read(self, p: Printer, address: str, lanes: int) -> str:
         """`lanes` elements that are next to each other; 0 is a scalar."""
         t = shaped(self.dtype, lanes)
         align = f"{{alignment = {self.dtype.bytes} : i64}}"
         found = p.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
-        return cast(p, found, self.dtype, self.to, lanes)
+        made = cast(p, found, self.dtype, self.to, lanes)
+        if not self.raised:
+            return made
+        by = p.number(self.raised, self.to, lanes)
+        return p.do(f"arith.addi {made}, {by} : {shaped(self.to, lanes)}")
 
 
 def in_memory(p: Printer, node: Node) -> bool:
@@ -53,7 +58,7 @@ def in_memory(p: Printer, node: Node) -> bool:
 
     Sums of an instruction with registers of its own are: it stores them.
     """
-    while node.op in VIEWS:
+    while node.op in VIEWS or is_raised(node):
         node = node.args[0]
     return node.op == "load" or is_stored(node, p.cpu)
 
@@ -77,6 +82,8 @@ def view(p: Printer, node: Node) -> View:
     inner = view(p, node.args[0])
     if converts(node):
         return replace(inner, to=node.dtype)
+    if is_raised(node):
+        return replace(inner, raised=inner.raised + int(node.args[1].attrs["value"].array))
     if node.op == "transpose":
         perm = node.attrs["perm"]
         return replace(
@@ -267,7 +274,7 @@ def _is_line(axis: Axis, inner: Axis) -> bool:
 def _as_words(source: View, target: View) -> tuple[View, View] | None:
     """Both sides with words of short elements that are together on both as one element."""
     views, count = (source, target), WORD // source.to.bytes
-    if count == 1 or source.dtype != source.to or target.dtype != source.to:
+    if count == 1 or source.dtype != source.to or target.dtype != source.to or source.raised:
         return None
     if any(v.shape[-1] != count or v.strides[-1] != 1 for v in views):
         return None

@@ -41,6 +41,14 @@ def vector(element: str, lanes: int) -> str:
     return element if lanes == 1 else f"vector<{lanes}x{element}>"
 
 
+def multiply_add(a: str, b: str, c: str, kind: str) -> str:
+    """The operation a * b + c; rounded once by CPUs that do so faster than twice.
+
+    `math.fma` is rounded once by any, if need be by a function of C for each element.
+    """
+    return f"llvm.intr.fmuladd({a}, {b}, {c}) : ({kind}, {kind}, {kind}) -> {kind}"
+
+
 def constant(value: float, element: str, lanes: int) -> str:
     """`arith.constant ... : type` with every bit of the value (hex; floats only)."""
     bits = struct.pack(">f" if element == "f32" else ">d", value).hex().upper()
@@ -133,7 +141,7 @@ class Body:
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
         acc: float | str = coefficients[-1]
         for c in reversed(coefficients[:-1]):
-            acc = self.fma(acc, x, c)
+            acc = self.do(multiply_add(self.f(acc), self.f(x), self.f(c), self.type))
         return self.f(acc)
 
     def call(self, name: str, *arguments: str) -> str:

@@ -32,3 +32,9 @@ def is_packed(dot: Node) -> bool:
     """Whether an operand lies in local memory, where the kernel put it together itself."""
     loads = [a for a in map(unconverted, dot.args) if is_load(a)]
     return any(a.args[0].tensor.space == "local" for a in loads)
+
+
+def reads(block: Block, memory: Node) -> list[Node]:
+    """The nodes of a kernel that take an array."""
+    found = [n for n in block.nodes if memory in n.args]
+    return found + [n for inner in block.nodes for b in inner.blocks for n in reads(b, memory)]

@@ -19,18 +19,20 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant, param
 from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import converts, in_windows, is_load, nest_of, unconverted
-from stack.ir.types import I64, TensorType
-from stack.passes.cpu_loops.chunk import plus
+from stack.ir.traits import is_load, nest_of, unconverted
+from stack.ir.types import I64, DType, TensorType
 from stack.passes.cpu_loops.counts import Counts
-from stack.passes.cpu_loops.dot import find_dot, tile_mma
+from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
 from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
+from stack.passes.cpu_loops.part import part
+from stack.passes.cpu_loops.raised import lowered, raised, widened, zeros
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names, walk_order
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.target import Cpu
 
+ROW = "row"  # the axis of one row of zeros
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
 IMBALANCE = 0.1  # of the work, which threads may wait for one of them
@@ -106,6 +108,7 @@ class _Gemm(Rebuilt):
         contracted = walk_order(real, self.left_names, mma is not None)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
+        self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by
         self.panel = Panel(
             unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
         )
@@ -119,8 +122,10 @@ class _Gemm(Rebuilt):
         extents = [self.panel.size(n) for n in contracted]
         fitting = block_size(extents, self.panel.lanes, self.panel.dtype.bytes, cpu, self.depth)
         self.size = 0 if self.in_place else fitting or 0
+        self.raised = 0 if self.in_place else self.offset  # what rows are raised by here
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
+        self.ahead = self._ahead()
         self.start: Node | None = None  # first tile of rows of a group
         self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
         self.panels: Node | None = None  # all of them, where another kernel packs them
@@ -145,7 +150,8 @@ class _Gemm(Rebuilt):
         if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
             return False
         if panel.group > 1:  # neighbours are put together again for each tile of rows
-            return self._all_rows() <= self.rows
+            sums = (self.rows + bool(self.offset)) * panel.lanes // self.cpu.lanes
+            return self._all_rows() <= self.rows and sums <= self.cpu.sums
         is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
         return is_few or is_packed
 
@@ -164,13 +170,23 @@ class _Gemm(Rebuilt):
             groups += 1
         return min(groups, most)
 
+    def _ahead(self) -> int:
+        """Rows from one tile to the next, of which memory is asked for in time."""
+        left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
+        if self.rows == 1 or self.in_place or not self.below or not is_load(left):
+            return 0
+        where = left.args[self.left_names.index(row) - len(self.left_names)]
+        return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
+
     def counts(self) -> Counts:
         """Of all chunks together."""
         panel, mma = self.panel, self.mma
-        rows = self.rows + bool(mma and mma.offset)  # one more, of products with the offset
         tiles = math.prod(extent_of(n) for n in self.nest)
-        depth = math.prod(panel.size(n) for n in panel.contracted)
-        steps = tiles * depth // self.depth
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
+        rows = self.rows + bool(self.offset and self.in_place)  # one more, of raised zeros
+        depth = panel.depth
+        steps, once = tiles * depth // self.depth, 0
+        vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
         if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
             multiplies = loads = (self.rows // mma.rows) * (panel.lanes // mma.lanes)
         elif is_along_depth(self.dot) and self.in_place:
@@ -178,12 +194,12 @@ class _Gemm(Rebuilt):
             loads = (self.rows + few) * panel.lanes // few
             steps = tiles * depth // run_of(mma, self.cpu)
         else:
-            vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
             multiplies, loads = rows * vectors, self.rows + vectors
+            if self.raised:  # a row of zeros for each chunk
+                once = vectors * chunks * depth // self.depth
         size = depth * panel.lanes * panel.dtype.bytes
-        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
         packed = 0 if self.in_place or self.panels is not None else chunks * size
-        return Counts(multiplies * steps, loads * steps, packed, tiles * size)
+        return Counts(multiplies * steps + once, loads * steps + once, packed, tiles * size)
 
     # ---- the nest
 
@@ -199,7 +215,7 @@ class _Gemm(Rebuilt):
         """Which operand is packed: an array whose panels the indices of the grid name alone."""
         memory, *index = self.panel.load.args
         is_named = not any(map(is_load, topological(index)))
-        is_read_once = all(n is self.panel.load for n in _reads(self.old, memory))
+        is_read_once = all(n is self.panel.load for n in reads(self.old, memory))
         if self.in_place or not (is_named and is_read_once and memory in self.old.params):
             return None
         return self.old.params.index(memory)
@@ -261,7 +277,7 @@ class _Gemm(Rebuilt):
             if self.size:
                 value = self._read(self._summed(), rows.indices)
             else:
-                value = self._product(rows, self._packed(), None)
+                value = self._product(rows, self._right(self._packed(), None), None)
             rows.swap[self.dot] = value
         block = self.nest[self.cut - 1].blocks[0] if self.cut else self.old
         copy = Copy(self.b, self.old, rows.swap, rows.renamed)
@@ -273,67 +289,56 @@ class _Gemm(Rebuilt):
             return self.panels
         return self.panel.pack(self.b, self.panel.memory(self.b))
 
-    def _product(self, rows: _Rows, packed: Node, block: Node | None) -> Node:
-        """The dot of a tile of rows with the packed panel, or with a block of it, by number."""
-        left = Copy(self.b, self.old, rows.swap, rows.renamed).new(self.dot.args[1 - self.right])
-        if block is not None:
-            left = self._part(left, self.b.mul(block, self.size))
+    def _right(self, packed: Node, block: Node | None) -> Node:
+        """The packed panel, or a block of it, by number."""
         shape = self.panel.shape(self.size)
         index = [constant(0, I64)] * len(shape)
         if self.panels is not None:
             if block is not None:
                 index[0] = self.b.mul(block, shape[0])
             index = [*self.which, *index]
-        right = self.b.load(packed, *index, type=TensorType(packed.dtype, shape, "tile"))
+        return self.b.load(packed, *index, type=TensorType(packed.dtype, shape, "tile"))
+
+    def _product(self, rows: _Rows, right: Node, block: Node | None) -> Node:
+        """The dot of a tile of rows with the packed panel, or with a block of it, by number."""
+        left = Copy(self.b, self.old, rows.swap, rows.renamed).new(self.dot.args[1 - self.right])
+        if block is not None:
+            axis = self.left_names.index(self.panel.contracted[0])
+            left = part(self.b, left, axis, self.b.mul(block, self.size), self.size)
+        made = self._dot(left, right, self.left_names, result_names(self.dot))
+        if self.raised:
+            made = lowered(self.b, made, self._offsets(left.dtype, right))
+        self.note(self.dot, made)
+        return made
+
+    def _offsets(self, dtype: DType, right: Node) -> Node:
+        """What raising rows adds to each column: the product of a row of zeros."""
+        names = self.panel.contracted
+        *outer, last = right.shape[: len(names)]
+        row = zeros(self.b, dtype, (1, *map(static, outer), static(last) * self.panel.group))
+        return self._dot(row, right, (ROW, *names), (ROW, self.lane))
+
+    def _dot(self, left: Node, right: Node, names: Sequence[str], made: Sequence[str]) -> Node:
+        """The dot of a block with the names of its axes and of a packed panel."""
         behind = (PAIR,) if self.panel.group > 1 else ()
         if behind:
             *outer, last = map(static, left.shape)
             shape = (*outer, last // self.panel.group, self.panel.group)
             left = self.b.reshape(left, type=left.tensor.with_shape(shape))
-        names = [
-            " ".join((*self.left_names, *behind)),
+        if self.raised:
+            left, right = raised(self.b, left, self.raised), widened(self.b, right)
+        operands = [
+            " ".join((*names, *behind)),
             " ".join((*self.panel.contracted, self.lane, *behind)),
         ]
         args = [left, right]
         if not self.right:
-            names.reverse()
+            operands.reverse()
             args.reverse()
-        rule = f"{', '.join(names)} -> {' '.join(result_names(self.dot))}"
-        made = self.b.op("dot", args, {"rule": rule}, hint=self.dot.type)
-        self.note(self.dot, made)
-        return made
-
-    def _part(self, rows: Node, start: Node) -> Node:
-        """A block of the contracted axis of the rows."""
-        if converts(rows):
-            inner = self._part(rows.args[0], start)
-            return self.b.cast(inner, type=inner.tensor.with_dtype(rows.dtype))
-        axis = self.left_names.index(self.panel.contracted[0])
-        if in_windows(rows):
-            return self._part_of_windows(rows, axis, start)
-        return self._cut(rows, axis, start, self.size)
-
-    def _cut(self, block: Node, axis: int, start: Node, size: int) -> Node:
-        """A part of a block along an axis."""
-        memory, *index = block.args
-        shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
-        at = memory.tensor.rank - len(shape) + axis
-        index[at] = plus(self.b, index[at], start)
-        return self.b.load(memory, *index, type=block.tensor.with_shape(shape))
-
-    def _part_of_windows(self, rows: Node, axis: int, start: Node) -> Node:
-        """A part of the taps, or of what lies in no window."""
-        (source,), window = rows.args, list(rows.attrs["window"])
-        tap = axis - rows.attrs["axis"] - len(window)
-        axis -= len(window)
-        size = self.size
-        if tap < len(window):
-            apart = rows.attrs["dilation"][tap]
-            size = static(source.shape[axis]) - (window[tap] - size) * apart
-            start = self.b.mul(start, apart)
-            window[tap] = self.size
-        part = self._cut(source, axis, start, size)
-        return self.b.unfold(part, **{**rows.attrs, "window": tuple(window)})
+        attrs: dict[str, object] = {"rule": f"{', '.join(operands)} -> {' '.join(made)}"}
+        if self.ahead:
+            attrs["ahead"] = self.ahead
+        return self.b.op("dot", args, attrs, hint=self.dot.type)
 
     # ---- blocks of a long contracted axis
 
@@ -360,8 +365,10 @@ class _Gemm(Rebuilt):
             packed = self.panel.pack(self.b, panel, start, self.size)
             held, init = [panel, sums], [local, memory]
 
+        right = self._right(packed, iteration)
+
         def more(held: Node) -> Node:
-            product = self._product(inner, packed, iteration)
+            product = self._product(inner, right, iteration)
             total = self.b.add(self._read(held, inner.indices), product)
             # nothing clears the sums: that would not depend on the chunk and happen once for all
             total = self.b.select(self.b.eq(iteration, 0), product, total)
@@ -384,12 +391,6 @@ class _Gemm(Rebuilt):
             outside = held[depth - 1] if depth else memory
             result = self.b.op("loop", [outside], {"kind": "serial"}, (block,))
         return result
-
-
-def _reads(block: Block, memory: Node) -> list[Node]:
-    """The nodes of a kernel that take an array."""
-    found = [n for n in block.nodes if memory in n.args]
-    return found + [n for inner in block.nodes for b in inner.blocks for n in _reads(b, memory)]
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:

@@ -73,6 +73,11 @@ class Panel:
         return self.size(self.lane)
 
     @property
+    def depth(self) -> int:
+        """Elements along the contracted axes."""
+        return math.prod(map(self.size, self.contracted))
+
+    @property
     def lanes_last(self) -> bool:
         """Whether lanes lie next to each other in memory."""
         return self.names[-1] == self.lane

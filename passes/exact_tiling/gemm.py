@@ -72,12 +72,12 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
     return best * vector
 
 
-def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu, others: int = 0) -> int:
-    """Rows of a tile of packed panels; `others`: rows of sums beside those of the tile."""
+def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
+    """Rows of a tile of packed panels."""
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(cpu.sums // vectors - others, 12))
+    most = max(1, min(cpu.sums // vectors, 12))
     return fitting_rows(extent, min(PREFERRED_ROWS[vectors], most), most)
 
 
@@ -113,9 +113,9 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
     if sums_along_depth(dot, cpu):
         own = depth_tile(roles, cpu)
         return rows or own[0], lanes or own[1]
-    lanes = lanes or pick_lanes(width, dtype, cpu, rows or height)
-    others = 1 if mma and mma.offset else 0
-    return rows or pick_rows(height, lanes, dtype, cpu, others), lanes
+    others = 1 if mma and mma.offset else 0  # rows of sums, where few are multiplied in place
+    lanes = lanes or pick_lanes(width, dtype, cpu, (rows or height) + others)
+    return rows or pick_rows(height, lanes, dtype, cpu), lanes
 
 
 def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int, Mma | None]:

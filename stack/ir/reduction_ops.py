@@ -215,7 +215,7 @@ define(
         folds=lambda node: "sum",
         restated=lambda node, rule: {"rule": str(rule)},
         flops=2,
-        attrs=("rule: str", "precision?: str"),
+        attrs=("rule: str", "precision?: str", "ahead?: int"),
         arity=2,
         levels=EVERYWHERE,
     )

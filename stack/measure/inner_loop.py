@@ -46,7 +46,10 @@ def kernels_of(listing: str) -> dict[str, str]:
 
 
 def inner_loop(listing: str) -> InnerLoop | None:
-    """Of the loops without a loop inside, the one with most that multiplies; None without one."""
+    """Of the loops without a loop inside, the one with most that multiplies; None without one.
+
+    Of equals the one that loads least: it does so for more rows.
+    """
     code = [(int(m[1], 16), m[2], m[3]) for m in map(_LINE.match, listing.splitlines()) if m]
     places = {address: i for i, (address, _, _) in enumerate(code)}
     spans: list[tuple[int, int]] = []
@@ -57,7 +60,7 @@ def inner_loop(listing: str) -> InnerLoop | None:
             spans.append((places[start], i))
     inner = [s for s in spans if not any(s != o and s[0] <= o[0] and o[1] <= s[1] for o in spans)]
     counted = [_counted([(n, rest) for _, n, rest in code[a : b + 1]]) for a, b in inner]
-    best = max(counted, key=lambda c: c.multiplies, default=None)
+    best = max(counted, key=lambda c: (c.multiplies, -c.loads), default=None)
     return best if best is not None and best.multiplies else None
 
 

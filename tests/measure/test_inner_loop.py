@@ -34,6 +34,12 @@ def test_tiles_multiply() -> None:
     assert inner_loop(loop) == InnerLoop(1, 1, 0, 1)
 
 
+def test_of_equal_loops_the_one_that_loads_least_is_counted() -> None:
+    row = "0:\tvfmadd231ps (%rax),%zmm16,%zmm11\n8:\tjne 0 <k>\n"
+    tile = "10:\tvfmadd231ps %zmm1,%zmm16,%zmm11\n18:\tjne 10 <k>\n"
+    assert inner_loop(row + tile) == inner_loop(tile) == InnerLoop(1, 0, 0, 1)
+
+
 def test_a_loop_without_products_is_none() -> None:
     copies = LISTING[: LISTING.index("  20:")]
     assert inner_loop(copies) is None

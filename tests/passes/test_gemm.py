@@ -13,16 +13,18 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
+from stack.passes.cpu_loops.gemm import counts_of
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.exact_tiling.mma import depth_tile
 from stack.passes.tile import CannotTile, Tile, alone, tile_group
 from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.rewrite.log import Log
-from stack.target import as_cpu
+from stack.target import Cpu, as_cpu, load
 
 Shape = tuple[int, ...]
 CPU = as_cpu(None)
+AVX512, AMX, AVX2 = (as_cpu(load(name)) for name in ("avx512", "amx", "avx2"))
 
 SHAPES: list[tuple[str, Shape, Shape]] = [
     ("m k, k n -> m n", (8, 32), (32, 128)),
@@ -174,6 +176,74 @@ def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
     again = distribute_kernel(tile_group(alone(dot_of("m k, k n -> m n", (4, 64), (64, 128)))))
     assert once.blocks[0] is again.blocks[0]
     assert "panel" not in str(program(once))
+
+
+def integers_of(rule: str, first: Shape, second: Shape) -> Node:
+    operands = [param("x0", tensor("i8", *first)), param("x1", tensor("i8", *second))]
+    made = expected(rule, np.empty(first), np.empty(second)).shape
+    return Builder().dot(*operands, rule=rule, type=tensor("i32", *made))
+
+
+# all rows in tiles of six, a last one that starts early, blocks of the depth, several axes
+RAISED: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (12, 64), (64, 64)),
+    ("m k, n k -> m n", (20, 36), (71, 36)),
+    ("m k, n k -> m n", (20, 12288), (64, 12288)),
+    ("b s h d, h d n -> b s n", (2, 20, 3, 16), (3, 16, 70)),
+]
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), RAISED)
+def test_what_raised_rows_add_is_made_once_for_a_panel(
+    rule: str, first: Shape, second: Shape, rng: np.random.Generator
+) -> None:
+    arrays = [rng.integers(-128, 128, size=s).astype(np.int8) for s in (first, second)]
+    arrays[0].reshape(-1)[:2] = -128, 127
+    want = np.einsum(einsum_text(parse_rule(rule)), *(a.astype(np.int32) for a in arrays))
+    kernel = tile_group(alone(integers_of(rule, first, second)), AVX512)
+    func = program(distribute_kernel(kernel, target=AVX512))
+    verify(func)
+    assert parse(str(func)) is func
+    np.testing.assert_array_equal(func.interpret(*arrays), want)
+    assert str(func).count("= dot(") == 2 and "zeros" in str(func)
+
+
+def test_a_row_of_zeros_is_counted_once_for_a_panel() -> None:
+    kernel = tile_group(alone(integers_of("m k, k n -> m n", (12, 64), (64, 128))), AVX512)
+    words, vectors, panels = 64 // 4, 4, 2
+    assert counts_of(kernel.blocks[0], AVX512).multiplies == panels * (12 + 1) * words * vectors
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_few_rows_are_raised_where_they_are_multiplied(rows: int) -> None:
+    """A row more in registers: the panel is not read twice."""
+    kernel = tile_group(alone(integers_of("m k, k n -> m n", (rows, 64), (64, 64))), AVX512)
+    text = str(program(distribute_kernel(kernel, target=AVX512)))
+    assert text.count("= dot(") == 1 and "zeros" not in text
+
+
+@pytest.mark.parametrize("cpu", [AMX, AVX2], ids=["amx", "avx2"])
+def test_what_multiplies_signed_numbers_raises_none(cpu: Cpu) -> None:
+    kernel = tile_group(alone(integers_of("m k, k n -> m n", (64, 64), (64, 64))), cpu)
+    assert "zeros" not in str(program(distribute_kernel(kernel, target=cpu)))
+
+
+@pytest.mark.parametrize(
+    ("rule", "first", "second", "ahead"),
+    [
+        ("m k, k n -> m n", (50, 32), (32, 128), 5),
+        ("m k, n k -> m n", (64, 3072), (128, 3072), 5),
+        ("b s k, k n -> b s n", (2, 24, 8), (8, 128), 6),
+        ("m k, k n -> m n", (5, 32), (32, 128), 0),  # no tile follows
+        ("b h s d, h d n -> b s n", (5, 3, 5, 16), (3, 16, 128), 0),  # nor along the rows
+        ("m k, k n -> m n", (50, 32), (32, 64), 0),  # nothing is packed
+    ],
+)
+def test_rows_that_follow_are_fetched_ahead(
+    rule: str, first: Shape, second: Shape, ahead: int
+) -> None:
+    text = str(program(distribute_kernel(tile_group(alone(dot_of(rule, first, second))))))
+    assert [f"ahead={ahead}" in text, "ahead" in text] == [ahead > 0] * 2
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, tensor
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
-from stack.target import as_cpu, load
+from stack.target import as_cpu, cpu_at_hand, load
 from stack.target.files import save
 
 pytest.importorskip("torch_mlir")
@@ -162,3 +162,23 @@ def test_what_leaves_an_array_is_a_fault_of_the_emulated_cpu() -> None:
 def test_random_programs(seed: int, made: Make) -> None:
     program = random_program(seed)
     is_sound(made(program.func), program)
+
+
+def test_products_call_no_function_where_there_are_no_multiply_adds(tmp_path: Path) -> None:
+    save(replace(as_cpu(load("generic")), name="sse2", arch="x86-64"), tmp_path / "sse2.toml")
+    func = func_of(product, [("f32", 31, 67), ("f32", 67, 45)])
+    options = {"cache": False, "target": str(tmp_path / "sse2.toml")}
+    if "neon" in cpu_at_hand().features:
+        pytest.skip("code of x86-64")
+    made = compile_func(func, "mlir", options=options).artifacts["asm"]
+    listing = made if isinstance(made, str) else made()
+    if "mulps" not in listing:
+        pytest.skip("no disassembler")
+    assert "call" not in inner_lines(listing)
+
+
+def inner_lines(listing: str) -> str:
+    """From the first product to the last."""
+    lines = listing.splitlines()
+    at = [i for i, line in enumerate(lines) if "mulps" in line]
+    return "\n".join(lines[at[0] : at[-1]])

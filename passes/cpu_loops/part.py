@@ -1,0 +1,43 @@
+"""A part of a block in memory along one axis, also through conversions and windows."""
+
+from __future__ import annotations
+
+from stack.ir.builder import Builder
+from stack.ir.node import Node
+from stack.ir.traits import converts, in_windows
+from stack.passes.cpu_loops.chunk import plus
+from stack.passes.tiling.frame import static
+
+
+def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
+    """`size` elements along an axis, from `start` on."""
+    if converts(block):
+        inner = part(b, block.args[0], axis, start, size)
+        return b.cast(inner, type=inner.tensor.with_dtype(block.dtype))
+    if in_windows(block):
+        return _of_windows(b, block, axis, start, size)
+    return _cut(b, block, axis, start, size)
+
+
+def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
+    """A part of a block as it is."""
+    memory, *index = block.args
+    shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
+    at = memory.tensor.rank - len(shape) + axis
+    index[at] = plus(b, index[at], start)
+    return b.load(memory, *index, type=block.tensor.with_shape(shape))
+
+
+def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
+    """A part of the taps, or of what lies in no window."""
+    (source,), window = block.args, list(block.attrs["window"])
+    tap = axis - block.attrs["axis"] - len(window)
+    axis -= len(window)
+    covered = size
+    if tap < len(window):
+        apart = block.attrs["dilation"][tap]
+        covered = static(source.shape[axis]) - (window[tap] - size) * apart
+        start = b.mul(start, apart)
+        window[tap] = size
+    cut = _cut(b, source, axis, start, covered)
+    return b.unfold(cut, **{**block.attrs, "window": tuple(window)})

@@ -6,7 +6,7 @@ these alone is one more such value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from stack.ir.traits import (
     is_kernel,
     is_known,
     is_while,
+    items_of,
     maker,
     place_of,
     repeats,
@@ -49,8 +50,46 @@ class Hoist(BlockPass):
             if node.attrs.get("trip_count", 0) < 2:  # there may be no turn at all
                 values = {n: outside for n, outside in values.items() if is_made_once(outside)}
             if values and log.spend("hoist", block.locs.get(node, ())):
-                moved[node] = Replacement(with_values(node, values))
+                names = {made: _name_in(node, old) for old, made in values.items()}
+                new = with_values(node, values)
+                moved |= _without_unread(node, new, block.nodes, names)
         return replace(block, moved) if moved else block
+
+
+def _name_in(loop: Node, value: Node) -> str:
+    """What the body of a loop calls a value."""
+    return loop.blocks[1].names.get(value, value.op)
+
+
+def _without_unread(
+    old: Node, new: Node, nodes: Sequence[Node], names: Mapping[Node, str]
+) -> dict[Node, Replacement]:
+    """What stands for a loop, or for its results where it no longer carries what nobody reads."""
+    items = items_of(old, nodes)
+    test, body = maker(new).blocks
+    read = {a for block in (test, body) for n in block.nodes for a in n.args} | set(test.results)
+    read |= {r for p, r in zip(body.params, body.results, strict=True) if r is not p}
+    taken = {place_of(item) for item in items}
+    unchanged = unchanged_in(maker(new))
+    kept = [
+        i
+        for i, p in enumerate(body.params)
+        if p in read or i in taken or p not in unchanged or test.params[i] in read
+    ]
+    if not isinstance(old.type, TupleType) or len(kept) in (1, len(body.params)):
+        return {old: Replacement(new, (), names)}
+    blocks = [
+        Block([b.params[i] for i in kept], results, b.names, b.locs)
+        for b, results in ((test, test.results), (body, [body.results[i] for i in kept]))
+    ]
+    types = TupleType(tuple(new.types[i] for i in kept))
+    less = Node(new.op, [new.args[i] for i in kept], new.attrs, types, blocks)
+    return {
+        item: Replacement(
+            Node("item", (less,), {"index": kept.index(place_of(item))}, item.type), (old,), names
+        )
+        for item in items
+    }
 
 
 def is_made_once(value: Node) -> bool:

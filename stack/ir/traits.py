@@ -350,7 +350,7 @@ def is_while(node: Node) -> bool:
 
 
 def unchanged_in(loop: Node) -> dict[Node, Node]:
-    """Parameters of the body of a loop that no turn changes, and what the loop is given for each."""
+    """Parameters of the body that no turn changes, and what the loop is given for each."""
     body = loop.blocks[-1]
     carried = zip(body.params, body.results, loop.args, strict=True)
     return {p: arg for p, result, arg in carried if p is result}

@@ -17,9 +17,18 @@ from stack.errors import unknown_name
 from stack.ir.builder import Builder, param, results_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup
-from stack.ir.traits import behind, is_array, is_contraction, is_input, is_known
+from stack.ir.traits import (
+    behind,
+    is_array,
+    is_contraction,
+    is_input,
+    is_known,
+    is_while,
+    runs_once,
+    unchanged_in,
+)
 from stack.ir.types import TensorType
-from stack.rewrite.engine import copied
+from stack.rewrite.engine import Replacement, copied, replace
 from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -46,14 +55,36 @@ class Freeze(Pass):
         for name in self.weights:
             if name not in known:
                 raise unknown_name("no parameter", name, known)
-        found = _Frozen(func.body, [known[name] for name in self.weights])
-        crossing = [n for n in found.crossing() if log.spend("freeze", found.lines(n))]
-        if not crossing:
-            return func
-        for node in crossing:
-            if not is_input(node):
-                log.note(found.told(node), found.lines(node))
-        return _with_call(func, crossing, found)
+        weights = [known[name] for name in self.weights]
+        return Func(func.name, _frozen(func.body, weights, log), func.level)
+
+
+def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
+    """A block, and bodies in it, with a call for what is made of weights alone."""
+    known = _Frozen(block, weights).sources
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if is_while(node):
+            *tests, body = node.blocks
+            staying = [p for p, arg in unchanged_in(node).items() if arg in known]
+            body = _frozen(body, staying, log)
+            changed[node] = Replacement(node.rebuilt(blocks=[*tests, body]))
+    block = replace(block, changed) if changed else block
+    found = _Frozen(block, weights)
+    crossing = [n for n in found.crossing() if log.spend("freeze", found.lines(n))]
+    for node in crossing:
+        if not is_input(node):
+            log.note(found.told(node), found.lines(node))
+    return _with_call(block, crossing, found) if crossing else block
+
+
+def _takes_it_once(node: Node, value: Node) -> bool:
+    """Whether a node is a loop whose body has a call with `once` on a value."""
+    if not is_while(node):
+        return False
+    calls = [n for n in node.blocks[-1].nodes if runs_once(n)]
+    given = [p for p, arg in unchanged_in(node).items() if arg is value]
+    return any(p in call.args for call in calls for p in given)
 
 
 class _Frozen:
@@ -93,7 +124,7 @@ class _Frozen:
     def _pays(self, value: Node, reader: Node) -> bool:
         """Whether a reader is better off with a value that is there."""
         if is_input(value) or is_known(value):
-            return is_contraction(reader)
+            return is_contraction(reader) or _takes_it_once(reader, value)
         if lookup(reader.op).kind in FROM_MEMORY:
             return True
         is_made = lookup(value.op).kind != "movement"  # others read it through a view
@@ -111,20 +142,21 @@ class _Frozen:
         return str(node.attrs.get("name") or self.block.names.get(node, node.op))
 
 
-def _with_call(func: Func, crossing: Sequence[Node], found: _Frozen) -> Func:
-    """The function with a call in front that gives what crosses."""
+def _with_call(block: Block, crossing: Sequence[Node], found: _Frozen) -> Block:
+    """The block with a call in front that gives what crosses."""
     needed = _union(found.sources[n] for n in crossing)
-    weights = [p for p in func.params if p in needed]
+    weights = [p for p in block.params if p in needed]
     own = {w: param(str(w.attrs["name"]), w.type) for w in weights}
     inside, b = Builder(), Builder()
-    block = inside.block([*own.values()], copied(func.body, crossing, own, inside))
-    call = b.op("call", weights, {"name": "weights", "once": True}, (block,))
-    known: dict[Node, Node] = {p: p for p in func.params}
+    body = inside.block([*own.values()], copied(block, crossing, own, inside))
+    call = b.op("call", weights, {"name": "weights", "once": True}, (body,))
+    known: dict[Node, Node] = {p: p for p in block.params}
     known |= zip(crossing, results_of(call), strict=True)
     for old, new in zip(crossing, results_of(call), strict=True):
-        b.names[new] = func.body.names.get(old) or str(old.attrs.get("name", old.op))
-    results = copied(func.body, func.results, known, b)
-    return b.func(func.name, func.params, results, func.level)
+        b.names[new] = block.names.get(old) or str(old.attrs.get("name", old.op))
+    made = iter(copied(block, [r for r in block.results if not is_input(r)], known, b))
+    # a parameter that is handed on stays one: a turn of a loop is seen to leave it as it is
+    return b.block(block.params, [r if is_input(r) else next(made) for r in block.results])
 
 
 def _union(sets: Iterable[frozenset[Node]]) -> frozenset[Node]:

@@ -6,14 +6,27 @@ these alone is one more such value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import param, rebuild_block
-from stack.ir.node import Block, Node, unique_name
+from stack.ir.node import Block, Node, topological, unique_name
 from stack.ir.ops import lookup
-from stack.ir.traits import is_alias, is_input, is_item, is_known, is_while, repeats
+from stack.ir.traits import (
+    is_alias,
+    is_input,
+    is_item,
+    is_kernel,
+    is_known,
+    is_while,
+    items_of,
+    maker,
+    place_of,
+    repeats,
+    runs_once,
+    unchanged_in,
+)
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.rewrite.engine import Replacement, replace
@@ -31,33 +44,89 @@ class Hoist(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         moved: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if not is_while(node) or node.attrs.get("trip_count", 0) < 2:
+            if not is_while(node):
                 continue
             values = _unchanging(node)
+            if node.attrs.get("trip_count", 0) < 2:  # there may be no turn at all
+                values = {n: outside for n, outside in values.items() if is_made_once(outside)}
             if values and log.spend("hoist", block.locs.get(node, ())):
-                moved[node] = Replacement(with_values(node, values))
+                names = {made: _name_in(node, old) for old, made in values.items()}
+                new = with_values(node, values)
+                moved |= _without_unread(node, new, block.nodes, names)
         return replace(block, moved) if moved else block
+
+
+def _name_in(loop: Node, value: Node) -> str:
+    """What the body of a loop calls a value."""
+    return loop.blocks[1].names.get(value, value.op)
+
+
+def _without_unread(
+    old: Node, new: Node, nodes: Sequence[Node], names: Mapping[Node, str]
+) -> dict[Node, Replacement]:
+    """What stands for a loop, or for its results where it no longer carries what nobody reads."""
+    items = items_of(old, nodes)
+    test, body = maker(new).blocks
+    read = {a for block in (test, body) for n in block.nodes for a in n.args} | set(test.results)
+    read |= {r for p, r in zip(body.params, body.results, strict=True) if r is not p}
+    taken = {place_of(item) for item in items}
+    unchanged = unchanged_in(maker(new))
+    kept = [
+        i
+        for i, p in enumerate(body.params)
+        if p in read or i in taken or p not in unchanged or test.params[i] in read
+    ]
+    if not isinstance(old.type, TupleType) or len(kept) in (1, len(body.params)):
+        return {old: Replacement(new, (), names)}
+    blocks = [
+        Block([b.params[i] for i in kept], results, b.names, b.locs)
+        for b, results in ((test, test.results), (body, [body.results[i] for i in kept]))
+    ]
+    types = TupleType(tuple(new.types[i] for i in kept))
+    less = Node(new.op, [new.args[i] for i in kept], new.attrs, types, blocks)
+    return {
+        item: Replacement(
+            Node("item", (less,), {"index": kept.index(place_of(item))}, item.type), (old,), names
+        )
+        for item in items
+    }
+
+
+def is_made_once(value: Node) -> bool:
+    """Whether a value is made of results of a call with `once`."""
+    return any(runs_once(n) for n in topological([value]))
 
 
 def _unchanging(loop: Node) -> dict[Node, Node]:
     """Values of the body that are the same in each turn and cost something, the last ones of each
     chain: the value outside of the loop for each of them."""
     body = loop.blocks[1]
-    known: dict[Node, Node] = {
-        p: arg
-        for p, result, arg in zip(body.params, body.results, loop.args, strict=True)
-        if p is result
-    }
+    known = unchanged_in(loop)
     dear: set[Node] = set()
     for node in body.nodes:
-        is_plain = isinstance(node.type, TensorType) and lookup(node.op).kind not in STAY
-        if is_input(node) or not is_plain or node.blocks or any(a not in known for a in node.args):
+        if is_input(node) or any(a not in known for a in node.args):
             continue
-        known[node] = Node(node.op, [known[a] for a in node.args], node.attrs, node.type)
-        if not _is_free(node) or not dear.isdisjoint(node.args):
+        if not runs_once(node) and not _may_move(node):
+            continue
+        known[node] = node.rebuilt([known[a] for a in node.args])
+        if isinstance(node.type, TupleType):
+            continue
+        is_dear = _is_result(node) if runs_once(maker(node)) else not _is_free(node)
+        if is_dear or not dear.isdisjoint(node.args):
             dear.add(node)
     needed = {a for n in body.nodes if n not in dear for a in n.args} | set(body.results)
     return {n: known[n] for n in body.nodes if n in dear and n in needed}
+
+
+def _may_move(node: Node) -> bool:
+    is_plain = isinstance(node.type, TensorType) and lookup(node.op).kind not in STAY
+    return is_plain and (not node.blocks or is_kernel(node))
+
+
+def _is_result(value: Node) -> bool:
+    """Whether a call computes a value, and does not hand on what it is given."""
+    (block,) = maker(value).blocks
+    return not is_input(block.results[place_of(value)])
 
 
 def _is_free(node: Node) -> bool:

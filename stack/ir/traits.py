@@ -349,6 +349,13 @@ def is_while(node: Node) -> bool:
     return is_control(node) and "trip_count" in lookup(node.op).signature
 
 
+def unchanged_in(loop: Node) -> dict[Node, Node]:
+    """Parameters of the body that no turn changes, and what the loop is given for each."""
+    body = loop.blocks[-1]
+    carried = zip(body.params, body.results, loop.args, strict=True)
+    return {p: arg for p, result, arg in carried if p is result}
+
+
 def is_group(node: Node) -> bool:
     """Whether the blocks of a node are one step: a fusion, a stream, a kernel."""
     return lookup(node.op).kind == "group"

@@ -24,8 +24,10 @@ from stack.run.backend import Executable, Frozen
 from stack.run.steer import Stages
 
 STAGE = "frozen"
-AFTER = "streamed"  # products have their operands as they stay
+AFTER = "laid-out"  # streams and groups then find weights made
 LAST = "memory"  # gives values places, in each part
+OUT = "hoist"  # of loops, what they make of weights
+PLACED = f"inline,{LAST}"
 PARTS = ("prepared", "called")
 
 Text = str | Callable[[], str]
@@ -60,7 +62,7 @@ def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tu
     at = names.index(AFTER) + 1
     stage = (STAGE, f"freeze{{weights=[{','.join(weights)}]}}")
     placeless = [
-        (name, Pipeline([p for p in Pipeline(spec).passes if p.name != LAST]))
+        (name, Pipeline([OUT if p.name == LAST else p for p in Pipeline(spec).passes]))
         for name, spec in lowering
     ]
     return [*forming[:at], stage, *forming[at:]], placeless
@@ -68,14 +70,14 @@ def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tu
 
 def cut(func: Func) -> Parts | None:
     """The parts of a function; None where nothing has to be prepared."""
-    call = next((n for n in func.nodes if runs_once(n)), None)
-    if call is None:
-        return None
+    crossing = _crossing(func)
     before, after = Builder(), Builder()
     known = {p: p for p in func.params}
-    inside = zip(results_of(call), inline_block(call.blocks[0], call.args, before), strict=True)
-    crossing = _crossing(func, call)
-    values = copied(func.body, crossing, {**known, **dict(inside)}, before)
+    inside = dict(known)
+    for call in filter(runs_once, func.nodes):
+        args = copied(func.body, call.args, inside, before)
+        inside |= zip(results_of(call), inline_block(call.blocks[0], args, before), strict=True)
+    values = copied(func.body, crossing, inside, before)
     found = dict(zip(crossing, values, strict=True))
     kept = {n: v for n, v in found.items() if not (is_input(v) or is_known(v))}
     own = dict(zip(kept, _params(func, kept), strict=True))
@@ -91,14 +93,12 @@ def cut(func: Func) -> Parts | None:
     return Parts(prepare, called, weights, given)
 
 
-def _crossing(func: Func, call: Node) -> list[Node]:
-    """What the rest reads of what is made by a call and by steps on its results alone."""
-    made = {call, *results_of(call)}
+def _crossing(func: Func) -> list[Node]:
+    """What the rest reads of what is made by calls with `once`, and by steps on that alone."""
+    made: set[Node] = set()
     read: dict[Node, None] = {}
     for node in func.nodes:
-        if node in made:
-            continue
-        if node.args and all(a in made or is_known(a) for a in node.args):
+        if runs_once(node) or (node.args and all(a in made or is_known(a) for a in node.args)):
             made.add(node)
         else:
             read.update((behind(a), None) for a in node.args)
@@ -130,9 +130,9 @@ def build_parts(
     """
     parts = cut(func)
     if parts is None:
-        return make(walk(func, [(PARTS[1], f"inline,{LAST}")]))
+        return make(walk(func, [(PARTS[1], PLACED)]))
     first, then = (
-        make(walk(part, [(name, LAST)]))
+        make(walk(part, [(name, PLACED)]))
         for name, part in zip(PARTS, (parts.prepare, parts.call), strict=True)
     )
     size = sum(bytes_of(r) for r in parts.prepare.results)

@@ -9,12 +9,14 @@ takes a marked group closer to a library step, which nobody compiles: it comes t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from stack.errors import KernelRefused
 from stack.ir.builder import block_of, param, results_of
 from stack.ir.node import Block, Func, Node, walk
+from stack.ir.traits import behind, maker, runs_once
+from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
@@ -124,11 +126,21 @@ def _code(kernel: Node) -> Any:
 
 
 def _alone(node: Node) -> Func:
-    """A function that only does what a node does."""
+    """A function that only does what a node does, to operands that stay where its own ones do."""
     params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
-    args = [a if a.op == "const" else params[a] for a in node.args]
     used = [p for a, p in params.items() if a.op != "const"]
+    staying = [p for a, p in params.items() if runs_once(maker(behind(a)))]
+    given = dict(zip(staying, results_of(_as_they_are(staying)) if staying else (), strict=True))
+    args = [a if a.op == "const" else given.get(params[a], params[a]) for a in node.args]
     return Func("group", Block(used, results_of(node.rebuilt(args))))
+
+
+def _as_they_are(params: Sequence[Node]) -> Node:
+    """A call with `once` that gives its operands."""
+    types = tuple(p.tensor for p in params)
+    type_ = types[0] if len(types) == 1 else TupleType(types)
+    attrs = {"name": "weights", "once": True}
+    return Node("call", params, attrs, type_, (Block(params, params),))
 
 
 def _marked(node: Node, why: str) -> Node:

@@ -194,3 +194,57 @@ def test_cut_leaves_whole_what_has_nothing_to_prepare() -> None:
     plain = "func @f(%x: f32[4]) -> (f32[4]) at tensor {\n  %y = exp(%x) : f32[4]\n  return %y\n}\n"
     assert cut(parse(plain)) is None
     assert any(runs_once(n) for n in parse(TWO).nodes)
+
+
+# ---- loops: what a turn makes of weights alone, and panels of its products, stand in front
+
+TURNS = """func @f(%x: f32[40, 24], %w: f32[24, 24], %n: i32[]) -> (f32[40, 24]) at tensor {
+  %l = while(0:i32, %x, %w, %n) : (i32[], f32[40, 24], f32[24, 24], i32[]) {(%i: i32[], %h: f32[40, 24], %v: f32[24, 24], %m: i32[])
+    %t = lt(%i, %m) : bool[]
+    return %t
+  } {(%i: i32[], %h: f32[40, 24], %v: f32[24, 24], %m: i32[])
+    %j = add(%i, 1:i32) : i32[]
+    %e = tanh(%v) : f32[24, 24]
+    %d = dot(%h, %e) {rule="m k, k n -> m n"} : f32[40, 24]
+    return %j, %d, NEXT, %m
+  }
+  %z = item(%l) {index=1} : f32[40, 24]
+  return %z
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+@pytest.mark.parametrize("weights", ["w", ""])
+@pytest.mark.parametrize("following", ["%v", "%e"])
+def test_a_loop_takes_panels(
+    weights: str, following: str, turns: int, rng: np.random.Generator
+) -> None:
+    program = parse(TURNS.replace("NEXT", following))
+    passes = f"freeze{{weights=[{weights}]}},schedule{{loops=cpu}},tile,distribute,hoist"
+    made = Pipeline(passes).run(program, target=as_cpu(None)).func
+    x, w = (rng.normal(size=s).astype(np.float32) / 4 for s in ((40, 24), (24, 24)))
+    n = np.int32(turns)
+    want = program.interpret(x, w, n)
+    np.testing.assert_allclose(made.interpret(x, w, n), want, rtol=1e-5, atol=1e-5)
+    parts = cut(made)
+    if not weights or following == "%e":  # nothing stays, or a turn changes it
+        assert parts is None
+        return
+    assert parts is not None
+    assert parts.weights == (1,)
+    assert [k.attrs["name"] for k in parts.prepare.nodes if is_kernel(k)] == ["tanh", "pack"]
+    (loop,) = [n for n in parts.call.nodes if n.op == "while"]
+    inside = [n.attrs["name"] for n in loop.blocks[1].nodes if is_kernel(n)]
+    assert sorted(inside) == ["add", "dot"]
+    assert len(parts.prepare.results) == 1  # the loop no longer carries the weight
+
+
+def test_a_product_of_weights_is_no_part_of_a_stream() -> None:
+    """What is made of weights alone is made before streams take products in."""
+    from stack.run.compile import find_backend, stages_of
+    from stack.run.frozen import stages_with
+
+    forming, lowering = stages_of(find_backend("mlir"))
+    names = [name for name, _ in stages_with(forming, lowering, ["w"])[0]]
+    assert names.index("laid-out") + 1 == names.index("frozen") < names.index("streamed")

@@ -58,7 +58,7 @@ def test_a_pipeline_of_ones_own_has_no_place_for_it() -> None:
     func = stack.parse(
         "func @f(%x: f32[4]) -> (f32[4]) at tensor {\n  %y = exp(%x) : f32[4]\n  return %y\n}\n"
     )
-    with pytest.raises(UsageError, match="freeze goes after stage 'streamed'"):
+    with pytest.raises(UsageError, match="freeze goes after stage 'laid-out'"):
         stack.compile(func, backend="mlir", passes="canonicalize,fuse", freeze=True)
 
 

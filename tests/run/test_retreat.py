@@ -46,6 +46,20 @@ def attention() -> Func:
     return b.func("main", [q, k, v], [b.dot(b.div(p, total), v, rule="m n, n d -> m d")])
 
 
+def refuse_texts(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    """MLIR refuses every kernel with a word in its text."""
+    from stack.backends.mlir import jit
+
+    real = jit.build
+
+    def refuse(text: str, *rest: Any) -> Any:
+        if word in text:
+            raise jit.CompileError("PassManager::run failed")
+        return real(text, *rest)
+
+    monkeypatch.setattr(jit, "build", refuse)
+
+
 class Refusing:
     """A compiler that refuses some kernels, and gives back what it takes."""
 
@@ -167,19 +181,24 @@ def test_what_comes_from_no_group_is_an_error() -> None:
         build(chain(), backend_of("mlir"), Run(), make)
 
 
+@pytest.mark.parametrize("op", ["tanh", "transpose"])  # in the product's kernel, what packs for it
+def test_kernels_of_frozen_weights_are_found(op: str) -> None:
+    b = Builder()
+    x, w = param("x", tensor("f32", 40, 24)), param("w", tensor("f32", 24, 128))
+    func = b.func("main", [x, w], [b.tanh(b.dot(x, b.neg(w), rule="m k, k n -> m n"))])
+    run = Run()
+    refuse = Refusing(lambda ops: op in ops)
+    found = build(func, backend_of("mlir"), run, refuse, weights=["w"])
+    made = [n.attrs["ops"] for n in found.nodes if n.op == "kernel"]
+    assert not any(op in ops for ops in made)
+    assert any("takes" in note for note in run["retreat"].notes)
+    assert_same(func, found)
+
+
 def test_a_user_gets_results_and_coverage_says_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    from stack.backends.mlir import jit
-
-    real = jit.build
-
-    def refuse(text: str, *rest: Any) -> Any:
-        if "math.exp" in text or "exp" in text:
-            raise jit.CompileError("PassManager::run failed")
-        return real(text, *rest)
-
-    monkeypatch.setattr(jit, "build", refuse)
+    refuse_texts(monkeypatch, "exp")
     x = torch.randn(8, 16)
     compiled = stack.compile(lambda x: torch.tanh(x.exp()).sum(1) + 1, x, cache=False)
     torch.testing.assert_close(compiled(x), torch.tanh(x.exp()).sum(1) + 1)
@@ -188,3 +207,18 @@ def test_a_user_gets_results_and_coverage_says_library(
     assert "PassManager::run failed" in describe(compiled.run.manifest())
     folder = compiled.run.save(tmp_path / "run")
     assert "PassManager" in (folder / "notes" / "retreat.txt").read_text()
+
+
+def test_a_frozen_program_retreats_as_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_texts(monkeypatch, "tanh")
+    net = torch.nn.Sequential(torch.nn.Linear(24, 70), torch.nn.Tanh(), torch.nn.Linear(70, 7))
+    x = torch.randn(40, 24)
+    with torch.no_grad():
+        plain = stack.compile(net, x, cache=False)
+        frozen = stack.compile(net, x, cache=False, freeze=True)
+        assert torch.equal(frozen(x), plain(x))
+        torch.testing.assert_close(frozen(x), net(x), rtol=1e-5, atol=1e-5)
+    assert frozen.run.coverage == plain.run.coverage
+    assert frozen.run.coverage["library"] == 1
+    assert frozen.run["retreat"].notes == plain.run["retreat"].notes
+    assert [k.name for k in frozen.run.kernels].count("pack") == 1

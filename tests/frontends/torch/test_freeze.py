@@ -238,3 +238,37 @@ def test_other_types(dtype: torch.dtype, net: Net, x: torch.Tensor) -> None:
         net.to(dtype)
         slack = 2**-5 if dtype is torch.bfloat16 else 1e-12
         torch.testing.assert_close(compiled(x).double(), want, rtol=slack, atol=slack)
+
+
+class LowRank(nn.Module):
+    """A weight and what is added to it: a product of two others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(24, 70)
+        self.a, self.b = nn.Linear(24, 3, bias=False), nn.Linear(3, 70, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = self.base.weight + self.b.weight @ self.a.weight
+        return nn.functional.linear(x, weight, self.base.bias)
+
+
+def test_a_product_of_weights_is_made_once(x: torch.Tensor) -> None:
+    net = LowRank().eval()
+    compiled = frozen(net, x)
+    check(compiled, net, x)
+    with torch.no_grad():
+        net.a.weight.mul_(3)
+    check(compiled, net, x)
+    assert made(compiled) == 2
+    assert compiled.run["called"].func.params[0].attrs["name"] == "panels"
+    assert [n.op for n in compiled.run["called"].func.nodes].count("kernel") == 1
+
+
+def test_weights_of_a_loop_are_packed_before_it() -> None:
+    net, x = nn.LSTM(24, 32, batch_first=True).eval(), torch.randn(40, 5, 24)
+    with torch.no_grad():
+        compiled = stack.compile(lambda x: net(x)[0], x, backend="mlir", freeze=True)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), net(x)[0], rtol=1e-4, atol=1e-5)
+            net.weight_hh_l0.mul_(0.5)

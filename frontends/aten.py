@@ -97,6 +97,7 @@ class Context:
         promises: what must hold after a run: indices computed from data, assertions.
         fakes: the fake tensors that torch traced for the arguments of this op.
         trusted: whether indices were checked before (a backward graph's).
+        is_inside: whether nodes are made for a block, whose parameters nobody sees before a call.
     """
 
     b: Builder
@@ -106,6 +107,7 @@ class Context:
     promises: list[Promise] = field(default_factory=list)
     fakes: tuple[Any, ...] = ()
     trusted: bool = False
+    is_inside: bool = False
 
     # ---- leaves
 

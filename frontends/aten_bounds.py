@@ -106,7 +106,7 @@ def in_range(cx: Context, index: Node, size: Dim, what: str, wraps: bool = False
     safe = bounds is not None and less_equal(low, bounds[0]) and less_equal(bounds[1], high)
     if not safe and not cx.trusted:
         source, besides = _source(index)
-        if source is not None:
+        if source is not None and not cx.is_inside:
             cx.checks.append(IndexCheck(source, low, high, besides, what))
         else:
             index = _clamp(cx, index, low, high, what)

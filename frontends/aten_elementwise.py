@@ -304,7 +304,9 @@ def _clamp_max(cx: Context, x: Node, high: Any) -> Node:
 
 
 @lowers("_to_copy.default", "prims.convert_element_type.default", "to.dtype")
-def _to_copy(cx: Context, x: Node, dtype: DType | None = None, copy: bool = False) -> Node:
+def _to_copy(cx: Context, x: Any, dtype: DType | None = None, copy: bool = False) -> Node:
+    if not isinstance(x, Node):  # `vmap` promotes numbers so
+        return cx.scalar(x, cx.want.dtype)
     kind = dtype or x.dtype
     if kind.kind == "u" and x.dtype.is_float:
         # negative floats wrap in torch, through a signed integer

@@ -87,7 +87,7 @@ def compile_graph(
         ),
         keep_inference_input_mutations=False,
     )
-    with phase("trace"), plain_tracing(), remade_by_place(example_inputs), held_back():
+    with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
 
 

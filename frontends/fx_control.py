@@ -1,4 +1,8 @@
-"""Lowerings of torch's control flow, whose operands are graphs: scan, while_loop, cond."""
+"""Lowerings of torch's control flow, whose operands are graphs: scan, map, while_loop, cond.
+
+An index that is out of range inside is clamped there, and a bool says so past the block: eager
+raises where it is read.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from typing import Any, Protocol
 
 from torch.fx import GraphModule
 
-from stack.frontends.aten import Context, letters
-from stack.ir.builder import constant, param
-from stack.ir.dim import Dim
+from stack.errors import StackError
+from stack.frontends.aten import Context, Promise, letters
+from stack.frontends.aten_complex import joined
+from stack.ir.builder import Builder, constant, param
+from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, I32, TensorType, TupleType
 
@@ -30,9 +36,10 @@ class Importer(Protocol):
 
 def scan(
     outer: Importer, graph: GraphModule, start: Sequence[Node], xs: Sequence[Node],
-    fixed: Sequence[Node],
+    fixed: Sequence[Any],
 ) -> tuple[Node, ...]:  # fmt: skip
     """The last states, then for each output its values of all steps."""
+    start, xs, fixed = (_tensors(outer.cx, values) for values in (start, xs, fixed))
     length: Dim = xs[0].shape[0]
     types: Sequence[TensorType] = outer.cx.want
     ys = [outer.cx.full(0, t) for t in types[len(start) :]]
@@ -48,41 +55,94 @@ def scan(
     more = [inner.cx.b.add(i[0], 1), *after[: len(start)], *kept, *rows, *filled]
     every = [p for group in params for p in group]
     test = outer.nested(graph).cx.b
-    holds = test.block(every, [test.lt(i[0], test.size_of(length, I32))])
-    found = _items(outer.cx, "while", state, (holds, inner.cx.b.block(every, more)))
+    holds = test.lt(i[0], test.size_of(length, I32))
+    found = _loop(outer, state, every, (test, holds), (inner, more))
     return (*found[1 : 1 + len(start)], *found[len(state) - len(ys) :])
+
+
+def map_over(
+    outer: Importer, graph: GraphModule, xs: Sequence[Node], fixed: Sequence[Any]
+) -> tuple[Node, ...]:
+    """The results of a graph for each row."""
+    return scan(outer, graph, (), xs, fixed)
 
 
 def while_loop(
     outer: Importer, test: GraphModule, body: GraphModule, start: Sequence[Node],
-    fixed: Sequence[Node],
+    fixed: Sequence[Any],
 ) -> tuple[Node, ...]:  # fmt: skip
-    """The states for which `test` fails first."""
+    """The states for which `test` fails first.
+
+    Raises:
+        StackError: where the test itself may raise: for an index that only data knows.
+    """
+    start, fixed = (_tensors(outer.cx, values) for values in (start, fixed))
     state, (old, kept) = _state({"carry": start, "fixed": fixed})
     judge, inner = outer.nested(test), outer.nested(body)
     (found,) = judge.results([*old, *kept])
-    holds = judge.cx.b.block([*old, *kept], [judge.cx.reshape(judge.cx.cast(found, BOOL), ())])
+    if judge.cx.promises:
+        raise StackError(f"the condition of a loop may raise: {judge.cx.promises[0].text}")
+    holds = judge.cx.reshape(judge.cx.cast(found, BOOL), ())
     after = [*inner.results([*old, *kept]), *kept]
-    blocks = (holds, inner.cx.b.block([*old, *kept], after))
-    return tuple(_items(outer.cx, "while", state, blocks)[: len(start)])
+    made = _loop(outer, state, [*old, *kept], (judge.cx.b, holds), (inner, after))
+    return tuple(made[: len(start)])
 
 
 def cond(
-    outer: Importer, test: Node, yes: GraphModule, no: GraphModule, operands: Sequence[Node]
+    outer: Importer, test: Node, yes: GraphModule, no: GraphModule, operands: Sequence[Any]
 ) -> tuple[Node, ...]:
     """The results of one of two graphs."""
+    given = _tensors(outer.cx, operands)
+    _, (params,) = _state({"x": given})
+    sides = [outer.nested(graph) for graph in (no, yes)]
+    made = [side.results(params) for side in sides]
+    promises = list(dict.fromkeys(p for side in sides for p in side.cx.promises))
     blocks: list[Block] = []
-    for graph in (no, yes):
-        _, (params,) = _state({"x": operands})
-        inner = outer.nested(graph)
-        blocks.append(inner.cx.b.block(params, inner.results(params)))
+    for side, results in zip(sides, made, strict=True):
+        own = side.cx.promises
+        kept = [p.holds if p in own else _true() for p in promises]
+        blocks.append(side.cx.b.block(params, [*results, *kept]))
     chosen = outer.cx.reshape(outer.cx.cast(test, BOOL), ())
-    return tuple(_items(outer.cx, "cond", [chosen, *operands], blocks))
+    found = _items(outer.cx, "cond", [chosen, *given], blocks)
+    _promise(outer.cx, promises, found[len(made[0]) :])
+    return tuple(found[: len(made[0])])
 
 
 CONTROL: dict[str, Callable[..., tuple[Any, ...]]] = {
-    "scan": scan, "while_loop": while_loop, "cond": cond,
+    "scan": scan, "map_impl": map_over, "while_loop": while_loop, "cond": cond,
 }  # fmt: skip
+
+
+def _loop(
+    outer: Importer, state: Sequence[Node], params: Sequence[Node], test: tuple[Builder, Node],
+    body: tuple[Importer, Sequence[Node]],
+) -> list[Node]:  # fmt: skip
+    """The last state; what a step promises must hold in all of them, and is state too."""
+    b, holds = test
+    inner, after = body
+    promises = list(dict.fromkeys(inner.cx.promises))
+    so_far = [param(f"holds.{n}", _true().type) for n in range(len(promises))]
+    still = [inner.cx.b.op("and", [s, p.holds]) for s, p in zip(so_far, promises, strict=True)]
+    every = [*params, *so_far]
+    blocks = (b.block(every, [holds]), inner.cx.b.block(every, [*after, *still]))
+    found = _items(outer.cx, "while", [*state, *(_true() for _ in promises)], blocks)
+    _promise(outer.cx, promises, found[len(state) :])
+    return found[: len(state)]
+
+
+def _promise(cx: Context, promises: Sequence[Promise], holds: Sequence[Node]) -> None:
+    """What a block promises, by the results that say so outside of it."""
+    pairs = zip(promises, holds, strict=True)
+    cx.promises.extend(Promise(h, p.error, p.text) for p, h in pairs)
+
+
+def _true() -> Node:
+    return constant(True, BOOL)
+
+
+def _tensors(cx: Context, operands: Sequence[Any]) -> list[Node]:
+    """What a block is given: a size is known inside by its name."""
+    return [joined(cx, v) for v in operands if not isinstance(v, int | Expr)]
 
 
 def _state(groups: dict[str, Sequence[Node]]) -> tuple[list[Node], list[list[Node]]]:

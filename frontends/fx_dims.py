@@ -7,13 +7,14 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy import functions as F
 
 from stack.errors import StackError
 from stack.ir.builder import Builder
 from stack.ir.dim import INF, Dim, add, floordiv, maximum, minimum, mod, mul, symbol
 from stack.ir.node import Node
-from stack.ir.types import F64, TensorType
+from stack.ir.types import BOOL, F64, TensorType
 
 
 class Sizes:
@@ -24,11 +25,23 @@ class Sizes:
         self._env: Any = None
 
     def dim(self, value: Any) -> Dim:
-        """An int or a SymInt as a size."""
+        """An int or a SymInt as a size.
+
+        One that has no form in the IR (`floor(1.7 * s0)`) is the number that it is in this call:
+        torch guards on it, so that another is captured again.
+
+        Raises:
+            StackError: for one without a form that only data knows.
+        """
         if isinstance(value, int):
             return value
         self.dim_env(value)
-        return self.convert(value.node.expr)
+        try:
+            return self.convert(value.node.expr)
+        except StackError:
+            if free_unbacked_symbols(value):
+                raise
+            return int(value)
 
     def broken(self, values: dict[str, int]) -> str | None:
         """What tracing took for granted of sizes that does not hold for these, or None."""
@@ -122,6 +135,36 @@ def float_value(b: Builder, sizes: Sizes, value: torch.SymFloat) -> Node:
     """A float computed from sizes, as a scalar."""
     sizes.dim_env(value)
     return _float(b, sizes, value.node.expr)
+
+
+def truth_value(b: Builder, sizes: Sizes, value: torch.SymBool) -> Node:
+    """What sizes say, as a bool scalar.
+
+    Raises:
+        StackError: for what has no form in the IR.
+    """
+    sizes.dim_env(value)
+    return _truth(b, sizes, value.node.expr)
+
+
+_COMPARED = {
+    sympy.Eq: "eq", sympy.Ne: "ne", sympy.Lt: "lt", sympy.Le: "le", sympy.Gt: "gt", sympy.Ge: "ge",
+}  # fmt: skip
+
+
+def _truth(b: Builder, sizes: Sizes, expr: Any) -> Node:
+    if expr in (sympy.true, sympy.false):
+        return b.const(bool(expr), BOOL)
+    if isinstance(expr, sympy.And | sympy.Or):
+        parts = [_truth(b, sizes, a) for a in expr.args]
+        op = "and" if isinstance(expr, sympy.And) else "or"
+        return reduce(lambda x, y: b.op(op, [x, y]), parts)
+    if isinstance(expr, sympy.Not):
+        return b.op("not", [_truth(b, sizes, expr.args[0])])
+    op = _COMPARED.get(type(expr))
+    if op is None or not all(a.is_integer for a in expr.args):
+        raise StackError(f"the condition {expr} has no form in the IR")
+    return b.op(op, [b.size_of(sizes.convert(a)) for a in expr.args])
 
 
 _FLOAT_BINARY = {

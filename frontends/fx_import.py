@@ -28,7 +28,7 @@ from stack.frontends.fx_border import (
 from stack.frontends.fx_calls import Calls
 from stack.frontends.fx_complex import is_input_in_pairs
 from stack.frontends.fx_control import CONTROL
-from stack.frontends.fx_dims import Sizes, float_value, is_size
+from stack.frontends.fx_dims import Sizes, float_value, is_size, truth_value
 from stack.frontends.fx_lines import source_line
 from stack.frontends.fx_strides import Apart, apart
 from stack.frontends.fx_variables import variable_names
@@ -172,14 +172,15 @@ class _Importer(Calls):
     def nested(self, graph: GraphModule) -> _Importer:
         """An importer of a graph inside of this one, which makes a block."""
         inner = _Importer(graph, {}, self.cx.trusted, None)
+        inner.cx.is_inside = True
         inner.sizes, inner.why = self.sizes, self.why
         return inner
 
     def results(self, given: Sequence[Node]) -> list[Node]:
-        """The results of the graph for these tensors.
+        """The results of the graph for these tensors; what they promise is in `cx.promises`.
 
         Raises:
-            StackError: for what a block has no place for: large constants, checks of indices.
+            StackError: for large constants, which a block has no place for.
         """
         tensors = iter(given)
         for node in self.gm.graph.nodes:
@@ -188,8 +189,8 @@ class _Importer(Calls):
                 self.env[node] = self.sizes.dim(size) if is_size(size) else next(tensors)
             elif node.op != "output":
                 self.env[node] = self._node(node)
-        if self.lifted or self.cx.checks or self.cx.promises:
-            raise StackError("large constants and checked indices have no place inside of a loop")
+        if self.lifted:
+            raise StackError("large constants have no place inside of a loop or a condition")
         return self._outputs()
 
     def _outputs(self) -> list[Any]:
@@ -285,6 +286,8 @@ class _Importer(Calls):
             return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
+        if isinstance(value, torch.SymBool):
+            return truth_value(self.b, self.sizes, value)
         control = CONTROL.get(str(node.target))
         if isinstance(node.target, HigherOrderOperator) and control is not None:
             self.cx.want = self._want(value)

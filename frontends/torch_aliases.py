@@ -15,6 +15,7 @@ import torch
 from torch._functorch import config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,32 @@ def traced_aliases() -> Aliases:
     return Aliases(written, views)
 
 
-def remade_by_place(examples: Sequence[Any]) -> AbstractContextManager[Any]:
+def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContextManager[Any]:
     """While it is entered, AOTAutograd makes such results by where those of the graph lie.
 
     By default it replays the views that it has recorded, which stops where sizes are others; but
-    gradients are those of the recorded views.
+    gradients are those of the recorded views, and a place is counted in elements of one width.
     """
-    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in examples):
+    has_gradients = any(getattr(x, "requires_grad", False) for x in examples)
+    if (torch.is_grad_enabled() and has_gradients) or any(map(_changes_width, gm.graph.nodes)):
         return nullcontext()
     return config.patch(view_replay_for_aliased_outputs=False)  # pyright: ignore
+
+
+def _changes_width(node: Node) -> bool:
+    """Whether a node of Dynamo's graph is its operand's memory as elements of another width."""
+    made = node.meta.get("example_value")
+    if not _has_place(made):
+        return False
+    held = (n.meta.get("example_value") for n in node.all_input_nodes)
+    return any(
+        x.element_size() != made.element_size()
+        and x.untyped_storage()._cdata == made.untyped_storage()._cdata
+        for x in held
+        if _has_place(x)
+    )
+
+
+def _has_place(value: Any) -> bool:
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return is_strided and not torch._C._functorch.is_functorch_wrapped_tensor(value)

@@ -32,16 +32,22 @@ def attention(
     """
     if is_causal and attn_mask is not None:
         raise RuntimeError("attention takes a mask or is_causal=True, not both")
-    kind = query.device.type
-    if torch.is_autocast_enabled(kind):
-        low = torch.get_autocast_dtype(kind)
-        query, key, value = (x.to(low) if x.is_floating_point() else x for x in (query, key, value))
-    with torch.autocast(kind, enabled=False):
+    query, key, value = as_autocast(query, key, value)
+    with torch.autocast(query.device.type, enabled=False):
         if enable_gqa:
-            key, value = (_repeated(x, query.shape[-3]) for x in (key, value))
+            key, value = (repeated_heads(x, query.shape[-3]) for x in (key, value))
         weights = weights_of(query, key, attn_mask, is_causal, scale)
         weights = torch.dropout(weights, dropout_p, train=dropout_p > 0)
         return weights.to(value.dtype) @ value
+
+
+def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Floats in the type of autocast, where that is on."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    low = torch.get_autocast_dtype(kind)
+    return tuple(x.to(low) if x.is_floating_point() else x for x in tensors)
 
 
 def weights_of(
@@ -49,7 +55,7 @@ def weights_of(
     scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     """What each row gives to each column, `[..., m, n]`; f32 for 16-bit floats."""
-    scores = _scores(query, key)
+    scores = scores_of(query, key)
     scores = scores * (1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
         row, column = (torch.arange(n, device=scores.device) for n in scores.shape[-2:])
@@ -71,7 +77,7 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     return (powers / total.masked_fill(total == 0, 1)).to(dtype or x.dtype)
 
 
-def _repeated(x: Tensor, heads: Any) -> Tensor:
+def repeated_heads(x: Tensor, heads: Any) -> Tensor:
     """Each head as often as it takes to have `heads` of them."""
     return (
         x.unsqueeze(-3).expand(*x.shape[:-2], heads // x.shape[-3], *x.shape[-2:]).flatten(-4, -3)
@@ -82,7 +88,8 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
     return scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
 
 
-def _scores(query: Tensor, key: Tensor) -> Tensor:
+def scores_of(query: Tensor, key: Tensor) -> Tensor:
+    """The product of each row `[..., m, d]` and each column `[..., n, d]`; f32 for 16 bits."""
     return _wide_product(query, key) if query.dtype in _NARROW else query @ key.mT
 
 

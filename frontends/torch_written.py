@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from torch.fx import GraphModule
 
-from stack.frontends import torch_attention, torch_bags, torch_encoder, torch_recurrent
+from stack.frontends import (
+    torch_attention,
+    torch_bags,
+    torch_encoder,
+    torch_flex,
+    torch_recurrent,
+)
 
 WRITTEN = (
-    torch_attention.WRITTEN | torch_bags.WRITTEN | torch_encoder.WRITTEN | torch_recurrent.WRITTEN
+    torch_attention.WRITTEN
+    | torch_bags.WRITTEN
+    | torch_encoder.WRITTEN
+    | torch_flex.WRITTEN
+    | torch_recurrent.WRITTEN
 )
 
 

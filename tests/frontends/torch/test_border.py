@@ -430,3 +430,22 @@ def test_random_programs(chunk: int, device: str) -> None:
 def test_many_random_programs(chunk: int, device: str) -> None:
     seeds = range(50 * chunk, 50 * chunk + 50)
     assert_right([judged(s, ENTRIES[s // 4 % 2], device) for s in seeds])
+
+
+WIDTHS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "wider": lambda x: x.view(torch.float64),
+    "bytes": lambda x: x.view(torch.uint8),
+    "part": lambda x: x[1:].view(-1).view(torch.int16)[3:],
+    "complex": lambda x: x.view(torch.complex64),
+    "same width": lambda x: x[1:].view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("program", WIDTHS)
+def test_memory_of_an_input_as_numbers_of_another_width(program: str, name: str) -> None:
+    fn = WIDTHS[program]
+    x = torch.randn(4, 6)
+    made, eager = entry(name, fn, [x], False)(x), fn(x)
+    assert (made.shape, made.stride(), made.dtype) == (eager.shape, eager.stride(), eager.dtype)
+    assert made.data_ptr() == eager.data_ptr()

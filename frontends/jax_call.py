@@ -5,12 +5,17 @@ A function of JAX is pure: what it closes over counts as it was at the capture, 
 
 from __future__ import annotations
 
-import inspect
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
+from jax.core import Tracer
+
 from stack.errors import UnsupportedOp
+from stack.frontends.jax_signature import Form, split, with_jit_options
 from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.jaxpr_capture import is_capturing
 from stack.run.compiled import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
@@ -18,48 +23,60 @@ from stack.run.refused import raise_as_eager
 
 
 class JaxCalls:
-    """A JAX function that is traced for each new signature of its arguments."""
+    """A JAX function that is traced for each new signature of its arguments.
+
+    Like `jax.jit` it takes static arguments and arguments by name, is part of the program in
+    another capture of ours, and steps aside under `jax.disable_jit`.
+    """
 
     def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
-        self.fn = fn
+        self.fn, self.options = with_jit_options(fn, options)
         self.dynamic = dynamic
-        self.options = dict(options)
         self.graphs: list[CompiledGraph] = []
         self.gradients: list[CompiledGraph] = []  # `jax.grad` is part of the program
+        self.forms: dict[Form, list[CompiledGraph]] = {}
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Trace for these arguments and compile."""
-        self._capture(self._positional(args, kwargs))
+        self._capture(*split(self.fn, args, kwargs))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args = self._positional(args, kwargs)
-        for graph in reversed(self.graphs):
-            ready = graph.match(args)
+        form, arrays = split(self.fn, args, kwargs)
+        for graph in reversed(self.forms.get(form, ())):
+            ready = graph.match(arrays)
             if ready is not None:
                 return graph.captured.unflatten(graph.execute(ready))
-        return self._capture(args)(*args)
+        if self._is_theirs(arrays):
+            return self.fn(*args, **kwargs)
+        return self._capture(form, arrays)(*arrays)
 
-    def _capture(self, args: tuple[Any, ...]) -> CompiledGraph:
+    def _is_theirs(self, arrays: Sequence[Any]) -> bool:
+        """Whether JAX runs this call: it is part of another program, or not to be compiled."""
+        config: Any = jax.config
+        if config.jax_disable_jit:
+            return True
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree_util.tree_leaves(arrays)):
+            return False
+        if not is_capturing():
+            name = getattr(self.fn, "__name__", type(self.fn).__name__)
+            warnings.warn(
+                f"{name}: not compiled by stack where jax.grad, jax.vmap or jax.jit is around it;"
+                f" put that inside, as in stack.jit(jax.grad({name}))",
+                stacklevel=4,
+            )
+        return True
+
+    def _capture(self, form: Form, arrays: tuple[Any, ...]) -> CompiledGraph:
+        fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
         try:
-            captured = FRONTEND.capture(self.fn, args, dynamic=self.dynamic)
+            captured = FRONTEND.capture(fn, arrays, dynamic=self.dynamic)
         except UnsupportedOp:
             raise
         except Exception as error:
-            raise_as_eager(self.fn, args, {}, error, mismatch(self.graphs, args))
+            raise_as_eager(fn, arrays, {}, error, mismatch(known, arrays))
             raise
         graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
-        graph.prepare(captured.flatten(*args))
+        graph.prepare(captured.flatten(*arrays))
         self.graphs.append(graph)
+        known.append(graph)
         return graph
-
-    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments by name, in their places. Raises TypeError where they have none."""
-        if not kwargs:
-            return tuple(args)
-        given = inspect.signature(self.fn).bind(*args, **kwargs)
-        if given.kwargs:
-            raise TypeError(
-                f"compiled functions take positional arguments: {', '.join(given.kwargs)} cannot be"
-                " given by position here; bind what is fixed first (functools.partial)"
-            )
-        return given.args

@@ -1,22 +1,15 @@
-"""What JAX says that products of f32 may be rounded to on a GPU, and its setting for them."""
+"""What JAX says that products of f32 may be rounded to on a GPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import jax
 from jax.lax import DotAlgorithmPreset, Precision
 
 _ROUNDED = (
     *(Precision.DEFAULT, Precision.HIGH),
     *(DotAlgorithmPreset.DEFAULT, DotAlgorithmPreset.TF32_TF32_F32),
 )
-
-
-def matmul_precision() -> str | None:
-    """The setting as it stands: `jax.default_matmul_precision`, which captures depend on."""
-    config: Any = jax.config
-    return config.jax_default_matmul_precision
 
 
 def rounds(asked: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +13,19 @@ import jax
 import numpy as np
 from jax import export
 from jax._src import core
+from jax._src.lax.lax import _convert_element_type
 
 from stack.frontends.jax_device import device_of
-from stack.frontends.jax_precision import matmul_precision
+from stack.frontends.jax_settings import changed, settings
+from stack.frontends.jax_signature import parameter_names, split
 from stack.frontends.jax_words import from_words, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader
 from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big
 from stack.ir.builder import param
 from stack.ir.node import unique_name
 from stack.run.frontend import Captured
+
+_CAPTURING: ContextVar[bool] = ContextVar("capturing", default=False)
 
 
 @dataclass(frozen=True)
@@ -32,21 +37,40 @@ class Leaf:
 
     @property
     def text(self) -> str:
-        """Type and shape as `f32[2, 16]`."""
+        """Type and shape as `f32[2, 16]`; `weak` where it yields to other types, as 2.0 does."""
         dtype = self.aval.dtype if is_key(self.aval) else dtype_of(self.aval.dtype)
-        return f"{dtype}[{', '.join(map(str, self.aval.shape))}]"
+        weak = "weak " if self.aval.weak_type else ""
+        return f"{weak}{dtype}[{', '.join(map(str, self.aval.shape))}]"
 
 
 def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = False) -> Captured:
     """Trace `fn` on the types of `args` and import the jaxpr.
 
+    `args` of what `jax.jit` gave may be static: the program is then one of the others.
     Static sizes are the sizes of `args`. With `dynamic`, the leading sizes of the arguments that
     are plain arrays become symbols: `b` the batch and `s` the sequence, as far as the function can
     be traced with them; `notes["dynamic"]` says what was kept.
     """
-    if not dynamic:
-        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
-        return _captured(fn, args, closed, shapes, {})
+    form, args = split(fn, args, {})
+    fn = form.of_arrays(fn)
+    token = _CAPTURING.set(True)
+    try:
+        return _dynamic(fn, args) if dynamic else _static(fn, args)
+    finally:
+        _CAPTURING.reset(token)
+
+
+def is_capturing() -> bool:
+    """Whether JAX traces for a capture of ours."""
+    return _CAPTURING.get()
+
+
+def _static(fn: Callable[..., Any], args: tuple[Any, ...]) -> Captured:
+    closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+    return _captured(fn, args, closed, shapes, {})
+
+
+def _dynamic(fn: Callable[..., Any], args: tuple[Any, ...]) -> Captured:
     reasons: list[str] = []
     for names in (("b", "s"), ("b",)):
         specs, limits = _symbolic(fn, args, names)
@@ -61,7 +85,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = Fa
         kept = f"symbolic sizes: {', '.join(sorted(limits))}"
         found.notes["dynamic"] = "\n".join([kept, *reasons])
         return found
-    found = capture(fn, args)
+    found = _static(fn, args)
     found.notes["dynamic"] = "\n".join(["no symbolic sizes", *reasons])
     return found
 
@@ -88,7 +112,7 @@ def _captured(
     tree = jax.tree_util.tree_structure(args)
     return Captured(
         func=func,
-        text=str(closed),
+        text=_printed(closed),
         bound=[to_words(c if isinstance(c, jax.Array) else np.asarray(c)) for c in big.values()],
         flatten=Flatten(fn, leaves, tree, device),
         unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),
@@ -99,6 +123,13 @@ def _captured(
         arguments=tuple(names),
         weights=tuple(bound_names),
     )
+
+
+def _printed(closed: Any) -> str:
+    try:
+        return str(closed)
+    except Exception as error:  # a primitive that was bound without a parameter of JAX's printer
+        return f"JAX cannot print this program: {type(error).__name__}: {error}"
 
 
 def _function_name(fn: Callable[..., Any]) -> str:
@@ -113,30 +144,13 @@ def _function_name(fn: Callable[..., Any]) -> str:
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """A name for every array: `params.attn.wq`, from the signature and the path in the pytree."""
-    firsts = _parameter_names(fn, len(args))
+    firsts = parameter_names(fn, len(args))
     taken: set[str] = set()
     counts: dict[str, int] = {}
     out: list[str] = []
     for path, _ in jax.tree_util.tree_leaves_with_path(tuple(args)):
         parts = [firsts[path[0].idx], *map(_key_name, path[1:])]
         out.append(unique_name(".".join(parts), taken, counts))
-    return out
-
-
-def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return [f"arg{i}" for i in range(count)]
-    out: list[str] = []
-    for i in range(count):
-        at = parameters[min(i, len(parameters) - 1)] if parameters else None
-        if at is None:
-            out.append(f"arg{i}")
-        elif at.kind is at.VAR_POSITIONAL:
-            out.append(f"{at.name}.{i - parameters.index(at)}")
-        else:
-            out.append(at.name)
     return out
 
 
@@ -194,7 +208,8 @@ def _symbolic(
                 used.add(name)
             elif axis == 0:
                 break
-        specs.append(jax.ShapeDtypeStruct(tuple(shape), arg.dtype))
+        weak = getattr(arg, "weak_type", False)
+        specs.append(jax.ShapeDtypeStruct(tuple(shape), arg.dtype, weak_type=weak))
     return tuple(specs), used if len(used) == len(names) else set()
 
 
@@ -212,13 +227,13 @@ class Flatten:
         self.may_move = jax.default_backend() != "cpu"
         self.leaves = leaves
         self.tree = tree
-        self.precision = matmul_precision()
+        self.settings = settings()
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         if kwargs:
             args = inspect.signature(self.fn).bind(*args, **kwargs).args
-        if matmul_precision() != self.precision:
-            raise TypeError(f"captured with jax_default_matmul_precision={self.precision!r}")
+        if settings() != self.settings:
+            raise TypeError(f"captured with {changed(self.settings)}")
         given, tree = jax.tree_util.tree_flatten(args)
         if tree != self.tree:
             names = ", ".join(leaf.name for leaf in self.leaves[:8])
@@ -233,7 +248,8 @@ class Flatten:
             aval = core.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
         except TypeError as error:
             raise TypeError(f"argument {leaf.name}: {error}") from error
-        if aval.dtype != leaf.aval.dtype or not _fits(aval.shape, leaf.aval.shape, sizes):
+        is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
+        if not is_same or not _fits(aval.shape, leaf.aval.shape, sizes):
             raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
         if isinstance(x, jax.Array):
             if self.may_move and device_of([x]) != self.device:
@@ -267,5 +283,13 @@ class Unflatten:
         self.avals = tuple(avals)
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        leaves = [from_words(x, a.dtype) for x, a in zip(arrays, self.avals, strict=True)]
+        leaves = [_as_held(x, a) for x, a in zip(arrays, self.avals, strict=True)]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+
+def _as_held(array: Any, aval: Any) -> Any:
+    """An array as JAX holds it: of its element type, which may yield to others."""
+    if aval.dtype == jax.dtypes.float0:  # the tangent of an integer; JAX has no array of it
+        return np.zeros(aval.shape, aval.dtype)
+    array = from_words(array, aval.dtype)
+    return _convert_element_type(array, weak_type=True) if aval.weak_type else array

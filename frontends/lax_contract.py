@@ -9,7 +9,7 @@ from stack.frontends.jax_precision import rounds
 from stack.frontends.lax import NoLowering, Site, lower
 from stack.ir.axes import Rule, plain
 from stack.ir.node import Node
-from stack.ir.types import F32
+from stack.ir.types import BOOL, F32
 
 
 def _letters(letter: str, count: int) -> list[str]:
@@ -41,10 +41,13 @@ def _dot_general(
         (plain([*batch, *rows, *columns]),),
     )
     name = weight_name(y) or weight_name(x)
-    if x.dtype != y.dtype:
-        x, y = s.cast(x, s.type.dtype), s.cast(y, s.type.dtype)
+    is_bool = s.type.dtype is BOOL  # any of all: a count in f32, which never wraps to 0
+    dtype = F32 if is_bool else s.type.dtype
+    if x.dtype != y.dtype or is_bool:
+        x, y = s.cast(x, dtype), s.cast(y, dtype)
     attrs = {"rule": str(rule), **rounding(s, x, precision)}
-    return s.b.op("dot", (x, y), attrs, hint=s.type, named=name)
+    made = s.b.op("dot", (x, y), attrs, hint=s.type.with_dtype(dtype), named=name)
+    return s.b.ne(made, 0.0) if is_bool else made
 
 
 @lower("ragged_dot_general")

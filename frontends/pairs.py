@@ -94,6 +94,14 @@ def polar(b: Builder, size: Node, turned: Node) -> Pair:
     return Pair(b.mul(size, b.cos(turned)), b.mul(size, b.sin(turned)))
 
 
+def _times(b: Builder, x: Node, y: Node) -> Node:
+    """A product in which 0 and no limit is 0: parts of functions that grow along one axis."""
+    made = b.mul(x, y)
+    zero = b.select(b.eq(x, 0.0), x, b.select(b.lt(x, 0.0), b.neg(y), y))
+    is_open = b.and_(b.ne(made, made), b.or_(b.eq(x, 0.0), b.eq(y, 0.0)))
+    return b.select(is_open, zero, made)
+
+
 def direction(b: Builder, x: Pair) -> Pair:
     """Of length 1; 0 for 0."""
     size = magnitude(b, x)
@@ -104,7 +112,8 @@ def direction(b: Builder, x: Pair) -> Pair:
 
 
 def exp(b: Builder, x: Pair) -> Pair:
-    return polar(b, b.exp(x.re), x.im)
+    size = b.exp(x.re)
+    return Pair(_times(b, size, b.cos(x.im)), _times(b, size, b.sin(x.im)))
 
 
 def log(b: Builder, x: Pair) -> Pair:
@@ -115,7 +124,10 @@ def sqrt(b: Builder, x: Pair) -> Pair:
     """With a real part of at least 0; that of two equal signs is found without a difference."""
     size = b.add(b.mul(magnitude(b, x), 0.5), b.mul(b.abs(x.re), 0.5))
     far = b.sqrt(size)
-    near = b.select(b.eq(far, 0.0), far, b.div(b.abs(x.im), b.mul(far, 2.0)))
+    high = b.abs(x.im)
+    near = b.select(b.eq(far, 0.0), far, b.div(high, b.mul(far, 2.0)))
+    is_infinite = b.eq(high, math.inf)  # whatever the other part is
+    far, near = b.select(is_infinite, high, far), b.select(is_infinite, high, near)
     is_right = b.ge(x.re, 0.0)
     im = b.select(is_right, near, far)
     return Pair(b.select(is_right, far, near), b.select(_is_negative(b, x.im), b.neg(im), im))
@@ -130,11 +142,11 @@ _INTEGER: dict[DType, DType] = {F32: DTYPES["i32"], F64: DTYPES["i64"]}
 
 
 def cosh(b: Builder, x: Pair) -> Pair:
-    return Pair(b.mul(b.cosh(x.re), b.cos(x.im)), b.mul(b.sinh(x.re), b.sin(x.im)))
+    return Pair(b.mul(b.cosh(x.re), b.cos(x.im)), _times(b, b.sinh(x.re), b.sin(x.im)))
 
 
 def sinh(b: Builder, x: Pair) -> Pair:
-    return Pair(b.mul(b.sinh(x.re), b.cos(x.im)), b.mul(b.cosh(x.re), b.sin(x.im)))
+    return Pair(_times(b, b.sinh(x.re), b.cos(x.im)), _times(b, b.cosh(x.re), b.sin(x.im)))
 
 
 def cos(b: Builder, x: Pair) -> Pair:

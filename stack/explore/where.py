@@ -111,10 +111,13 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
     if not hits:
-        files = sorted({line.split(" ")[0] for line in everything})
+        files = sorted({line.split(" ")[0] for line in everything}, key=_by_number)
         kernels = list(dict.fromkeys(str(k["name"]) for k in run.kernels))
         names = {place.name for found in held.values() for place in found}
         near = difflib.get_close_matches(what.lstrip("%"), [*files, *kernels, *sorted(names)], 1)
+        own = [line for line in files if _by_number(line)[0] == _by_number(what)[0]]
+        if own:  # a line that holds no op: its neighbours, not what is written alike
+            near = [min(own, key=lambda line: abs(_by_number(line)[1] - _by_number(what)[1]))]
         raise UsageError(
             f"{run.folder} has no source line, module, node or kernel {what!r};"
             + (f" did you mean {near[0]!r}?" if near else "")
@@ -122,6 +125,12 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
             + (f"; its kernels: {', '.join(kernels)}" if kernels else "")
         )
     return hits
+
+
+def _by_number(line: str) -> tuple[str, int]:
+    """`model.py:12` as its file and its number."""
+    file, _, number = line.rpartition(":")
+    return (file, int(number)) if number.isdigit() else (line, -1)
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def load(path: str | Path) -> Func:
     file = Path(path)
     try:
         text = read_text(file)
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no file or saved run {str(file)!r}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read as IR text: {error}") from error
     try:

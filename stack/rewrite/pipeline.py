@@ -11,7 +11,7 @@ from pathlib import Path
 
 import stack.plugins as plugins
 from stack.collector import held_back
-from stack.errors import StackError, UsageError, VerifyError
+from stack.errors import StackError, UsageError, VerifyError, unknown_name
 from stack.imports import import_named, importable
 from stack.ir.node import Func
 from stack.ir.types import unsharded
@@ -257,9 +257,13 @@ def find_pass(name: str) -> type[Pass]:
     if ":" not in name:
         return plugins.load("stack.passes", name)
     left, _, attribute = name.rpartition(":")
-    found: object = import_named(left)
+    module = import_named(left)
+    found: object = module
     for part in attribute.split("."):
         found = getattr(found, part, None)
+    if found is None:
+        passes = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Pass)]
+        raise unknown_name(f"{left} has no pass", attribute, [n for n in passes if n != "Pass"])
     if not (isinstance(found, type) and issubclass(found, Pass)):
         raise UsageError(f"{name} is no class of passes: it has to derive from stack.Pass")
     return found

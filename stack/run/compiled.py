@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
 from typing import Any
 
 from stack.errors import StackError, UsageError
@@ -75,6 +76,10 @@ class Compiled:
 
     def _repr_html_(self) -> str:
         return self.run._repr_html_() if self.graphs else html.escape(repr(self))  # pyright: ignore[reportPrivateUsage]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Itself as a method, as a function that stands in a class would be."""
+        return self if instance is None else MethodType(self, instance)
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; nothing runs."""
@@ -204,6 +209,11 @@ def compile(
 
 
 def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
-    """`jax.jit` by this compiler: traces at the first call and for each new signature."""
+    """`jax.jit` by this compiler: traces at the first call and for each new signature.
+
+    Options are those of `stack.compile`, and `static_argnums`, `static_argnames`,
+    `donate_argnums`, `donate_argnames`, `keep_unused` and `inline` of `jax.jit`; memory that is
+    given away is not taken. A method may be decorated.
+    """
     dynamic = options.pop("dynamic", False)
     return Compiled(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

@@ -11,6 +11,7 @@ from stack.errors import StackError
 from stack.run.frontend import Captured, Frontend
 
 OWN = "the program raises this itself, without the compiler too"
+UNTRACED = "its framework cannot trace the program, which runs without the compiler"
 MOST_LINES = 10  # of what a person is shown
 
 
@@ -34,7 +35,10 @@ def raise_as_eager(
     error: Exception,
     more: str = "",
 ) -> None:
-    """Where eager refuses the arguments too, raise its type and say what was compiled for."""
+    """Where eager refuses the arguments too, raise its type and say what was compiled for.
+
+    Where it takes them, the error gets a note that says so.
+    """
     try:
         fn(*args, **kwargs)
     except Exception as eager:
@@ -45,15 +49,18 @@ def raise_as_eager(
             raise eager from error
         same.add_note(OWN)
         raise same from eager
+    error.add_note(UNTRACED + _own_line(error))
 
 
 def own_error(error: BaseException) -> str:
-    """An error of the program's own as few lines without a traceback; "" for any other."""
-    if OWN not in getattr(error, "__notes__", ()):
+    """An error of the program or of its trace as few lines, no traceback; "" for any other."""
+    notes = getattr(error, "__notes__", ())
+    said = next((note for note in notes if note == OWN or note.startswith(UNTRACED)), "")
+    if not said:
         return ""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     # what was compiled for and the user's line stand last
-    return "\n".join([*lines[: MOST_LINES - 3], *lines[MOST_LINES - 3 :][-2:], OWN])
+    return "\n".join([*lines[: MOST_LINES - 3], *lines[MOST_LINES - 3 :][-2:], said])
 
 
 def _own_line(error: Exception) -> str:

@@ -37,6 +37,10 @@ JAX = """import jax.numpy as jnp
 def product(x, y):
     z = jnp.tanh(x)
     return z @ y
+
+
+def item(x):
+    return x if x.sum() > 0 else -x
 """
 SQUARE, TALL, WIDE = "--input=f32[8,8]", "--input=f32[4,8]", "--input=f64[8,8]"
 
@@ -116,3 +120,49 @@ def test_jax_shapes(tmp_path: Path, more: list[str], capfd: pytest.CaptureFixtur
     said = told(["dump", f"{path}:product", SQUARE, TALL, *more], capfd)
     assert said.startswith("stackc: error: TypeError: dot_general requires")
     assert "(at user_jax.py:6: `return z @ y`)" in said
+
+
+@pytest.mark.parametrize("more", [[], ["--to", "fused"]])
+def test_jax_trace(tmp_path: Path, more: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """What JAX cannot trace and eager runs: JAX's own words, the line, no traceback."""
+    pytest.importorskip("jax")
+    path = tmp_path / "user_jax.py"
+    path.write_text(JAX)
+    said = told(["dump", f"{path}:item", "--input=f32[8]", *more], capfd)
+    assert said.startswith("stackc: error: TracerBoolConversionError: Attempted boolean")
+    assert "cannot trace the program, which runs without the compiler" in said
+    assert "(at user_jax.py:10: `return x if x.sum() > 0 else -x`)" in said
+
+
+PASSES = """from stack import Pass
+
+
+class Mine(Pass):
+    name = "mine"
+
+    def run(self, func, log):
+        return func
+
+
+number = 3
+"""
+
+
+def test_names_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a run, a file, a pass in a file, and a line of a file that holds no op."""
+    said = told(["show", str(tmp_path / "r1")], capfd)
+    assert said == f"stackc: error: there is no file or saved run '{tmp_path / 'r1'}'"
+    text = tmp_path / "f.stack"
+    x = 'func @f(%x: f32[2]) -> (f32[2]) at tensor {\n  %y = exp(%x) : f32[2] from "m.py:15"\n'
+    text.write_text(x + '  %z = exp(%y) : f32[2] from "m.py:9"\n  return %z\n}\n')
+    own = tmp_path / "own.py"
+    own.write_text(PASSES)
+    assert main(["opt", str(text), f"--pass-pipeline={own}:Mine"]) == 0
+    said = told(["opt", str(text), f"--pass-pipeline={own}:Mina"], capfd)
+    assert f"{own} has no pass 'Mina'; did you mean 'Mine'? there are: Mine" in said
+    said = told(["opt", str(text), f"--pass-pipeline={own}:number"], capfd)
+    assert "number is no class of passes" in said
+    run = tmp_path / "run"
+    assert main(["dump", str(text), "-o", str(run)]) == 0
+    said = told(["where", str(run), "m.py:13"], capfd)
+    assert "did you mean 'm.py:15'? its source lines: m.py:9, m.py:15" in said

@@ -135,3 +135,18 @@ def test_gradients() -> None:
     call = stack.compile(jax.grad(loss, (0, 1)), *given)
     near(call(*given), jax.grad(loss, (0, 1))(*given), 1e-11)
     assert not call.run.coverage["fallback"]
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "cos", "sinh", "cosh", "sqrt", "log"])
+def test_functions_at_the_edges(name: str) -> None:
+    """Zeros, infinities and nan in both parts, as in NumPy; a sign that C leaves open is open."""
+    edges = [0.0, -0.0, 1.0, -1.0, 0.5, 30.0, np.inf, -np.inf, np.nan]
+    with np.errstate(all="ignore"):
+        z = np.array([complex(a, b) for a in edges for b in edges])
+        want = getattr(np, name)(z)
+    got = np.asarray(stack.jit(getattr(jnp, name))(z))
+    for part, wanted in ((got.real, want.real), (got.imag, want.imag)):
+        is_open = np.isnan(part) & np.isinf(wanted)  # inf of unknown sign: nan is as good
+        part, wanted = part[~is_open], wanted[~is_open]
+        np.testing.assert_allclose(part, wanted, rtol=1e-12, atol=1e-12)
+        assert is_open.sum() <= 6

@@ -1,0 +1,137 @@
+"""What a call of a JAX function is a call of: its arrays by position, apart from what is fixed.
+
+Static arguments are part of the program, and so are the names that arguments are given by. A form
+has both, and makes a function of the arrays alone, which is captured for itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+# what `stack.jit` takes of `jax.jit`; memory that is given away is kept: results are new arrays
+JIT_OPTIONS = (
+    *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"),
+    *("keep_unused", "inline"),
+)
+
+
+def with_jit_options(
+    fn: Callable[..., Any], options: Mapping[str, Any]
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """`fn` with those of the options that `jax.jit` takes, checked there, and the others."""
+    theirs = {k: v for k, v in options.items() if k in JIT_OPTIONS}
+    rest = {k: v for k, v in options.items() if k not in JIT_OPTIONS}
+    return (jax.jit(fn, **theirs) if theirs else fn), rest
+
+
+def statics_of(fn: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Static arguments of what `jax.jit` gave, by place and by name; of others none."""
+    info = getattr(fn, "_jit_info", None)
+    return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a call was written, but for its arrays. Equal forms are calls of one function.
+
+    Attributes:
+        count: positional arguments.
+        fixed: static ones among them: place, type and value.
+        named: static arguments by name: name, type and value.
+        names: other arguments by name.
+    """
+
+    count: int = 0
+    fixed: tuple[tuple[int, type, Any], ...] = ()
+    named: tuple[tuple[str, type, Any], ...] = ()
+    names: tuple[str, ...] = ()
+
+    def of_arrays(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """`fn` as a function of the arrays: the positional ones, then those by name."""
+        if not (self.fixed or self.named or self.names):
+            return fn
+        fixed = {place: value for place, _, value in self.fixed}
+        named = {name: value for name, _, value in self.named}
+
+        def call(*arrays: Any) -> Any:
+            left = iter(arrays)
+            args = [fixed[i] if i in fixed else next(left) for i in range(self.count)]
+            return fn(*args, **named, **dict(zip(self.names, left, strict=True)))
+
+        functools.update_wrapper(call, fn, updated=())  # what `jax.jit` notes is done with
+        call.__signature__ = inspect.Signature(self._parameters(fn, set(fixed)))  # pyright: ignore[reportFunctionMemberAccess]
+        return call
+
+    def _parameters(self, fn: Callable[..., Any], fixed: set[int]) -> list[inspect.Parameter]:
+        """Parameters of the arrays, with the names that `fn` has for them."""
+        known = parameter_names(fn, self.count)
+        names = [*(n for i, n in enumerate(known) if i not in fixed), *self.names]
+        unique = [n if n.isidentifier() else n.replace(".", "_") for n in names]
+        return [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in unique]
+
+
+PLAIN = Form()
+
+
+def split(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Form, tuple[Any, ...]]:
+    """The form of a call, and its arrays in the order in which `of_arrays` takes them.
+
+    Arguments by name stand in their places where they have some. Raises TypeError for arguments
+    that `fn` does not take, ValueError for a static one that cannot be hashed.
+    """
+    places, static_names = statics_of(fn)
+    if not (places or static_names or kwargs):
+        return PLAIN, tuple(args)
+    if kwargs:
+        args, kwargs = _in_places(fn, args, kwargs)
+    count = len(args)
+    fixed = {i % count for i in places if -count <= i < count}
+    form = Form(
+        count,
+        tuple((i, type(args[i]), args[i]) for i in sorted(fixed)),
+        tuple((n, type(v), v) for n, v in sorted(kwargs.items()) if n in static_names),
+        tuple(n for n in sorted(kwargs) if n not in static_names),
+    )
+    try:
+        hash(form)
+    except TypeError as error:
+        raise ValueError(f"a static argument has to be hashable: {error}") from error
+    arrays = [a for i, a in enumerate(args) if i not in fixed]
+    return form, (*arrays, *(kwargs[n] for n in form.names))
+
+
+def _in_places(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):  # of what has none
+        return args, kwargs
+    given = signature.bind(*args, **kwargs)
+    return given.args, given.kwargs
+
+
+def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first `count` positional arguments."""
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [f"arg{i}" for i in range(count)]
+    out: list[str] = []
+    for i in range(count):
+        at = parameters[min(i, len(parameters) - 1)] if parameters else None
+        if at is None:
+            out.append(f"arg{i}")
+        elif at.kind is at.VAR_POSITIONAL:
+            out.append(f"{at.name}.{i - parameters.index(at)}")
+        else:
+            out.append(at.name)
+    return out

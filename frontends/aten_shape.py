@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, axis_of, lowers
-from stack.ir.dim import Dim, add, less_equal, maximum, minimum
+from stack.ir.dim import INF, Dim, add, less_equal, maximum, minimum
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
 
@@ -60,7 +60,8 @@ def _broadcast_in_dim(cx: Context, x: Node, shape: Sequence[Dim], axes: Sequence
 def clip_bounds(start: Dim | None, end: Dim | None, size: Dim) -> tuple[Dim, Dim]:
     """A slice's bounds by Python's rule. Raises NotLowered where the sign is not known."""
     first = _clip(0 if start is None else start, size)
-    last = _clip(size if end is None else end, size)
+    is_open = end is None or (isinstance(end, int) and end >= INF)  # torch: `x[i:]` to 2**63 - 1
+    last = _clip(size if is_open or end is None else end, size)
     return first, (last if less_equal(first, last) else maximum(first, last))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._functorch import config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
@@ -60,18 +61,20 @@ def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContext
 
 def _changes_width(node: Node) -> bool:
     """Whether a node of Dynamo's graph is its operand's memory as elements of another width."""
-    made = node.meta.get("example_value")
-    if not _has_place(made):
-        return False
-    held = (n.meta.get("example_value") for n in node.all_input_nodes)
-    return any(
+    made = _placed(node)
+    held = (
+        [] if made is None else [x for n in node.all_input_nodes if (x := _placed(n)) is not None]
+    )
+    return made is not None and any(
         x.element_size() != made.element_size()
         and x.untyped_storage()._cdata == made.untyped_storage()._cdata
         for x in held
-        if _has_place(x)
     )
 
 
-def _has_place(value: Any) -> bool:
-    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
-    return is_strided and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+def _placed(node: Node) -> torch.Tensor | None:
+    """The tensor that Dynamo traced for a node, if that has a place in memory."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    return None if is_functorch_wrapped_tensor(value) else value

@@ -46,8 +46,7 @@ def _flex_attention(
         scores = torch.where(seen, changed.to(scores.dtype), -math.inf)
         weights: Tensor = torch.ops.aten._safe_softmax(scores, -1)
         made = _laid_out_as(weights.to(value.dtype) @ value, query)
-        rows = scores.logsumexp(-1), scores.amax(-1)
-        return made, *(row / math.log(2) for row in rows)
+        return made, scores.logsumexp(-1) / math.log(2), scores.amax(-1) / math.log(2)
 
 
 def _over_places(fn: Callable[..., Tensor], scores: int, others: int) -> Callable[..., Tensor]:

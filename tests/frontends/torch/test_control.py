@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch._higher_order_ops.map import map as map_over
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -63,7 +62,9 @@ def test_an_index_in_a_branch_raises_where_that_is_taken() -> None:
 
 def stepped(x: torch.Tensor, n: torch.Tensor) -> Any:
     start = (torch.zeros((), dtype=torch.long), x)
-    return while_loop(lambda i, x: i < n, lambda i, x: (i + 1, x + x[i]), start)
+    return while_loop(
+        lambda i, x: i < n, lambda i, x: (i + 1, x + x.index_select(0, i.view(1))), start
+    )
 
 
 def test_an_index_of_a_step_raises_after_the_loop() -> None:
@@ -77,7 +78,7 @@ def test_an_index_of_a_step_raises_after_the_loop() -> None:
 
 def test_map() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return map_over(lambda x, y: x.sin() + y, x, y)
+        return torch._higher_order_ops.map(lambda x, y: x.sin() + y, x, y)  # pyright: ignore
 
     for rows in (1, 5):
         agree(compiled(fn), fn, torch.randn(rows, 3), torch.randn(3))
@@ -121,7 +122,7 @@ def test_flex_attention(fn: Callable[..., Any]) -> None:
 
 
 def test_a_marked_region_has_gradients() -> None:
-    region = torch.compiler.nested_compile_region(lambda x, w: (x @ w).relu())
+    region: Any = torch.compiler.nested_compile_region(lambda x, w: (x @ w).relu())
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return region(region(x, w), w)
@@ -133,3 +134,32 @@ def test_a_marked_region_has_gradients() -> None:
         call(*leaves).square().sum().backward()
         grads.append([t.grad for t in leaves if t.grad is not None])
     torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_of_whole_slices_of_sizes_that_change() -> None:
+    """Torch says 2**63 - 1 for how far `x[:]` goes."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x[:, None, :].expand(-1, 3, -1).sin()
+
+    call = torch.compile(fn, backend="stack", dynamic=True)
+    for size in (5, 7):
+        grads: list[torch.Tensor] = []
+        for f in (call, fn):
+            x = torch.arange(2.0 * size).reshape(2, size).requires_grad_()
+            f(x).square().sum().backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+        assert stack.frontends.dynamo.runs()[-1].coverage["fallback"] == 0
+
+
+def test_sizes_without_a_form_are_captured_again() -> None:
+    """Half of a size, rounded down by way of a float."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(x, scale_factor=(0.5, 1.7))
+
+    call = torch.compile(fn, backend="stack", dynamic=True)
+    for rows, columns in ((4, 6), (5, 6), (7, 9)):
+        x = torch.randn(1, 2, rows, columns)
+        torch.testing.assert_close(call(x), fn(x))

@@ -11,6 +11,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import StackError, UnsupportedOp
@@ -286,7 +287,7 @@ class _Importer(Calls):
             return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
-        if isinstance(value, torch.SymBool):
+        if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
             return truth_value(self.b, self.sizes, value)
         control = CONTROL.get(str(node.target))
         if isinstance(node.target, HigherOrderOperator) and control is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.demos import models, transformer
+from stack.demos import models
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -22,13 +22,15 @@ def block(
     frontend: str = "torch", model: str = "gpt2", seq: int = 128, dtype: str = "f32", seed: int = 0
 ) -> Target:
     """One transformer block of GPT-2's or Llama's make, attention written naively."""
-    makers: dict[str, tuple[Any, Any]] = {
-        "gpt2": (transformer.gpt2_block, models.GPT2),
-        "llama": (transformer.llama_block, models.LLAMA),
-    }
-    make, config = makers[model]
-    made = make(frontend, replace(config, seq=seq, seed=seed))
-    return _torch_cast(made, dtype) if frontend == "torch" else _jax_cast(made, dtype)
+    configs: dict[str, Any] = {"gpt2": models.GPT2, "llama": models.LLAMA}
+    config = replace(configs[model], seq=seq, seed=seed)
+    if frontend == "torch":
+        from stack.demos import models_torch
+
+        return _torch_cast(getattr(models_torch, f"make_{model}_block")(config), dtype)
+    from stack.demos import models_jax
+
+    return _jax_cast(getattr(models_jax, f"make_{model}_block")(config), dtype)
 
 
 def _torch_cast(made: Target, dtype: str) -> Target:

@@ -115,7 +115,7 @@ def side_of(content: bytes, folder: Path) -> Path:
 
 
 def test_files_that_are_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="there is no file or saved run"):
         load(tmp_path / "none.stack")
     (tmp_path / "b.stack").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="cannot be read"):

@@ -245,6 +245,12 @@ def _torch_function(name: str) -> Callable[..., Any]:
     def gelu_tanh(x: Any) -> Any:
         return F.gelu(x, approximate="tanh")
 
+    def relu(x: Any) -> Any:
+        return F.relu(x)
+
+    def sum(x: Any) -> Any:
+        return x.sum(-1)
+
     def softmax(x: Any) -> Any:
         return torch.softmax(x, dim=-1)
 

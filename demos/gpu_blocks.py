@@ -12,6 +12,7 @@ from torch import nn
 
 from stack.demos.gpu_block_rivals import llama_in_jax, with_sdpa
 from stack.demos.gpu_rows import EPS, rms_norm, wide
+from stack.demos.models_torch import merge_heads, split_heads
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
@@ -30,16 +31,6 @@ def naive_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]))
     weights = causal_softmax(scores) if causal else torch.softmax(scores, dim=-1)
     return weights @ v
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    batch, length, width = x.shape
-    return x.view(batch, length, heads, width // heads).transpose(1, 2)
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    batch, heads, length, width = x.shape
-    return x.transpose(1, 2).reshape(batch, length, heads * width)
 
 
 class RMSNorm(nn.Module):

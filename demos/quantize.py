@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import stack
-from stack.demos import models, models_torch
+from stack.demos import models
 from stack.explore.table import table
 
 SCHEMES = (
@@ -34,6 +34,8 @@ GROUPS = {"nf4": 64}
 def model(width: int, layers: int) -> Any:
     """Blocks one after the other; gives what each of them gives."""
     import torch
+
+    from stack.demos import models_torch
 
     heads = {"heads": width // 64, "kv_heads": width // 256}
     config = models.LlamaConfig(width, ffn=3 * width, seq=1, **heads)

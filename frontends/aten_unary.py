@@ -53,9 +53,11 @@ def _neg(cx: Context, x: Node) -> Node:
 def _sign(cx: Context, x: Node) -> Node:
     if x.dtype is BOOL:
         return x
-    sign = cx.elementwise("sign", x)
-    # torch has the sign of nan be 0
-    return cx.select(cx.elementwise("isnan", x), 0.0, sign) if x.dtype.is_float else sign
+    if not x.dtype.is_float:
+        return cx.elementwise("sign", x)
+    # torch has the sign of nan and of both zeros be 0.0
+    below = cx.select(cx.elementwise("lt", x, 0.0), -1.0, 0.0, x.dtype)
+    return cx.select(cx.elementwise("gt", x, 0.0), 1.0, below)
 
 
 @lowers("log10.default", "prims.log10.default")

@@ -19,7 +19,7 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.run.backend import ByAddress
-from stack.run.frontend import Calls, Captured
+from stack.run.frontend import Arrays, Calls, Captured, Direct, Finds
 
 
 @functools.cache
@@ -71,11 +71,11 @@ class TorchFrontend:
         return _arrays().from_numpy(array, dtype)
 
     def direct(
-        self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]
-    ) -> Callable[[Sequence[Any]], list[Any] | None] | None:
+        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> Direct | None:
         from stack.frontends.torch_direct import direct
 
-        return direct(program, arrays, returned)
+        return direct(program, arrays, returned, kept)
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
         return _arrays().stamp(array)

@@ -18,16 +18,18 @@ from torch.fx import Node as FxNode
 
 import stack.plugins as plugins
 from stack.collector import held_back
-from stack.errors import StackError
+from stack.errors import StackError, UnsupportedOp
 from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
+from stack.frontends.dynamo_near import passes_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
+from stack.frontends.dynamo_plain import plain_graph
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.fx_lines import variable_name
+from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import check_results, device_of
@@ -69,11 +71,16 @@ def compile_graph(
             forward pass keeps is weighed.
         target: what the record calls the program.
     """
+    _refuse_other_memory(gm, fn)
     device = _device(gm, example_inputs)
     guard_precision(gm)
     write_out(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
+    with phase("trace"), plain_tracing(), held_back():
+        graph = plain_graph(gm, example_inputs, decompositions())
+        if graph is not None:
+            return maker.called(graph)
     balance = _balance(options, device)
     whole = fn is not None
     compiler = partial(
@@ -88,7 +95,19 @@ def compile_graph(
         keep_inference_input_mutations=False,
     )
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
-        return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
+        call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
+        lone = maker.lone
+        is_around = lone is None or not passes_on(gm, example_inputs, lone.inputs)
+        return call if lone is None or is_around else lone.instead_of(call)
+
+
+def _refuse_other_memory(gm: GraphModule, fn: Any) -> None:
+    """Raise UnsupportedOp where an argument is given other memory, which no result can say."""
+    found = gm.graph.find_nodes(op="call_function", target=torch.Tensor.set_)
+    if found:
+        names = [_readable(n.args[0], _argument_names(fn)) for n in found]  # pyright: ignore[reportArgumentType]
+        rows = [(f"`{name}.data = `", source_line(n)) for name, n in zip(names, found, strict=True)]
+        raise UnsupportedOp(rows, "write into the memory that it has: `x.copy_(...)`")
 
 
 def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
@@ -124,6 +143,7 @@ class _Maker:
         self.ranks = [_rank(n, arguments) for n in holders]
         self.notes = _break_notes(gm)
         self.inputs = [i for i, n in enumerate(holders) if not _is_weight(_source_name(n))]
+        self.lone: Graph | None = None  # the graph of a program that has no other
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         return self._make(graph, "forward")
@@ -139,6 +159,17 @@ class _Maker:
 
     def inference(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         return self._make(graph, "inference")
+
+    def called(self, graph: GraphModule) -> Callable[..., Any]:
+        """What calls a graph as it is, with nothing of AOTAutograd's around it."""
+        made = self._make(graph, "inference")
+        assert self.lone is not None
+
+        def call(*args: Any) -> Any:
+            with torch.no_grad():
+                return made([*args])
+
+        return self.lone.instead_of(torch._dynamo.disable(call, reason="it is a compiled graph"))
 
     @phase("import")
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
@@ -167,11 +198,14 @@ class _Maker:
             func=imported.func, bound=(), flatten=lambda *a: list(a), unflatten=lambda r: r,
             original=_not_callable, args=(), notes=notes, device=self.device,
             text=lambda: graph.print_readable(print_output=False, colored=False),
+            is_lent=role != "backward",
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
             weights=self._staying(graph, role, imported, notes),
         )  # fmt: skip
         target = self.target_of(role)
         made = Graph(graph, border, imported, captured, self.options, target, self.made)
+        if role == "inference":
+            self.lone = made
         return boxed(made)
 
     def _staying(

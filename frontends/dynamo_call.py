@@ -21,6 +21,7 @@ from stack.collector import held_back
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import compile_graph
 from stack.frontends.dynamo_capture import one_at_a_time, quiet
+from stack.frontends.dynamo_entries import Entries
 from stack.frontends.dynamo_graph import Prepared, preparing
 from stack.frontends.dynamo_spared import spared
 from stack.frontends.torch_errors import raise_explained
@@ -56,9 +57,11 @@ class TorchCalls:
         self._here = threading.local()  # `opened`: what ends with a call
         # not as optimize's `dynamic`, which sets it around every call, for 10 us of each
         self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
+        traced = traceable(fn)
         self._call = torch._dynamo.optimize(
             self._compile, nopython=True, guard_fail_fn=self._failed
-        )(traceable(fn))
+        )(traced)
+        self._entries = Entries(traced)
 
     @property
     def graphs(self) -> list[Any]:
@@ -78,7 +81,14 @@ class TorchCalls:
         raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._called(args, kwargs, captures=False)
+        if torch.compiler.is_compiling():  # somebody traces us
+            return self._called(args, kwargs, captures=False)
+        code = self._entries.find(args, kwargs)
+        if code is not None:
+            return code(*self._entries.bound, *args, **kwargs)
+        result = self._called(args, kwargs, captures=False)
+        self._entries.refresh()
+        return result
 
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], captures: bool) -> Any:
         outer = getattr(self._here, "opened", None)

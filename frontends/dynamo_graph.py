@@ -13,6 +13,7 @@ from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.frontends.dynamo import FRONTEND
+from stack.frontends.dynamo_near import Shortcut
 from stack.frontends.fx_border import Border, Order, Replay
 from stack.frontends.fx_import import Imported
 from stack.frontends.fx_strides import Apart
@@ -23,7 +24,7 @@ from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node, by_distance
 from stack.ir.types import BF16, BOOL
-from stack.run.frontend import RECORD
+from stack.run.frontend import RECORD, Direct
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
@@ -88,12 +89,36 @@ class Graph:
         results = [*by_distance(fresh), *promises]
         self.numbers = {r: i for i, r in enumerate(results)}
         self.direct = self._direct()
+        self.inputs = len(holders)
+        self.shortcut = self._shortcut()
+        # what calls the program with arguments like those of the last call
+        self.short: Direct | None = None
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
-        if not self.loose and self.func.results:
+        if not self.func.results:  # torch makes the views that the graph gives
+            self.made.append(Recorded(captured.with_func(self.func), target, "eager"))
+        elif not self.loose:
             self._compiled({})
 
+    def near(self, args: Sequence[Any]) -> list[Any] | None:
+        """The results for arguments like those of the call before; None for others."""
+        return None if self.short is None or _PREPARING.get() else self.short(args)
+
+    def instead_of(self, around: Callable[..., Any]) -> Callable[..., Any]:
+        """Calls of the graph past what is around it, where that only passes on."""
+
+        def call(*args: Any) -> Any:
+            found = self.near(args)
+            return around(*args) if found is None else found
+
+        return call
+
     def __call__(self, args: list[Any]) -> list[Any]:
+        found = self.near(args)
+        return self._called(args) if found is None else found
+
+    def _called(self, args: list[Any]) -> list[Any]:
+        """The long way, which says what is wrong with arguments; learns the short one."""
         arrays = self._arrays(args)
         sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
         if _PREPARING.get():
@@ -102,20 +127,48 @@ class Graph:
             raise Prepared
         self.check_indices(arrays)
         passed = {output: arrays[place] for output, place in self.passed.items()}
+        short = self._learned(args, arrays)
         for place in self.spent:
             args[place] = None  # the program lets go of what nobody else holds
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
+        self.short = short
         if self.direct is not None:
             return [found[number] for number in self.direct]
         return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
         """For each result its number among those computed, where they are passed on as they are."""
-        outputs, straight = self.imported.outputs, self.border.straight()
-        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
-        if straight is None or self.imported.promises or not is_own:
+        own, orders = self._own(), self.border.orders
+        if own is None or any(o is None or o != tuple(range(len(o))) for o in orders):
             return None
-        return [self.numbers[outputs[i]] for i in straight]
+        return [self.numbers[self.imported.outputs[i]] for i in own]
+
+    def _own(self) -> list[int] | None:
+        """For each result its place among those computed, where each of them is its own memory."""
+        outputs, fresh = self.imported.outputs, self.border.returned()
+        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
+        return fresh if is_own and not self.imported.promises else None
+
+    def _shortcut(self) -> Shortcut | None:
+        """How the graph is called by address; None where that needs more than its arguments."""
+        own, inputs, orders = self._own(), self.imported.inputs, self.border.orders
+        places = tuple(i for i in inputs if isinstance(i, int))
+        is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
+        if own is None or is_open or len(places) < len(inputs) or len(set(own)) < len(orders):
+            return None
+        results = [(self.numbers[self.imported.outputs[i]], orders[i]) for i in own]
+        laid = tuple((number, order) for number, order in results if order is not None)
+        return Shortcut(places, laid) if self.inputs and len(laid) == len(results) else None
+
+    def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
+        """The short way for such arguments."""
+        compiled = self.by_size.get(())
+        if self.shortcut is None or not isinstance(compiled, CompiledGraph):
+            return None
+        program, kept = compiled.by_address(())
+        if program is None or not all(isinstance(a, torch.Tensor) for a in args):
+            return None
+        return self.shortcut.near(program, args, arrays, self.func.results, kept)
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
         """A tensor for each parameter, as it lies in memory."""
@@ -154,9 +207,9 @@ class Graph:
         captured = self.captured.with_func(func)
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
-            graph: Any = Interpreted(captured, self.target)
+            graph: Any = Interpreted(captured, self.target, "interpreter")
         elif own.get("backend") == RECORD:
-            graph = Recorded(captured, self.target)
+            graph = Recorded(captured, self.target, "interpreter")
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
             # torch traces around us with tensors without memory: a backend makes real ones
@@ -183,16 +236,30 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
     return found
 
 
-class Interpreted:
-    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
+class Recorded:
+    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
 
-    def __init__(self, captured: TorchCaptured, target: str) -> None:
-        self.func = captured.func
-        self.target = target
-        self.runs = {(): recorded(captured, "torch", target, "interpreter")}
+    def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
+        self.captured, self.func, self.target = captured, captured.func, target
+        self.device = captured.device
+        self.run = recorded(captured, "torch", target, backend)
+        self.runs = {(): self.run}
 
     def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
         """Nothing is compiled."""
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [self._placeholder(r) for r in self.func.results]
+
+    def _placeholder(self, node: Node) -> torch.Tensor:
+        shape = [int(str(size)) for size in node.shape]
+        dtype = TORCH_DTYPE[node.dtype]
+        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
+        return one.expand(shape)  # what is saved for the way back may be larger than memory
+
+
+class Interpreted(Recorded):
+    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
@@ -207,20 +274,3 @@ class Interpreted:
 
     def _tensor(self, array: Any, node: Node) -> torch.Tensor:
         return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])
-
-
-class Recorded(Interpreted):
-    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
-
-    def __init__(self, captured: TorchCaptured, target: str) -> None:
-        super().__init__(captured, target)
-        self.device = captured.device
-
-    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [self._placeholder(r) for r in self.func.results]
-
-    def _placeholder(self, node: Node) -> torch.Tensor:
-        shape = [int(str(size)) for size in node.shape]
-        dtype = TORCH_DTYPE[node.dtype]
-        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
-        return one.expand(shape)  # what is saved for the way back may be larger than memory

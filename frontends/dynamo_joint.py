@@ -130,7 +130,7 @@ class _Cut:
         ]
         if not self.gradients or not results:
             raise StackError("there is nothing to cut")
-        func, self.values = import_values(
+        func, self.values, self.why = import_values(
             self.joint, "joint", self.names, [*results, *self.gradients]
         )
         cut = plugins.load("stack.passes", "partition")(
@@ -207,7 +207,7 @@ class _Cut:
         self, func: ir.Func, given: Sequence[Node], metas: Sequence[Mapping[str, Any]]
     ) -> list[Node]:
         """A node that stands for a function, and one for each of its results."""
-        call = self.graph.call_function(calls_of(func), tuple(given))
+        call = self.graph.call_function(calls_of(func, self.why), tuple(given))
         call.meta = {"val": tuple(m["val"] for m in metas)}
         found: list[Node] = []
         for i, meta in enumerate(metas):
@@ -217,14 +217,18 @@ class _Cut:
         return found
 
 
-def calls_of(func: ir.Func) -> Callable[..., Any]:
-    """What a node of a torch graph calls that stands for a function of the IR: see `fx_import`."""
+def calls_of(func: ir.Func, why: Mapping[str, str]) -> Callable[..., Any]:
+    """What a node of a torch graph calls that stands for a function of the IR: see `fx_import`.
+
+    `why` tells of opaque ops, which it may call, why they are such.
+    """
 
     def call(*_: Any) -> Any:
         raise StackError(f"@{func.name} is compiled with the graph around it")
 
     call.__name__ = call.__qualname__ = func.name
     call.__module__ = "stack"
+    call.why = why  # pyright: ignore[reportFunctionMemberAccess]
     call.func = func  # pyright: ignore[reportFunctionMemberAccess]
     return call
 

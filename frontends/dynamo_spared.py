@@ -10,9 +10,13 @@ from typing import Any
 from unittest import mock
 
 import torch._logging
-from torch._dynamo import guards, symbolic_convert
+from torch._dynamo import guards, symbolic_convert, utils
 from torch._dynamo.variables import higher_order_ops
 
+from stack.frontends.dynamo_values import Values
+from stack.frontends.fx_meta import meta_kernels
+
+_COLLECTS = "run_gc_after_compile"
 _LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
 _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
 
@@ -21,11 +25,16 @@ _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
 def spared() -> Iterator[None]:
     """Captures without it. Their settings are shared by all threads: torch's lock is held outside.
 
-    The time of guards is measured, with all caches emptied before, for the log of guards; source
-    files are split into tokens to find the functions of lines, for traces of calls; and values are
-    compared with a function whose module imports half of `torch.distributed`.
+    The time of guards is measured, with all caches emptied before, for the log of guards; the
+    source line of each guard is written into its text, and we cut it off; source files are split
+    into tokens to find the functions of lines, for traces of calls; values are compared with a
+    function whose module imports half of `torch.distributed`; and the collector, which we hold
+    back, is called. What nodes that are alike give is asked once, see `dynamo_values`.
     """
     with ExitStack() as stack:
+        if hasattr(torch._dynamo.config, _COLLECTS):
+            stack.enter_context(torch._dynamo.config.patch({_COLLECTS: False}))
+        stack.enter_context(meta_kernels())
         for holder, name, plain in _plain():
             if hasattr(holder, name):  # not every torch does each of them
                 stack.enter_context(mock.patch.object(holder, name, plain))
@@ -36,8 +45,11 @@ def _plain() -> Iterator[tuple[Any, str, Any]]:
     """Where something is called, its name there, and what to call in its place."""
     if not guards.guards_log.isEnabledFor(logging.DEBUG):
         yield guards, "profile_guard_manager", lambda *_: 0.0
+        if not any(map(_ENABLED, ("guards", "recompiles", "recompiles_verbose"))):
+            yield guards, "get_verbose_code_part", lambda part, _: part
     if not any(map(_ENABLED, ("trace_call", "trace_source"))):
         yield symbolic_convert, "get_funcname", lambda *_: None
+    yield utils, "run_node", Values(utils.run_node)
     if _LOCAL_MAP not in sys.modules:  # then no value is the function that it makes
         local_map = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
         asked: Any = getattr(local_map, "should_wrap_in_hop", None)

@@ -163,12 +163,11 @@ class Border:
     def _is_view(self, output: FxNode) -> bool:
         return output not in self._inputs and output not in self.fresh
 
-    def straight(self) -> list[int] | None:
+    def returned(self) -> list[int] | None:
         """For each output the number of its fresh value; None where one is anything else."""
         places = {f: i for i, f in enumerate(self.fresh)}
-        is_laid = all(o is not None and o == tuple(range(len(o))) for o in self.orders)
         is_fresh = all(isinstance(o, FxNode) and o in places for o in self.outputs)
-        return [places[o] for o in self.outputs] if is_laid and is_fresh else None
+        return [places[o] for o in self.outputs] if is_fresh else None
 
     def unread(self) -> list[int]:
         """The inputs that `results` does not look at."""

@@ -14,8 +14,9 @@ from torch.fx import GraphModule
 from stack.errors import StackError
 from stack.frontends.aten import Context, Promise, letters
 from stack.frontends.aten_complex import joined
+from stack.frontends.pairs import Pair
 from stack.ir.builder import Builder, constant, param
-from stack.ir.dim import Dim, Expr
+from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, I32, TensorType, TupleType
 
@@ -29,8 +30,8 @@ class Importer(Protocol):
         """An importer of a graph inside of this one, which makes a block."""
         ...
 
-    def results(self, given: Sequence[Node]) -> list[Node]:
-        """The results of the graph for these tensors."""
+    def results(self, given: Sequence[Any]) -> list[Node]:
+        """The results of the graph for these operands."""
         ...
 
 
@@ -39,16 +40,17 @@ def scan(
     fixed: Sequence[Any],
 ) -> tuple[Node, ...]:  # fmt: skip
     """The last states, then for each output its values of all steps."""
-    start, xs, fixed = (_tensors(outer.cx, values) for values in (start, xs, fixed))
+    start, xs, held = (_tensors(outer.cx, values) for values in (start, xs, fixed))
     length: Dim = xs[0].shape[0]
     types: Sequence[TensorType] = outer.cx.want
     ys = [outer.cx.full(0, t) for t in types[len(start) :]]
-    groups = {"carry": start, "fixed": fixed, "xs": xs, "ys": ys}
+    groups = {"carry": start, "fixed": held, "xs": xs, "ys": ys}
     state, params = _state({"i": [constant(0, I32)], **groups})
     i, old, kept, rows, made = params
 
     inner = outer.nested(graph)
-    after = inner.results([*old, *(_read(inner.cx, x, i[0]) for x in rows), *kept])
+    read = [_read(inner.cx, x, i[0]) for x in rows]
+    after = inner.results([*old, *read, *_inside(fixed, kept)])
     filled = [
         _write(inner.cx, y, i[0], row) for y, row in zip(made, after[len(start) :], strict=True)
     ]
@@ -76,16 +78,17 @@ def while_loop(
     Raises:
         StackError: where the test itself may raise: for an index that only data knows.
     """
-    start, fixed = (_tensors(outer.cx, values) for values in (start, fixed))
-    state, (old, kept) = _state({"carry": start, "fixed": fixed})
+    carried, held = (_tensors(outer.cx, values) for values in (start, fixed))
+    state, (old, kept) = _state({"carry": carried, "fixed": held})
+    given = [*_inside(start, old), *_inside(fixed, kept)]
     judge, inner = outer.nested(test), outer.nested(body)
-    (found,) = judge.results([*old, *kept])
+    (found,) = judge.results(given)
     if judge.cx.promises:
         raise StackError(f"the condition of a loop may raise: {judge.cx.promises[0].text}")
     holds = judge.cx.reshape(judge.cx.cast(found, BOOL), ())
-    after = [*inner.results([*old, *kept]), *kept]
+    after = [*inner.results(given), *kept]
     made = _loop(outer, state, [*old, *kept], (judge.cx.b, holds), (inner, after))
-    return tuple(made[: len(start)])
+    return tuple(made[: len(carried)])
 
 
 def cond(
@@ -95,7 +98,7 @@ def cond(
     given = _tensors(outer.cx, operands)
     _, (params,) = _state({"x": given})
     sides = [outer.nested(graph) for graph in (no, yes)]
-    made = [side.results(params) for side in sides]
+    made = [side.results(_inside(operands, params)) for side in sides]
     promises = list(dict.fromkeys(p for side in sides for p in side.cx.promises))
     blocks: list[Block] = []
     for side, results in zip(sides, made, strict=True):
@@ -141,8 +144,14 @@ def _true() -> Node:
 
 
 def _tensors(cx: Context, operands: Sequence[Any]) -> list[Node]:
-    """What a block is given: a size is known inside by its name."""
-    return [joined(cx, v) for v in operands if not isinstance(v, int | Expr)]
+    """What a block is given: a size, a number or a flag is known inside as it is."""
+    return [joined(cx, v) for v in operands if isinstance(v, Node | Pair)]
+
+
+def _inside(operands: Sequence[Any], params: Sequence[Node]) -> list[Any]:
+    """Operands with the parameters of a block in the place of tensors."""
+    left = iter(params)
+    return [next(left) if isinstance(v, Node | Pair) else v for v in operands]
 
 
 def _state(groups: dict[str, Sequence[Node]]) -> tuple[list[Node], list[list[Node]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._python_dispatch import _disable_current_modes
 
-from stack.errors import StackError, UnsupportedOp
+from stack.errors import NoElementType, StackError, UnsupportedOp
 from stack.frontends.aten import IndexCheck, NotLowered, Promise
 from stack.frontends.aten_complex import is_complex, joined
 from stack.frontends.aten_strided import read_strided, write_strided
@@ -37,7 +37,7 @@ from stack.frontends.torch_arrays import dtype_of
 from stack.frontends.torch_errors import naming_ops
 from stack.ir.builder import constant, param
 from stack.ir.dim import Dim, Expr
-from stack.ir.node import Func, Node, unique_name
+from stack.ir.node import Func, Node, unique_name, walk
 from stack.ir.types import TensorType
 from stack.rewrite.engine import inline_block
 
@@ -102,13 +102,16 @@ def import_graph(
 
 def import_values(
     gm: GraphModule, name: str, param_names: Mapping[str, str], wanted: Sequence[FxNode]
-) -> tuple[Func, dict[FxNode, Any]]:
-    """Some values of a functional graph of ATen ops as a function, and what each node became."""
+) -> tuple[Func, dict[FxNode, Any], dict[str, str]]:
+    """Some values of a functional graph of ATen ops as a function.
+
+    Returns it, what each node became, and for each opaque op why it is one.
+    """
     with naming_ops(gm):
         importer = _Importer(gm, param_names, True, None)
         params = importer.values()
         results = [importer.env[n] for n in wanted]
-        return importer.b.func(name, params, results), importer.env
+        return importer.b.func(name, params, results), importer.env, importer.why
 
 
 class _Importer(Calls):
@@ -177,17 +180,18 @@ class _Importer(Calls):
         inner.sizes, inner.why = self.sizes, self.why
         return inner
 
-    def results(self, given: Sequence[Node]) -> list[Node]:
-        """The results of the graph for these tensors; what they promise is in `cx.promises`.
+    def results(self, given: Sequence[Any]) -> list[Node]:
+        """The results of the graph for these operands; what they promise is in `cx.promises`.
 
         Raises:
             StackError: for large constants, which a block has no place for.
         """
-        tensors = iter(given)
+        operands = iter(given)
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
+                operand = next(operands)
                 size = node.meta.get("val")
-                self.env[node] = self.sizes.dim(size) if is_size(size) else next(tensors)
+                self.env[node] = self.sizes.dim(size) if is_size(size) else operand
             elif node.op != "output":
                 self.env[node] = self._node(node)
         if self.lifted:
@@ -209,7 +213,10 @@ class _Importer(Calls):
                 return None  # its parts are a parameter
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
-            type_ = self._tensor_type(value)
+            try:
+                type_ = self._tensor_type(value)
+            except NoElementType as error:
+                raise error.at(f"argument {hint}") from error
             order = _order(value) if self.border is not None else None
             if order is None or order == tuple(range(type_.rank)):
                 return param(name, type_)
@@ -263,6 +270,12 @@ class _Importer(Calls):
     # ---- nodes
 
     def _node(self, node: FxNode) -> Any:
+        try:
+            return self._made(node)
+        except NoElementType as error:
+            raise error.at(str(node.target), source_line(node)) from error
+
+    def _made(self, node: FxNode) -> Any:
         if node.op == "get_attr":
             return self._attribute(str(node.target))
         if node.op != "call_function":
@@ -274,6 +287,8 @@ class _Importer(Calls):
             return source[index]
         func = getattr(node.target, "func", None)
         if isinstance(func, Func):
+            made = {str(n.attrs["target"]).removeprefix("torch:") for n in _opaque(func)}
+            self.why |= {op: why for op, why in node.target.why.items() if op in made}  # pyright: ignore
             return inline_block(func.body, self._value(node.args), self.b)
         if is_size(value):
             return self.sizes.dim(value)
@@ -340,6 +355,11 @@ class _Importer(Calls):
         node = param(unique_name(name, self.names, self.counts), type_)
         self.lifted[name] = (node, value)
         return node
+
+
+def _opaque(func: Func) -> Iterator[Node]:
+    """The opaque calls of a function, nested blocks included."""
+    return (node for _, node in walk(func.body) if node.op == "opaque")
 
 
 def _order(value: torch.Tensor) -> Order | Apart | None:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 
-from stack.errors import UnsupportedOp
+from stack.errors import StackError
 from stack.frontends.jax_signature import Form, split, with_jit_options
 from stack.frontends.jaxpr import FRONTEND
 from stack.frontends.jaxpr_capture import is_capturing
@@ -70,7 +70,7 @@ class JaxCalls:
         fn, known = form.of_arrays(self.fn), self.forms.setdefault(form, [])
         try:
             captured = FRONTEND.capture(fn, arrays, dynamic=self.dynamic)
-        except UnsupportedOp:
+        except StackError:
             raise
         except Exception as error:
             raise_as_eager(fn, arrays, {}, error, mismatch(known, arrays))

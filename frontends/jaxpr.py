@@ -21,7 +21,7 @@ from stack.run.backend import ByAddress
 if TYPE_CHECKING:
     from stack.ir.node import Func
     from stack.ir.space import ArraySpace
-    from stack.run.frontend import Calls, Captured
+    from stack.run.frontend import Arrays, Calls, Captured, Finds
 
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
@@ -80,7 +80,9 @@ class JaxFrontend:
         with jax.enable_x64(True):
             return jax.numpy.asarray(held)
 
-    def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
+    def direct(
+        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> None:
         """JAX makes arrays by copies alone."""
         return None
 

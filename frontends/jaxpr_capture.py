@@ -15,6 +15,7 @@ from jax import export
 from jax._src import core
 from jax._src.lax.lax import _convert_element_type
 
+from stack.errors import NoElementType
 from stack.frontends.jax_device import device_of
 from stack.frontends.jax_settings import changed, settings
 from stack.frontends.jax_signature import parameter_names, split
@@ -22,7 +23,7 @@ from stack.frontends.jax_words import from_words, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader
 from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big
 from stack.ir.builder import param
-from stack.ir.node import unique_name
+from stack.ir.node import Node, unique_name
 from stack.run.frontend import Captured
 
 _CAPTURING: ContextVar[bool] = ContextVar("capturing", default=False)
@@ -102,8 +103,9 @@ def _captured(
     taken = set(names)
     bound_names = _constant_names(fn, big, taken)
     leaves = [Leaf(n, a) for n, a in zip(names, closed.in_avals, strict=True)]
-    bound = [param(n, importer.type_of(core.typeof(c))) for n, c in zip(bound_names, big.values())]
-    inputs = [param(leaf.name, importer.type_of(leaf.aval)) for leaf in leaves]
+    held = [Leaf(n, core.typeof(c)) for n, c in zip(bound_names, big.values(), strict=True)]
+    bound = [_param(importer, leaf) for leaf in held]
+    inputs = [_param(importer, leaf) for leaf in leaves]
     importer.big = dict(zip(big, bound, strict=True))
     results = importer.closed(closed, inputs)
     func = importer.b.func(_function_name(fn), [*bound, *inputs], results)
@@ -123,6 +125,13 @@ def _captured(
         arguments=tuple(names),
         weights=tuple(bound_names),
     )
+
+
+def _param(importer: Importer, leaf: Leaf) -> Node:
+    try:
+        return param(leaf.name, importer.type_of(leaf.aval))
+    except NoElementType as error:
+        raise error.at(f"argument {leaf.name}") from error
 
 
 def _printed(closed: Any) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from stack.errors import RuleError, StackError, UnsupportedOp
+from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
 from stack.frontends.jax_words import has_words, is_complex, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader, known
 from stack.frontends.jaxpr_source import line_of
@@ -73,12 +73,12 @@ def on_pairs() -> Lowering:
 
 @cache
 def dtype_of(dtype: Any) -> DType:
-    """The IR's element type for JAX's."""
+    """The IR's element type for JAX's. Raises NoElementType where it has none."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
     if name == "void":
         return DTYPES["bool"]
     if name not in _BY_NUMPY:
-        raise TypeError(f"the IR has no element type for JAX's {name}; it has {', '.join(DTYPES)}")
+        raise NoElementType(name, DTYPES)
     return _BY_NUMPY[name]
 
 
@@ -150,7 +150,10 @@ class Importer:
             value = np.asarray(value, aval.dtype)
         array = np.asarray(to_words(value) if hasattr(value, "dtype") else value)
         kind = array if aval is None or has_words(aval) else aval
-        node = constant(array, dtype_of(kind.dtype))
+        try:
+            node = constant(array, dtype_of(kind.dtype))
+        except NoElementType as error:
+            raise error.at("a constant", self.b.loc) from error
         if node.tensor.rank:
             self.b.note(node)
         return node
@@ -192,7 +195,10 @@ class Importer:
         odd = [v.aval for v in (*eqn.invars, *eqn.outvars) if not is_array(v.aval)]
         if odd:
             raise UnsupportedOp([(name, self.b.loc)], f"a value of type {odd[0]} is no array")
-        site = Site(self, eqn, tuple(self.type_of(v.aval) for v in eqn.outvars))
+        try:
+            site = Site(self, eqn, tuple(self.type_of(v.aval) for v in eqn.outvars))
+        except NoElementType as error:
+            raise error.at(name, self.b.loc) from error
         try:
             results = self._lower(name, site, args)
         except (NoLowering, RuleError):

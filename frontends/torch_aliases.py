@@ -62,13 +62,13 @@ def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContext
 def _changes_width(node: Node) -> bool:
     """Whether a node of Dynamo's graph is its operand's memory as elements of another width."""
     made = _placed(node)
-    held = (
-        [] if made is None else [x for n in node.all_input_nodes if (x := _placed(n)) is not None]
-    )
-    return made is not None and any(
+    if made is None:
+        return False
+    operands = [x for n in node.all_input_nodes if (x := _placed(n)) is not None]
+    return any(
         x.element_size() != made.element_size()
         and x.untyped_storage()._cdata == made.untyped_storage()._cdata
-        for x in held
+        for x in operands
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from stack.errors import StackError, UsageError
+from stack.errors import NoElementType, StackError, UsageError
 from stack.frontends.torch_draws import with_strides
 from stack.ir.dim import Expr
 from stack.ir.node import Node
@@ -31,9 +31,9 @@ _REFUSED = re.compile(r"aten\.(from_file|save|_print|_test)")
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The element type of the IR. Raises StackError where it has none."""
+    """The element type of the IR. Raises NoElementType where it has none."""
     if dtype not in STACK_DTYPE:
-        raise StackError(f"the element type {dtype} has no place in the IR")
+        raise NoElementType(dtype, DTYPES)
     return STACK_DTYPE[dtype]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,38 +15,62 @@ from torch._C._dynamo.guards import (
 from stack.frontends.torch_arrays import TORCH_DTYPE, is_dense
 from stack.ir.types import DType
 from stack.run.backend import ByAddress
+from stack.run.frontend import Arrays, Direct, Finds
 
-_address = torch.Tensor.data_ptr
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, elements
 
 
 def direct(
-    program: ByAddress, tensors: Sequence[Any], returned: Sequence[DType]
-) -> Callable[[Sequence[Any]], list[torch.Tensor] | None] | None:
+    program: ByAddress, tensors: Arrays, returned: Sequence[DType], kept: Finds | None = None
+) -> Direct | None:
     """What calls a program with tensors that Dynamo's own guard cannot tell from these.
 
-    It gives None for others, and where memory is short. None where a tensor is not dense.
+    It gives None for others, where nothing is kept of their weights as they are now, and where
+    memory is short. None where a tensor is not dense.
     """
     if not all(map(is_dense, tensors)):
         return None
-    guards: Any = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    is_alike, call = guards.check, program.call
     layouts = [
-        (shape, _row_major(shape), TORCH_DTYPE[dtype])
+        (shape, row_major(shape), TORCH_DTYPE[dtype])
         for shape, dtype in zip(program.shapes, returned, strict=True)
     ]
+    return caller(program, tensors, range(len(tensors)), layouts, range(len(layouts)), kept)
 
-    def run(tensors: Sequence[Any]) -> list[torch.Tensor] | None:
-        if not is_alike(*tensors):
+
+def caller(
+    program: ByAddress, args: Arrays, places: Sequence[int], layouts: Sequence[Layout],
+    numbers: Sequence[int], kept: Finds | None,
+) -> Direct:  # fmt: skip
+    """What calls a program with arguments that Dynamo's own guard cannot tell from these.
+
+    Args:
+        places: for each parameter which argument it is.
+        layouts: sizes, strides and types of what the program computes.
+        numbers: for each result which of these it is.
+        kept: what finds memory whose addresses go before those of the arguments.
+    """
+    guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    is_alike, call = guards.check, program.call
+
+    def run(args: Arrays) -> list[torch.Tensor] | None:
+        if not is_alike(*args):
+            return None
+        held = kept([args[place] for place in places]) if kept is not None else None
+        if held is None and kept is not None:
             return None
         try:
             made = [_empty_strided_cpu(*layout) for layout in layouts]
         except RuntimeError:  # out of memory: the long way says what it was for
             return None
-        call([*map(_address, tensors), *map(_address, made)])
-        return made
+        addresses = [] if held is None else [*held.addresses]
+        addresses += [args[place].data_ptr() for place in places]
+        addresses += [tensor.data_ptr() for tensor in made]
+        call(addresses)
+        return [made[number] for number in numbers]
 
     return run
 
 
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a dense array, in elements."""
     return tuple(math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -15,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from stack.errors import StackError, UnsupportedOp
 from stack.frontends.fx_lines import source_line
-from stack.run.refused import raise_as_eager
+from stack.run.refused import FAULT, is_own, is_users, raise_as_eager, raise_if_refused
 
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
 PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"
@@ -25,6 +26,8 @@ _INTERNAL = (
     *("Developer debug context", "For more details about", "Set TORCHDYNAMO_VERBOSE"),
     *("For C++ stack trace", "User Stack", "from user code"),
 )
+# and where it takes the program, or its arguments, to be at fault
+_REFUSED = ("Observed exception", "may result in an error when running in eager")
 _ADVICE = ("For ", "If you suspect", "Caused by: ")
 _MOST = 6  # lines of a message of Dynamo's
 
@@ -79,12 +82,24 @@ def raise_explained(
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, StackError):
         raise inner from None
-    refused = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error)
+    said = str(error)
+    refused = isinstance(error, exc.TorchRuntimeError) or any(mark in said for mark in _REFUSED)
+    if inner is not None and _is_ours(inner):
+        raise_if_refused(fn, args, kwargs, inner, more)
+        inner.add_note(FAULT)
+        raise inner from None
     if refused or inner is not None:
         raise_as_eager(fn, args, kwargs, error, more)
     if inner is not None:
         raise StackError(f"torch could not trace {fn!r}: {inner}") from inner
     raise StackError(break_text(error)) from error
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether an error comes from this library, or from a pass that it calls: no more of torch."""
+    files = [f.filename for f in reversed(traceback.extract_tb(error.__traceback__))]
+    last = next((f for f in files if f.startswith(_TORCHS) or is_own(f)), "")
+    return is_own(last)
 
 
 def break_text(error: Exception) -> str:
@@ -101,6 +116,6 @@ def place_of(frames: Sequence[Any]) -> str:
     """The innermost of the user's frames, as "net.py:31: `y.item()`"; "" where there is none."""
     if not frames:
         return ""
-    own = [f for f in frames if not f.filename.startswith(_TORCHS)]
+    own = [f for f in frames if is_users(f.filename)]
     last = (own or frames)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}: `{(last.line or '').strip()}`"

@@ -207,10 +207,10 @@ class _Kernel(Rebuilt):
         starts = [*memories, *filled]
         own = [Node("var", (), {"name": self.fresh("m")}, m.type) for m in starts]
         held = own[len(memories) :]
-        rows_of = zip(across.loads, held, strict=True)
-        swap = {n: across.row(b, n, memory, number) for n, memory in rows_of}
-        swap |= zip(memories, own, strict=False)
+        swap = dict(zip(memories, own, strict=False))
         copy = Copy(b, self.old, {**swap, row: b.add(begin, number)}, {})
+        for load, memory in zip(across.loads, held, strict=True):
+            copy.done[load] = across.row(b, load, memory, begin, number, copy.new)
         inner = Block((number, *own), [copy.new(r) for r in program.results])
         done = Block(inner.params, [*_Program(self, inner).results(), *held])
         limits = [b.sub(first, begin), constant(rows, I64)] if begin is not first else []

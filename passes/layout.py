@@ -10,8 +10,16 @@ from stack.ir.builder import Builder
 from stack.ir.conv_op import sums_over_images
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
-from stack.passes.exact_tiling.windows import why_library
-from stack.passes.rules.convolutions import are_apart, windows_apart, with_channels_last
+from stack.passes.exact_tiling.windows import fills_vectors, why_kept, why_library
+from stack.passes.rules.convolutions import (
+    are_apart,
+    are_places,
+    is_sum_of_taps,
+    places_apart,
+    single_channels,
+    windows_apart,
+    with_channels_last,
+)
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
@@ -34,7 +42,6 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-GATHER = 2  # time of a byte that a transpose gathers, in that of one in a row
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 
 
@@ -53,7 +60,8 @@ class Layout(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         if self.windows:
-            first = (windows_last,) if _windows_pay(func, log) else ()
+            pays = _windows_pay(func, log)
+            first = (windows_last,) if pays else (single_channels, places_apart)
             func = rewrite(func, (*first, windows_apart), log)
         tried = _Tried({(): (func, Log(verbose=log.verbose))})
         best, least = _best(tried)
@@ -97,18 +105,25 @@ def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
 
 def _windows_pay(func: Func, log: Log) -> bool:
     """Whether transposes of images take less than the passes that they save: epilogues of products,
-    and what a library reorders around others."""
+    and what a library reorders around convolutions that become products."""
     moved = [n for _, n in walk(func.body) if n.op == "conv" and _may_stand_last(n)]
-    overlapping = [n for n in moved if not are_apart(n)]
-    if not overlapping:
+    if all(are_apart(n) or are_places(n) or is_sum_of_taps(n) for n in moved):
         return False
     trial = rewrite(func, (windows_last,), Log(target=log.target))
     _, left = _best(_Tried({(): (trial, Log())}))
     # weights of products are read as they lie
     left -= sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
-    saved = sum(2 * bytes_of(n) for n in overlapping)
-    log.note(f"windows of {len(overlapping)} convolutions: {left} bytes of transposes, for {saved}")
-    return GATHER * left <= saved
+    convs = [n for _, n in walk(trial.body) if n.op == "conv" and _is_overlapping(n)]
+    saved = sum(2 * bytes_of(n) for n in convs)
+    products = [n for n in convs if not why_kept(n, log.cpu) and fills_vectors(n, log.cpu)]
+    saved += sum(2 * (bytes_of(n) + bytes_of(n.args[0])) for n in products)
+    log.note(f"windows of {len(convs)} convolutions: {left} bytes of transposes, for {saved}")
+    return left <= saved
+
+
+def _is_overlapping(conv: Node) -> bool:
+    """Whether a convolution has its channels last, and windows that share places."""
+    return bool(conv.attrs.get("channels_last")) and not are_apart(conv)
 
 
 def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:

@@ -24,6 +24,7 @@ from stack.passes.streaming.graph import Graph, reduced_value
 from stack.passes.streaming.shared import dots_of, ends
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_results import write_transposed
+from stack.passes.streaming.turned_operands import turn_operands
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
@@ -68,7 +69,8 @@ class Stream(Pass):
             # what is new comes after the stream, where every reduction was asked
             refused.update(set(step.nodes).difference(current.nodes))
             current = step
-        done[block] = write_transposed(read_parts(current))
+        current = write_transposed(read_parts(current))
+        done[block] = turn_operands(current, log) if self.loops == "cpu" else current
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:

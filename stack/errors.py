@@ -33,7 +33,7 @@ class RuleError(StackError):
     exit_code = 4
 
 
-class SymbolicSize(TypeError):
+class SymbolicSize(StackError, TypeError):
     """A number is asked for where a size has symbols."""
 
 
@@ -82,6 +82,20 @@ class UnsupportedOp(StackError):
         rows = [f"  {name}  ({', '.join(source) or 'no source line'})" for name, source in ops]
         tail = f"\n{hint}" if hint else ""
         super().__init__(f"{len(ops)} unsupported op(s):\n" + "\n".join(rows) + tail)
+
+
+class NoElementType(StackError, TypeError):
+    """An array has elements of a type that the IR does not have."""
+
+    exit_code = 3
+
+    def __init__(self, dtype: object, known: Collection[str]) -> None:
+        rule = f"the IR has no element type for {dtype}; it has {', '.join(known)}"
+        super().__init__(f"{rule}. Cast outside of the program, to one of those")
+
+    def at(self, name: str, source: tuple[str, ...] = ()) -> UnsupportedOp:
+        """The same, said of the op or the argument that has it."""
+        return UnsupportedOp([(name, source)], str(self))
 
 
 class BackendMissing(StackError):

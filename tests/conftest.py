@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever the terminal
+# torch's threads spin for milliseconds behind each op: on the core of the other worker's test
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,10 +19,11 @@ NATIVE = replace(as_cpu(load("avx512")), arch="native")
 TILES = replace(as_cpu(load("amx")), arch="native")  # what is emulated needs no instruction
 
 ROWS, ROW_BYTES = 16, 64
-REGISTERS = np.zeros((8, ROWS, ROW_BYTES), np.uint8)  # all are configured as whole tiles
+REGISTERS = np.zeros((8, ROWS, ROW_BYTES), np.uint8)
+HEIGHTS, HEIGHTS_AT = [ROWS] * len(REGISTERS), 48  # rows of each, and where a layout has them
 
-_CALL = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.(t\w+)"')
-_STATE = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.(ldtilecfg|tilerelease)".*')
+_CALL = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.(ldtilecfg|t\w+)"')
+_STATE = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.tilerelease".*')
 # on one thread: there is one set of registers
 _ALONE = f"""\
 llvm.func internal @{threads.SYMBOL}(%body: !llvm.ptr, %table: !llvm.ptr, %n: i64, %grain: i64) {{
@@ -37,12 +38,17 @@ def _tilezero(tile: int) -> None:
     REGISTERS[tile] = 0
 
 
+def _ldtilecfg(start: int) -> None:
+    HEIGHTS[:] = (ctypes.c_uint8 * len(HEIGHTS)).from_address(start + HEIGHTS_AT)
+
+
 def _tileloadd64(tile: int, start: int, step: int) -> None:
-    REGISTERS[tile] = _memory(start, step)
+    REGISTERS[tile] = 0
+    REGISTERS[tile, : HEIGHTS[tile]] = _memory(tile, start, step)
 
 
 def _tilestored64(tile: int, start: int, step: int) -> None:
-    _memory(start, step)[:] = REGISTERS[tile]
+    _memory(tile, start, step)[:] = REGISTERS[tile, : HEIGHTS[tile]]
 
 
 def _tdpbf16ps(sums: int, left: int, right: int) -> None:
@@ -55,14 +61,16 @@ def _tdpbssd(sums: int, left: int, right: int) -> None:
     REGISTERS[sums].view(np.int32)[:] += np.einsum("mkp,knp->mn", x, y)
 
 
-def _memory(start: int, step: int) -> np.ndarray:
+def _memory(tile: int, start: int, step: int) -> np.ndarray:
     """Rows of a tile, so many bytes apart."""
-    held = (ctypes.c_uint8 * ((ROWS - 1) * step + ROW_BYTES)).from_address(start)
-    return np.ndarray((ROWS, ROW_BYTES), np.uint8, held, strides=(step, 1))
+    rows = HEIGHTS[tile]
+    held = (ctypes.c_uint8 * ((rows - 1) * step + ROW_BYTES)).from_address(start)
+    return np.ndarray((rows, ROW_BYTES), np.uint8, held, strides=(step, 1))
 
 
 _TYPES = {"i8": ctypes.c_uint8, "!llvm.ptr": ctypes.c_void_p, "i64": ctypes.c_int64}
 _FUNCTIONS = {
+    "ldtilecfg": (_ldtilecfg, ["!llvm.ptr"]),
     "tilezero": (_tilezero, ["i8"]),
     "tileloadd64": (_tileloadd64, ["i8", "!llvm.ptr", "i64"]),
     "tilestored64": (_tilestored64, ["i8", "!llvm.ptr", "i64"]),

@@ -160,7 +160,7 @@ class Kernel:
             to, other, count = (cpu.reg_read(arm.UC_ARM64_REG_X0 + i) for i in range(3))
             is_set = name == "memset"
             cpu.mem_write(
-                to, bytes([other & 255]) * count if is_set else cpu.mem_read(other, count)
+                to, bytes([other & 255]) * count if is_set else bytes(cpu.mem_read(other, count))
             )
         elif name != threads.SYMBOL:
             is_wide = name in (*UNARY_LIBM, *BINARY_LIBM)

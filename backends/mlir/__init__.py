@@ -33,7 +33,7 @@ BACKEND = Backend(
             ),
             ("laid-out", "layout{windows=true},canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
-            ("fused", "fuse"),
+            ("fused", "fuse,coalesce"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory"),

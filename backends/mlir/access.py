@@ -21,8 +21,9 @@ def memory_type(dtype: DType, lanes: int) -> str:
 
 
 def _in_bits(dtype: DType, lanes: int) -> bool:
-    """LLVM aborts where it moves 9, 17 or 33 bf16 on CPUs that convert to them: their bits move."""
-    return dtype is BF16 and lanes % 2 == 1
+    """LLVM aborts where it moves 9, 17 or 33 bf16 on CPUs that convert to them, and has no code to
+    gather some on others: their bits move."""
+    return dtype is BF16 and lanes > 0
 
 
 class Accesses(Statements):
@@ -71,8 +72,13 @@ class Accesses(Statements):
         hint, self.hint = self.hint, ""
         if not lanes:
             made = self._load_scalar(node, index, mask, other, t)
-        elif scattered and mask is None and covers(node, self.cpu.vector_bytes):
-            made = load_steps(self, node, self.address(memory, index, 0, first=True), t)
+        elif scattered and covers(node, self.cpu.vector_bytes):
+            first = self.address(memory, index, 0, first=True)
+            test = self.on_lanes(mask, lanes) if mask is not None else ""
+            made = load_steps(self, node, first, t, test)
+            if test:
+                fill = self._fill(other, node.dtype, lanes, t)
+                made = self.do(f"arith.select {test}, {made}, {fill} : vector<{lanes}xi1>, {t}")
         elif scattered or mask is not None:
             address = self.address(memory, index, lanes if scattered else 0)
             test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)

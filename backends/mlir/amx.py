@@ -1,8 +1,9 @@
 """The micro-kernel of a dot in AMX: tiles of sums in registers of 16 rows of 64 bytes.
 
 Two by two tiles of sums are under way, so that each tile of an operand that is read is multiplied
-twice. Registers are named, not allocated: nothing else in a kernel uses them. All are whole; what
-tiles do not divide, the passes give to another instruction. Sums go to memory, row by row.
+twice. Registers are named, not allocated: nothing else in a kernel uses them. Where a tile has
+fewer rows than a register, those of sums and of the left operand have as many. Sums go to memory,
+row by row.
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 """
 
@@ -15,6 +16,7 @@ from stack.ir.types import F32
 from stack.target import Mma
 
 from .elementwise import Unprintable
+from .fetch import fetches_of
 from .micro_kernel import Operands
 from .mma import mma_of
 from .views import View, at, loop, step
@@ -26,26 +28,31 @@ REGISTERS = 8
 ROWS, ROW_BYTES = 16, 64  # of a register
 LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
 WIDTHS, HEIGHTS = 16, 48  # where in it
+RIGHT = 6  # the first register of the right operand, behind those of sums and of the left one
 BLOCK = 2  # tiles of sums below and beside each other
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
-def layout() -> list[int]:
-    """Bytes that say that all registers are whole."""
+def layout(rows: int = ROWS) -> list[int]:
+    """Bytes that say that registers are whole, but for the rows of sums and of the left operand."""
     found = [1, *[0] * (LAYOUT - 1)]
     found[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
-    found[HEIGHTS : HEIGHTS + REGISTERS] = [ROWS] * REGISTERS
+    found[HEIGHTS : HEIGHTS + REGISTERS] = [rows] * REGISTERS
+    if rows < ROWS:
+        found[HEIGHTS + RIGHT : HEIGHTS + REGISTERS] = [ROWS] * (REGISTERS - RIGHT)
     return found
 
 
-def configure(p: Printer) -> None:
-    """All registers whole, before everything else; they are released at the end."""
-    if p.has_tiles:
+def configure(p: Printer, rows: int = ROWS) -> None:
+    """The registers, before everything else; they are released at the end."""
+    if p.tile_rows not in (0, rows):
+        raise Unprintable(f"products of {p.tile_rows} rows and of {rows} in one kernel")
+    if p.tile_rows:
         return
-    p.has_tiles = True
+    p.tile_rows = rows
     p.reserve("%tiles", LAYOUT, "i8")
     p.top += [
-        f"  %layout = arith.constant dense<{layout()}> : vector<{LAYOUT}xi8>",
+        f"  %layout = arith.constant dense<{layout(rows)}> : vector<{LAYOUT}xi8>",
         f"  llvm.store %layout, %tiles : vector<{LAYOUT}xi8>, !llvm.ptr",
         '  llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles) : (!llvm.ptr) -> ()',
     ]
@@ -65,7 +72,9 @@ class _Tiles(Operands):
         super().__init__(p, node)
         self.mma = mma
         self.axes.pop()  # of neighbours
-        configure(p)
+        self.fetches = fetches_of(p, node) if len(self.axes) == 1 else []
+        self.height = min(mma.rows, len(self.offsets))
+        configure(p, self.height)
 
     def store(self, target: View) -> None:
         """All sums, block by block."""
@@ -73,32 +82,37 @@ class _Tiles(Operands):
         row, column = target.strides
         if column != 1:
             raise Unprintable("sums whose lanes are apart in memory")
-        below, beside = len(self.offsets) // mma.rows, self.lanes // mma.lanes
+        below, beside = len(self.offsets) // self.height, self.lanes // mma.lanes
         across = min(BLOCK, below), min(BLOCK, beside)
-        rows, lanes = across[0] * mma.rows, across[1] * mma.lanes
+        rows, lanes = across[0] * self.height, across[1] * mma.lanes
 
         def block(i: str, j: str) -> None:
             left = step(p, self.a.base, i, rows * self.offsets[1], self.a.dtype)
             right = step(p, self.b.base, j, lanes * self.lane_stride, self.b.dtype)
             out = step(p, step(p, target.base, i, rows * row, F32), j, lanes, F32)
-            self._block(left, right, out, row, across)
+            turn = p.do(f"arith.addi {p.do(f'arith.muli {i}, {many} : i64')}, {j} : i64")
+            self._block(left, right, out, row, across, turn)
 
-        loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: block(i, j)))
+        counts = below // across[0], beside // across[1]
+        many, self.turns = p.constant(f"{counts[1]} : i64"), counts[0] * counts[1]
+        loop(p, counts[0], lambda i: loop(p, counts[1], lambda j: block(i, j)))
 
-    def _block(self, left: str, right: str, out: str, row: int, across: tuple[int, int]) -> None:
-        """A block of tiles of sums."""
+    def _block(
+        self, left: str, right: str, out: str, row: int, across: tuple[int, int], turn: str
+    ) -> None:
+        """A block of tiles of sums, by its number."""
         p, mma = self.p, self.mma
         below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
         for number in range(below * beside):
             self._do("llvm.x86.tilezero", number)
-        self._over(0, left, right, sums)
+        self._over(0, left, right, sums, turn)
         for i, line in enumerate(sums):
             for j, number in enumerate(line):
-                place = at(p, out, i * mma.rows * row + j * mma.lanes, F32)
+                place = at(p, out, i * self.height * row + j * mma.lanes, F32)
                 self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
 
-    def _over(self, depth: int, left: str, right: str, sums: list[list[int]]) -> None:
+    def _over(self, depth: int, left: str, right: str, sums: list[list[int]], turn: str) -> None:
         """Add the products over the axes from `depth` on."""
         p, mma = self.p, self.mma
         name, extent = self.axes[depth]
@@ -108,10 +122,15 @@ class _Tiles(Operands):
         def add(k: str) -> None:
             a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
             b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
-            if is_last:
-                self._multiply(a, b, sums)
-            else:
-                self._over(depth + 1, a, b, sums)
+            if not is_last:
+                self._over(depth + 1, a, b, sums, turn)
+                return
+            if self.fetches:
+                count = p.constant(f"{extent // by} : i64")
+                number = p.do(f"arith.addi {p.do(f'arith.muli {turn}, {count} : i64')}, {k} : i64")
+                for fetch in self.fetches:
+                    fetch.step(number, self.turns * (extent // by))
+            self._multiply(a, b, sums)
 
         loop(p, extent // by, add)
 
@@ -119,14 +138,14 @@ class _Tiles(Operands):
         """Add one tile of each operand's rows and lanes."""
         p, mma, size = self.p, self.mma, self.a.dtype.bytes
         a_row, b_row = self.offsets[1], self.b_stride[self.axes[-1][0]]
-        first = len(sums) * len(sums[0])  # registers behind those of sums
-        beside = [first + j for j in range(len(sums[0]))]
+        beside = [RIGHT + j for j in range(len(sums[0]))]
+        behind = len(sums) * len(sums[0])  # registers behind those of sums
         for j, number in enumerate(beside):
             place = at(p, right, j * mma.lanes * self.lane_stride, self.b.dtype)
             self._do("llvm.x86.tileloadd64", number, memory=(place, b_row * size))
         for i, line in enumerate(sums):
-            number = beside[-1] + 1 + i
-            place = at(p, left, i * mma.rows * a_row, self.a.dtype)
+            number = behind + i
+            place = at(p, left, i * self.height * a_row, self.a.dtype)
             self._do("llvm.x86.tileloadd64", number, memory=(place, a_row * size))
             for total, other in zip(line, beside, strict=True):
                 self._do(mma.intrinsic, total, number, other)

@@ -4,30 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .writer import Body, vector
+from .writer import Body, constant, vector
 
 LANES = 16
 
 
-def scaled(b: Body, p: str, n: str) -> str:
-    """p * 2^n, with gradual underflow and overflow."""
+def scaled(b: Body, p: str, n: str, x: str, least: float) -> str:
+    """p * 2^n, with gradual underflow and overflow; 0 where x is below `least`.
+
+    Lanes that are 0 take no part: a result that underflows costs the CPU some hundred cycles.
+    """
     width = min(b.lanes, LANES)
-    t = vector(b.element, width)
-    mask_type = f"i{max(width, 8)}"
-    every = (1 << max(width, 8)) - 1
-    mask = b.do(f"arith.constant {every - (1 << max(width, 8))} : {mask_type}")
+    t, bits = vector(b.element, width), max(width, 8)
     zero = b.do(f"arith.constant dense<0.0> : {t}")
+    low = b.do(constant(least, b.element, width))
     more, more_type = "", ""
     if width == LANES:
         more, more_type = ", " + b.do("arith.constant 4 : i32"), ", i32"
 
-    def one(p: str, n: str) -> str:
+    def one(p: str, n: str, x: str) -> str:
+        mask = b.do(f"arith.cmpf uge, {x}, {low} : {t}")
+        mask = b.do(f"vector.bitcast {mask} : vector<{width}xi1> to vector<1xi{width}>")
+        mask = b.do(f"vector.extract {mask}[0] : i{width} from vector<1xi{width}>")
+        if width < bits:
+            mask = b.do(f"arith.extui {mask} : i{width} to i{bits}")
         return b.do(
             f'llvm.call_intrinsic "llvm.x86.avx512.mask.scalef.ps.{32 * width}"'
-            f"({p}, {n}, {zero}, {mask}{more}) : ({t}, {t}, {t}, {mask_type}{more_type}) -> {t}"
+            f"({p}, {n}, {zero}, {mask}{more}) : ({t}, {t}, {t}, i{bits}{more_type}) -> {t}"
         )
 
-    return _by_register(b, [(p, b.type), (n, b.type)], one)
+    return _by_register(b, [(p, b.type), (n, b.type), (x, b.type)], one)
+
+
+def above_floor(b: Body, x: str) -> str:
+    """x - floor(x); 0 of infinities."""
+    width = min(b.lanes, LANES)
+    t, bits = vector(b.element, width), max(width, 8)
+    how, every = b.do("arith.constant 9 : i32"), b.do(f"arith.constant -1 : i{bits}")
+    more, more_type = "", ""
+    if width == LANES:
+        more, more_type = ", " + b.do("arith.constant 4 : i32"), ", i32"
+
+    def one(x: str) -> str:
+        return b.do(
+            f'llvm.call_intrinsic "llvm.x86.avx512.mask.reduce.ps.{32 * width}"'
+            f"({x}, {how}, {x}, {every}{more}) : ({t}, i32, {t}, i{bits}{more_type}) -> {t}"
+        )
+
+    return _by_register(b, [(x, b.type)], one)
 
 
 def looked_up(b: Body, table: Sequence[float], index: str) -> str:

@@ -17,9 +17,10 @@ from stack.ir.types import TupleType
 
 from .access import memory_type
 from .amx import store_sums
+from .copies import copy
 from .elementwise import Unprintable, emit
 from .micro_kernel import multiply
-from .views import View, copy, each_row, is_view, sizes, strides, view
+from .views import View, each_row, is_view, sizes, strides, view
 
 if TYPE_CHECKING:
     from .printer import Printer

@@ -11,13 +11,10 @@ from .loops import native_kernels
 
 
 def by_address(program: Program) -> ByAddress | None:
-    """How a program is called by addresses; None where a step or a result needs an array.
-
-    Nor where memory is let go of, or made, between steps.
-    """
+    """How a program is called by addresses; None where a step or a result needs an array."""
     roots = [value.root for value in program.results]
     is_own = len(set(roots)) == len(roots) and set(roots) == set(program.fresh)
-    if native_kernels(program) is None or not is_own or not program.holds_all:
+    if native_kernels(program) is None or not is_own or not {*program.freed} <= {*program.inputs}:
         return None
     patches = [
         (table, slot, number)
@@ -29,7 +26,7 @@ def by_address(program: Program) -> ByAddress | None:
         with program.lock:
             for table, slot, number in patches:
                 table[slot] = addresses[number]
-            for launch in program.launches:
+            for launch in program.bound:
                 launch(0)
 
-    return ByAddress(call, [value.shape for value in program.results])
+    return ByAddress(call, [value.shape for value in program.results], bool(program.freed))

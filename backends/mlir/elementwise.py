@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stack.ir.node import Node
-from stack.ir.types import DType
+from stack.ir.types import F16, DType
 from stack.target import Cpu
 
 from . import math as functions
@@ -17,8 +17,12 @@ _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt
 _FLOAT = {
     # contracting a * b + c keeps a bit more precision than two roundings, never less
     **{op: f"arith.{op}f {{0}}, {{1}} fastmath<contract> : {{t}}" for op in ("add", "sub", "mul")},
-    "div": "arith.divf {0}, {1} : {t}", "max": "arith.maximumf {0}, {1} : {t}",
-    "min": "arith.minimumf {0}, {1} : {t}", "neg": "arith.negf {0} : {t}",
+    # in f16, whose results an f32 holds exactly, it would leave out a rounding that is asked for
+    **{f"{op} alone": f"arith.{op}f {{0}}, {{1}} : {{t}}" for op in ("add", "sub", "mul")},
+    # a nan of the operand that comes first costs a look at it: that is beside a chain of maxima
+    "max": "arith.maximumf {1}, {0} fastmath<nsz> : {t}",
+    "min": "arith.minimumf {1}, {0} fastmath<nsz> : {t}",
+    "div": "arith.divf {0}, {1} : {t}", "neg": "arith.negf {0} : {t}",
     "abs": "math.absf {0} : {t}", "floor": "math.floor {0} : {t}", "ceil": "math.ceil {0} : {t}",
     "round": "math.roundeven {0} : {t}", "trunc": "math.trunc {0} : {t}",
     "sqrt": "math.sqrt {0} : {t}", "isnan": "arith.cmpf uno, {0}, {0} : {t}",
@@ -77,10 +81,16 @@ def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
     if node.op in _COMPARE_FLOAT:
         return _compare(scope, node.op, dtype, args, lanes)
     if dtype.is_float:
-        return _float(scope, node.op, dtype, args, lanes)
+        op = f"{node.op} alone" if any(map(_is_from_f16, node.args)) else node.op
+        return _float(scope, op if op in _FLOAT else node.op, dtype, args, lanes)
     if dtype.kind == "b":
         return _bool(scope, node.op, args, lanes)
     return _integer(scope, node.op, dtype, args, lanes)
+
+
+def _is_from_f16(node: Node) -> bool:
+    """Whether a value was f16: where CPUs have its arithmetic, LLVM goes back to it."""
+    return node.op == "cast" and node.args[0].dtype == F16
 
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:

@@ -23,6 +23,8 @@ from .address import address
 from .library import library_of
 from .loops import Loop, native_kernels
 
+LINE = 64  # bytes of the cache that move together
+
 
 class Host:
     """This machine's memory. `cache` keeps the code of loops."""
@@ -41,12 +43,16 @@ class Host:
     def allocator(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], what: str
     ) -> Callable[[], np.ndarray]:
+        """What makes arrays that start at a line of the cache: no vector then lies in two."""
+        size = math.prod(shape) * dtype.itemsize
+
         def allocate() -> np.ndarray:
             try:
-                return np.empty(shape, dtype)
+                memory = np.empty(size + LINE, np.uint8)
             except MemoryError as error:
-                asked = math.prod(shape) * dtype.itemsize
-                raise StackError(self.shortage(error, asked, what)) from error
+                raise StackError(self.shortage(error, size, what)) from error
+            start = -memory.ctypes.data % LINE
+            return memory[start : start + size].view(dtype).reshape(shape)
 
         return allocate
 

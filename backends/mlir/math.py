@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from .avx512 import scaled
+from .avx512 import above_floor, scaled
 from .erf import erf_by_table
 from .writer import BINARY_LIBM, MAGIC, Body, Function, call, constant, vector
 
@@ -27,6 +27,7 @@ INF, NAN = float("inf"), float("nan")
 EXP_Q = (0.5, 0.166665196, 0.0416664034, 0.00836883113, 0.00139405322)
 EXPM1_Q = (0.5, 0.166666672, 0.0416664891, 0.00833320804, 0.00139326858, 0.000199442555)
 EXP2_Q = (0.693147182, 0.240226507, 0.0555035956, 0.00961806253, 0.00133909844, 0.000154628797)
+EXP2_FLOOR_Q = (0.69314706, 0.24022909, 0.055486184, 0.009673775, 0.001248229, 0.00021565972)
 TANH_P = (-0.333333254, 0.133330032, -0.0539227128, 0.0215780102, -0.00789591391, 0.00190422707)
 LOG_P = (0.333333135, -0.250000089, 0.200020716, -0.166679904, 0.142203629, -0.124062084)
 LOG_P += (0.118834712, -0.116701826, 0.0674953908)
@@ -146,8 +147,6 @@ def _unless(b: Body, outside: str, fast: str, name: str, arguments: str) -> str:
 
 def _times_power(b: Body, p: str, z: str) -> str:
     """p * 2^n with gradual underflow and overflow; z is n + MAGIC, |n| < 255."""
-    if b.scalef and b.lanes in (4, 8, 16, 32, 64):
-        return scaled(b, p, b.sub(z, MAGIC))
     # Two factors of half the exponent each, so that neither leaves the normal range.
     n = b.iop("subi", b.to_bits(z), b.to_bits(b.f(MAGIC)))
     half = b.iop("shrsi", n, 1)
@@ -155,6 +154,19 @@ def _times_power(b: Body, p: str, z: str) -> str:
     first = b.from_bits(b.iop("shli", b.iop("addi", half, 127), 23))
     second = b.from_bits(b.iop("shli", b.iop("addi", rest, 127), 23))
     return b.mul(b.mul(p, first), second)
+
+
+def _has_scalef(b: Body) -> bool:
+    return b.scalef and b.lanes in (4, 8, 16, 32, 64)
+
+
+def _powers(b: Body, x: str, least: float, near: Callable[[str], tuple[str, str]]) -> str:
+    """A power that is 0 where x is below `least`. `near` gives n + MAGIC and p of p * 2^n."""
+    if _has_scalef(b):
+        z, p = near(x)
+        return scaled(b, p, b.sub(z, MAGIC), x, least)
+    z, p = near(b.at_least(x, least))
+    return _times_power(b, p, z)
 
 
 def _reduce(b: Body, x: str) -> tuple[str, str]:
@@ -165,16 +177,25 @@ def _reduce(b: Body, x: str) -> tuple[str, str]:
 
 
 def _exp_of(b: Body, x: str) -> str:
-    z, r = _reduce(b, b.at_most(b.at_least(x, -105.0), 89.0))
-    p = b.fma(b.mul(r, r), b.polynomial(r, EXP_Q), r)
-    return _times_power(b, b.add(p, 1.0), z)
+    def near(x: str) -> tuple[str, str]:
+        z, r = _reduce(b, b.at_most(x, 89.0))
+        return z, b.add(b.fma(b.mul(r, r), b.polynomial(r, EXP_Q), r), 1.0)
+
+    return _powers(b, x, -105.0, near)
 
 
 def _exp2(b: Body) -> str:
-    x = b.at_most(b.at_least("%x0", -151.0), 129.0)
-    z = b.add(x, MAGIC)
-    r = b.sub(x, b.sub(z, MAGIC))
-    return _times_power(b, b.fma(r, b.polynomial(r, EXP2_Q), 1.0), z)
+    if _has_scalef(b):  # which takes the floor itself
+        r = above_floor(b, "%x0")
+        return scaled(b, b.fma(r, b.polynomial(r, EXP2_FLOOR_Q), 1.0), "%x0", "%x0", -151.0)
+
+    def near(x: str) -> tuple[str, str]:
+        x = b.at_most(x, 129.0)
+        z = b.add(x, MAGIC)
+        r = b.sub(x, b.sub(z, MAGIC))
+        return z, b.fma(r, b.polynomial(r, EXP2_Q), 1.0)
+
+    return _powers(b, "%x0", -151.0, near)
 
 
 def _expm1_of(b: Body, x: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
@@ -16,20 +17,23 @@ from stack.ir.node import Node
 from stack.ir.types import I32
 from stack.target import Mma
 
+from .copies import zipped
 from .elementwise import Unprintable, shaped
+from .fetch import FIRST, LINE, fetches_of, prefetch
 from .mma import mma_of
-from .views import at, in_memory, step, view, zipped
+from .views import at, in_memory, step, view
 from .writer import multiply_add
 
 if TYPE_CHECKING:
     from .printer import Printer
 
-BLOCK = 256  # products that are added up one after another
-LONG = 2 * BLOCK
-LINE = 64  # bytes that come from memory together
-NEAR = "cache = 1 : i32, hint = 3 : i32, rw = 0 : i32"  # to the first-level cache, to be read
+BLOCKS = 8192, 256  # products that are added up one after another, and blocks of them
+STEPS = 16  # between which lines are fetched, where those of a row do not tell
+NEAR = 2048  # bytes of a panel that are asked for before they are multiplied
+FIRST_LEVEL = 32 << 10  # bytes of a cache that every CPU has: what is larger comes from the second
 
 Step = Callable[[str, list[str]], list[str]]  # a place of an axis, and sums before and after it
+Walk = Callable[[str, str, list[str]], list[str]]  # from one place to another
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
@@ -85,6 +89,7 @@ class _Sums(Operands):
         super().__init__(p, node)
         self.dtype = node.dtype
         self.ahead = self.row_stride * node.attrs.get("ahead", 0)
+        self.fetches = fetches_of(p, node) if len(self.axes) == 1 else []
         self.width = self._width(node)
         self.type = shaped(self.dtype, self.width)
         self.zero = p.number(0, self.dtype, self.width)
@@ -112,27 +117,48 @@ class _Sums(Operands):
         if depth == len(self.axes):
             return self.products(lefts, right, sums)
         name, extent = self.axes[depth]
+        near = self._near() if depth == len(self.axes) - 1 else range(0)
 
         def add(k: str, totals: list[str]) -> list[str]:
             inner = [step(p, left, k, self.a_stride[name], self.a.dtype) for left in lefts]
             below = step(p, right, k, self.b_stride[name], self.b.dtype)
+            for place in near:
+                prefetch(p, at(p, below, place, self.b.dtype), FIRST)
             return self.sum(depth + 1, inner, below, totals)
 
         zero, end = (p.constant(f"{n} : i64") for n in (0, extent))
         inner = math.prod(size for _, size in self.axes[depth + 1 :])
-        if not inner < LONG <= extent * inner or not self.dtype.is_float:
-            return self._walk(depth, lefts, zero, end, sums, add)
-        count = -(-BLOCK // inner)
-        length = p.constant(f"{count} : i64")
+        sizes = [-(-b // inner) for b in BLOCKS if inner < 2 * b <= extent * inner]
+        walk = partial(self._walk, depth, lefts, add=add)
+        return self._blocked(zero, end, sizes if self.dtype.is_float else [], sums, walk)
 
-        def add_block(first: str, totals: list[str]) -> list[str]:
-            past = p.do(f"arith.addi {first}, {length} : i64")
-            last = p.do(f"arith.minsi {past}, {end} : i64") if extent % count else past
-            block = self._walk(depth, lefts, first, last, [self.zero] * len(sums), add)
+    def _blocked(
+        self, first: str, last: str, sizes: Sequence[int], sums: list[str], walk: Walk
+    ) -> list[str]:
+        """Sums from one place to another: of blocks of such sizes, which are inside each other."""
+        if not sizes:
+            return walk(first, last, sums)
+        p, (size, *smaller) = self.p, sizes
+        length = p.constant(f"{size} : i64")
+
+        def add_block(start: str, totals: list[str]) -> list[str]:
+            past = p.do(f"arith.addi {start}, {length} : i64")
+            end = p.do(f"arith.minsi {past}, {last} : i64")
+            block = self._blocked(start, end, smaller, [self.zero] * len(sums), walk)
             pairs = zip(totals, block, strict=True)
             return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
 
-        return self.loop(zero, end, length, sums, add_block)
+        return self.loop(first, last, length, sums, add_block)
+
+    def _near(self) -> range:
+        """Where lines of a packed panel begin that a step asks the second-level cache for."""
+        width = self.lanes * self.lane_stride
+        size = width * self.b.dtype.bytes
+        panel = size * math.prod(extent for _, extent in self.axes)
+        if self.b_stride[self.axes[-1][0]] != width or panel <= FIRST_LEVEL:
+            return range(0)
+        first = -(-NEAR // size) * width
+        return range(first, first + width, LINE // self.b.dtype.bytes)
 
     def _walk(
         self,
@@ -147,17 +173,21 @@ class _Sums(Operands):
         p, (name, extent) = self.p, self.axes[depth]
         one = p.constant("1 : i64")
         apart = self.a_stride[name] * self.a.dtype.bytes
-        if not self.ahead or depth < len(self.axes) - 1 or apart not in (1, 2, 4, 8):
+        is_line = apart in (1, 2, 4, 8)
+        rows = lefts if self.ahead and is_line else []
+        if depth < len(self.axes) - 1 or not (rows or self.fetches):
             return self.loop(first, last, one, sums, add)
-        by = p.constant(f"{LINE // apart} : i64")
+        size = LINE // apart if is_line else STEPS
+        by = p.constant(f"{size} : i64")
 
         def add_line(k: str, totals: list[str]) -> list[str]:
-            for left in lefts:
+            for left in rows:
                 row = at(p, left, self.ahead, self.a.dtype)
-                line = step(p, row, k, self.a_stride[name], self.a.dtype)
-                p.put(f'"llvm.intr.prefetch"({line}) <{{{NEAR}}}> : (!llvm.ptr) -> ()')
+                prefetch(p, step(p, row, k, self.a_stride[name], self.a.dtype), FIRST)
+            for fetch in self.fetches:
+                fetch.step(p.do(f"arith.divui {k}, {by} : i64"), -(-extent // size))
             past = p.do(f"arith.addi {k}, {by} : i64")
-            end = p.do(f"arith.minsi {past}, {last} : i64") if extent % (LINE // apart) else past
+            end = p.do(f"arith.minsi {past}, {last} : i64") if extent % size else past
             return self.loop(k, end, one, totals, add)
 
         return self.loop(first, last, by, sums, add_line)

@@ -128,7 +128,7 @@ class Printer(Accesses):
             parts = [threads.prelude(), threads.entry(self.name, body, shared, grain)]
             parts.append(threads.body(body))
         parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
-        if self.has_tiles:
+        if self.tile_rows:
             parts.append(f"  {amx.RELEASE}\n")
         parts.append("  llvm.return\n}\n")
         scalef = "avx512f" in self.cpu.features

@@ -73,24 +73,33 @@ def covers(load: Node, vector_bytes: int) -> bool:
     return step is not None and 1 <= step <= vector_bytes // load.dtype.bytes // LEAST_LANES
 
 
-def load_steps(p: Statements, load: Node, address: str, type_: str) -> str:
+def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = "") -> str:
     """The lanes of a load that `covers`, from the address of the first one on, as a `type_`.
 
-    Their bits move: not every CPU has code to shuffle the lanes of every type.
+    Their bits move: not every CPU has code to shuffle the lanes of every type. Only lanes of a mask
+    are read; what the others hold is not said.
     """
     step, lanes = step_of(load) or 1, lanes_of(load.tensor)
     kind, most = f"i{8 * load.dtype.bytes}", p.cpu.vector_bytes // load.dtype.bytes
     made, width = "", 0
     for begin in range(0, lanes, most):
         count = min(most, lanes - begin)
-        part = _part(p, load, _past(p, address, begin * step, kind), step, count)
+        own = _lanes_of_mask(p, mask, lanes, [*range(begin, begin + count)]) if mask else ""
+        part = _part(p, load, _past(p, address, begin * step, kind), step, count, own)
         made = _joined(p, made, width, part, count, kind)
         width += count
     bits = f"vector<{lanes}x{kind}>"
     return made if type_ == bits else p.do(f"arith.bitcast {made} : {bits} to {type_}")
 
 
-def _part(p: Statements, load: Node, address: str, step: int, count: int) -> str:
+def _lanes_of_mask(p: Statements, mask: str, lanes: int, picks: list[int]) -> str:
+    """A mask of some lanes of another; none for what is past these."""
+    none = p.constant(f"dense<false> : vector<{lanes}xi1>")
+    t = f"vector<{lanes}xi1>"
+    return p.do(f"vector.shuffle {mask}, {none} {picks} : {t}, {t}")
+
+
+def _part(p: Statements, load: Node, address: str, step: int, count: int, mask: str = "") -> str:
     """Some lanes from an address on: vectors of as many elements, the last ends with them."""
     kind = f"i{8 * load.dtype.bytes}"
     t, align = f"vector<{count}x{kind}>", f"{{alignment = {load.dtype.bytes} : i64}}"
@@ -98,8 +107,16 @@ def _part(p: Statements, load: Node, address: str, step: int, count: int) -> str
     begins = [min(lane * step // count * count, last) for lane in range(count)]
     made, where = "", [0] * count
     for begin in sorted(set(begins)):
-        found = p.do(f"llvm.load {_past(p, address, begin, kind)} {align} : !llvm.ptr -> {t}")
+        place = _past(p, address, begin, kind)
         own = {lane: lane * step - begin for lane in range(count) if begins[lane] == begin}
+        if mask:
+            read = {at: lane for lane, at in own.items()}
+            test = _lanes_of_mask(p, mask, count, [read.get(i, count) for i in range(count)])
+            zeros, bits = p.constant(f"dense<0> : {t}"), f"vector<{count}xi1>"
+            masked = f"{place}, {test}, {zeros} {{alignment = {load.dtype.bytes} : i32}}"
+            found = p.do(f"llvm.intr.masked.load {masked} : (!llvm.ptr, {bits}, {t}) -> {t}")
+        else:
+            found = p.do(f"llvm.load {place} {align} : !llvm.ptr -> {t}")
         if made:
             picks = [count + own[lane] if lane in own else where[lane] for lane in range(count)]
             made, where = (

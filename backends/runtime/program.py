@@ -44,10 +44,12 @@ class Program:
         self.given = [*self.inputs, *early]
         self.allocators = [device.allocator(v.shape, v.dtype, v.what) for v in early]
         self.passing = [v for v in plan.all if v.source != "static"]
-        self.launches = [step.bind(device) for step in self.steps]
+        self.bound = [step.bind(device) for step in self.steps]
+        self.launches = [*self.bound]
         passed = plan.last_readers()
-        # whether every array is there from the first step to the last
-        self.holds_all = not late and not passed
+        roots = {value.root for values in passed.values() for value in values}
+        # what is let go of before the last step
+        self.freed = [v for v in plan.all if v in roots]
         for last, values in passed.items():
             self.launches[last] = releasing(self.launches[last], values)
         for first, values in late.items():

@@ -19,21 +19,24 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant, param
 from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_load, nest_of, unconverted
+from stack.ir.traits import in_windows, is_load, nest_of, unconverted
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
-from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size, run_of
+from stack.passes.cpu_loops.fetch import slice_of
+from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, run_of
 from stack.passes.cpu_loops.part import part
 from stack.passes.cpu_loops.raised import lowered, raised, widened, zeros
 from stack.passes.cpu_loops.reloop import Copy
-from stack.passes.tiling.contraction import operand_names, result_names, walk_order
+from stack.passes.cpu_loops.walk import walk_of
+from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.target import Cpu
 
 ROW = "row"  # the axis of one row of zeros
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
+ROWS_SHARE = 1 / 2  # of the second-level cache, for the rows that all panels are multiplied with
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
 IMBALANCE = 0.1  # of the work, which threads may wait for one of them
 
@@ -105,23 +108,25 @@ class _Gemm(Rebuilt):
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.mma = mma = tile_mma(dot, cpu)
         real = [n for n in shared if sizes[n] > 1] or shared[-1:]
-        contracted = walk_order(real, self.left_names, mma is not None)
-        group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
-        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
-        self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by
-        self.panel = Panel(
-            unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
-        )
+        load = unconverted(right)
         self.nest, _ = nest_of(block, "grid")
-        moving = [n for n in self.nest if n.blocks[0].params[0] in self.panel.load.vars]
+        moving = [n for n in self.nest if n.blocks[0].params[0] in load.vars]
         # loops above the cut say which panel, those below it which tile of rows
         self.cut = self.nest.index(moving[-1]) + 1 if moving else 0
         self.which = [n.blocks[0].params[0] for n in moving]
         self.below = self.nest[self.cut :]
+        width = sizes[self.lane], right.dtype.bytes
+        self.left_bytes = self._all_rows() * math.prod(map(sizes.__getitem__, real))
+        self.left_bytes *= unconverted(dot.args[1 - self.right]).dtype.bytes
+        near = 0 if mma else self.left_bytes
+        walk = walk_of(real, self.left_names, sizes, width, cpu, mma, near)
+        group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
+        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
+        self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by
+        names = tuple(right_names), walk.order, walk.cut
+        self.panel = Panel(load, *names, self.lane, right.dtype, group)
         self.in_place = self._reads_in_place()
-        extents = [self.panel.size(n) for n in contracted]
-        fitting = block_size(extents, self.panel.lanes, self.panel.dtype.bytes, cpu, self.depth)
-        self.size = 0 if self.in_place else fitting or 0
+        self.size = 0 if self.in_place else walk.block or 0
         self.raised = 0 if self.in_place else self.offset  # what rows are raised by here
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
@@ -142,6 +147,8 @@ class _Gemm(Rebuilt):
     def _reads_in_place(self) -> bool:
         """Whether the dot reads the right operand where it is."""
         panel = self.panel
+        if in_windows(panel.load):
+            return True  # neighbouring places are neighbouring lanes
         memory = panel.load.args[0]
         is_few = self._all_rows() <= FEW_ROWS
         if is_along_depth(self.dot):
@@ -175,6 +182,8 @@ class _Gemm(Rebuilt):
         left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
         if self.rows == 1 or self.in_place or not self.below or not is_load(left):
             return 0
+        if self.left_bytes <= ROWS_SHARE * self.cpu.cache_bytes:
+            return 0  # they are there since the last panel
         where = left.args[self.left_names.index(row) - len(self.left_names)]
         return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
 
@@ -188,7 +197,7 @@ class _Gemm(Rebuilt):
         steps, once = tiles * depth // self.depth, 0
         vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
         if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
-            multiplies = loads = (self.rows // mma.rows) * (panel.lanes // mma.lanes)
+            multiplies = loads = -(-self.rows // mma.rows) * (panel.lanes // mma.lanes)
         elif is_along_depth(self.dot) and self.in_place:
             multiplies, few = rows * panel.lanes, min(panel.lanes, self.cpu.sums_beside(rows))
             loads = (self.rows + few) * panel.lanes // few
@@ -291,25 +300,60 @@ class _Gemm(Rebuilt):
 
     def _right(self, packed: Node, block: Node | None) -> Node:
         """The packed panel, or a block of it, by number."""
+        if self.panels is None:  # local memory holds what was packed last
+            return self._panel(packed, [], None)
+        return self._panel(packed, self.which, block)
+
+    def _panel(self, memory: Node, which: Sequence[Node], block: Node | None) -> Node:
+        """A panel in memory of so many, or a block of it, by number."""
         shape = self.panel.shape(self.size)
-        index = [constant(0, I64)] * len(shape)
-        if self.panels is not None:
-            if block is not None:
-                index[0] = self.b.mul(block, shape[0])
-            index = [*self.which, *index]
-        return self.b.load(packed, *index, type=TensorType(packed.dtype, shape, "tile"))
+        corner = [constant(0, I64)] * len(shape)
+        if block is not None:
+            at = self.panel.contracted.index(self.panel.cut)
+            corner[at] = self.b.mul(block, shape[at])
+        return self.b.load(memory, *which, *corner, type=TensorType(memory.dtype, shape, "tile"))
 
     def _product(self, rows: _Rows, right: Node, block: Node | None) -> Node:
         """The dot of a tile of rows with the packed panel, or with a block of it, by number."""
         left = Copy(self.b, self.old, rows.swap, rows.renamed).new(self.dot.args[1 - self.right])
         if block is not None:
-            axis = self.left_names.index(self.panel.contracted[0])
+            axis = self.left_names.index(self.panel.cut)
             left = part(self.b, left, axis, self.b.mul(block, self.size), self.size)
+        offsets = self._offsets(left.dtype, right) if self.raised else None
+        later = self._next(block)
+        if later is not None and rows.indices:
+            right = self.b.fetch(right, slice_of(self.b, later, rows.indices))
         made = self._dot(left, right, self.left_names, result_names(self.dot))
-        if self.raised:
-            made = lowered(self.b, made, self._offsets(left.dtype, right))
+        if offsets is not None:
+            made = lowered(self.b, made, offsets)
         self.note(self.dot, made)
         return made
+
+    def _next(self, block: Node | None) -> Node | None:
+        """What is multiplied after this panel, or after a block of it, where it lies in memory.
+
+        None where there is one panel, or where the next chunk has other rows of the same one.
+        """
+        if self.groups > 1 or not is_load(self.panel.load) or (block is None and not self.which):
+            return None
+        later: Node | int = 1
+        if block is not None:
+            is_last = self.b.eq(block, self.panel.size(self.panel.cut) // self.size - 1)
+            later = self.b.select(is_last, constant(1, I64), constant(0, I64))
+            block = self.b.select(is_last, constant(0, I64), self.b.add(block, 1))
+        which = {v: v for v in self.which}
+        if self.which:
+            lane = self.which[-1]
+            which[lane] = self.b.min(self.b.add(lane, later), static(lane.attrs["extent"]) - 1)
+        if self.panels is not None:
+            return self._panel(self.panels, [*which.values()], block)
+        memory, *index = self.panel.load.args
+        copy = Copy(self.b, self.old, which, {})
+        whole = self.b.load(memory, *map(copy.new, index), type=self.panel.load.tensor)
+        if block is None:
+            return whole
+        axis = self.panel.names.index(self.panel.cut)
+        return part(self.b, whole, axis, self.b.mul(block, self.size), self.size)
 
     def _offsets(self, dtype: DType, right: Node) -> Node:
         """What raising rows adds to each column: the product of a row of zeros."""
@@ -354,7 +398,7 @@ class _Gemm(Rebuilt):
         inner = self._tile_loops("b")
         shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
         memory = self.b.alloc(name="partial", type=TensorType(self.dot.dtype, shape, "local"))
-        iteration = index("block", self.panel.size(self.panel.contracted[0]) // self.size)
+        iteration = index("block", self.panel.size(self.panel.cut) // self.size)
         sums = Node("var", (), {"name": "partial_block"}, memory.type)
         held, init = [sums], [memory]
         packed = self.panels

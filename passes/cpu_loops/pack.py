@@ -14,26 +14,39 @@ from stack.target import Cpu, Mma
 
 PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
+LEAST_SHARE = 1 / 16  # of it, for a block beside rows that stay there
 MOST_BYTES = 2 << 20  # local memory is on the stack
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
 def block_size(
-    extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1
+    extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1, rows: int = 0
 ) -> int | None:
-    """How much of the first contracted axis to pack at once; 0 for all, None where nothing fits.
+    """How much of the first axis to pack at once; 0 for all, None where nothing fits.
 
-    `width`: bytes of an element. `depth`: what divides a block, where there is one axis.
+    Rows that fit in the second-level cache stay there from panel to panel, if panels leave them
+    room: then blocks are smaller.
+
+    Args:
+        extents: of the contracted axes.
+        lanes: columns of the panel.
+        width: bytes of an element.
+        cpu: whose cache it is.
+        depth: what divides a block, where there is one axis.
+        rows: bytes of all rows; 0: they come from far.
     """
-    first = extents[0]
+    first, cache = extents[0], cpu.cache_bytes
     whole = math.prod(extents) * lanes * width
     part = depth if len(extents) == 1 else 1
-    least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
-    if least == 1:
-        return 0
-    for count in range(least, min(16 * least, first) + 1):
-        if first % (count * part) == 0:
-            return first // count
+    most = BLOCK_SHARE * cache
+    beside = max(LEAST_SHARE * cache, (cache - rows) / 4)
+    for size in (min(most, beside), most) if 0 < rows < cache else (most,):
+        least = -(-whole // int(size))
+        if least == 1:
+            return 0
+        for count in range(least, min(16 * least, first) + 1):
+            if first % (count * part) == 0:
+                return first // count
     return 0 if whole <= MOST_BYTES else None
 
 
@@ -50,6 +63,7 @@ class Panel:
         load: the block of the operand that the dot reads.
         names: its axes.
         contracted: the contracted ones, in the order in which they are packed.
+        cut: the one of which blocks are parts.
         lane: the axis that goes last.
         dtype: element type of the packed panel.
         group: neighbours along the last contracted axis that are packed together, behind the lane.
@@ -58,6 +72,7 @@ class Panel:
     load: Node
     names: tuple[str, ...]
     contracted: tuple[str, ...]
+    cut: str
     lane: str
     dtype: DType
     group: int = 1
@@ -83,9 +98,11 @@ class Panel:
         return self.names[-1] == self.lane
 
     def shape(self, block: int = 0) -> tuple[int, ...]:
-        """Of the packed panel, or of a block of its first contracted axis."""
-        first, *rest = (self.size(n) for n in self.contracted)
-        *outer, last = (block or first, *rest)
+        """Of the packed panel, or of a block of the axis that is cut."""
+        sizes = {n: self.size(n) for n in self.contracted}
+        if block:
+            sizes[self.cut] = block
+        *outer, last = sizes.values()
         if self.group == 1:
             return (*outer, last, self.lanes)
         return (*outer, last // self.group, self.lanes, self.group)
@@ -102,7 +119,7 @@ class Panel:
         block: int = 0,
         place: Sequence[Node] = (),
     ) -> Node:
-        """Memory with the panel, or with a block of its first contracted axis from `start`.
+        """Memory with the panel, or with a block of the axis that is cut from `start`.
 
         One copy of a block: which loops do it, and what they transpose, is up to the printer.
         `place`: where the panel is, in memory of several.
@@ -110,7 +127,7 @@ class Panel:
         source, *index = self.load.args
         shape = list(self.load.shape)
         if start is not None:
-            axis = self.names.index(self.contracted[0])
+            axis = self.names.index(self.cut)
             shape[axis] = block
             index[len(index) - len(shape) + axis] = start
         value = b.load(source, *index, type=self.load.tensor.with_shape(tuple(shape)))

@@ -7,17 +7,21 @@ lines, which is transposed into memory of their own, and each row then reads its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_input, is_load, is_positions, repeats
+from stack.ir.traits import is_input, is_load, is_number, is_positions, repeats
 from stack.ir.types import I64, TensorType
-from stack.passes.cpu_loops.chunk import is_tile, is_value, reachable, tile_extent
+from stack.passes.cpu_loops.chunk import is_tile, is_value, plus, reachable, tile_extent
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import index as index_var
 from stack.target import Cpu
 
+New = Callable[[Node], Node]
+LEAST_ROWS = 8  # of a block; where a mask leaves out rows, memory may have fewer
 CACHE_SHARE = 1 / 4  # of the second-level cache, for the rows of a block
 
 
@@ -29,25 +33,52 @@ class Turned:
     rows: int
 
     def fill(self, b: Builder, load: Node, begin: Node, name: str) -> Node:
-        """Memory with the rows of a load from row `begin` on: one copy, which the printer turns."""
-        memory, index = load.args[0], _index(load)
+        """Memory with the rows of a load from row `begin` on: one copy, which the printer turns.
+        Where a mask may leave out rows, one more row has what stands for them."""
+        memory, index, is_masked = load.args[0], _index(load), _mask(load) is not None
         along, extent = _column(index), tile_extent(load)
-        index[along] = constant(0, I64)
-        index[-1] = begin
+        if is_masked:  # it may say that a place is outside
+            index = [_within(b, i, static(s) - 1) for i, s in zip(index, memory.shape, strict=True)]
+        index[along] = _begin(_index(load)[along]) or constant(0, I64)
+        index[-1] = self._start(b, load, begin)
         between = (1,) * (len(index) - along - 2)
         shape = TensorType(load.dtype, (extent, *between, self.rows), "tile")
         block = b.load(memory, *index, type=shape)
         if between:
             block = b.reshape(block, type=shape.with_shape((extent, self.rows)))
-        own = TensorType(load.dtype, (self.rows, extent), "local")
+        own = TensorType(load.dtype, (self.rows + is_masked, extent), "local")
         corner = constant(0, I64)
-        return b.store(
+        made = b.store(
             b.alloc(name=name, type=own), b.transpose(block, perm=(1, 0)), corner, corner
         )
+        return self._with_other(b, load, made) if is_masked else made
 
-    def row(self, b: Builder, load: Node, memory: Node, number: Node) -> Node:
-        """A row of what `fill` gives."""
-        return b.load(memory, number, constant(0, I64), type=load.tensor)
+    def _with_other(self, b: Builder, load: Node, memory: Node) -> Node:
+        """The same memory with what a masked load has in place of a row, behind all rows."""
+        other = access_parts(load)[2]
+        assert other is not None
+        name = str(memory.args[0].attrs["name"])
+        lane = index_var(f"{name}_lane", tile_extent(load))
+        held = Node("var", (), {"name": f"{name}_more"}, memory.type)
+        block = Block((lane, held), [b.store(held, other, constant(self.rows, I64), lane)])
+        return b.op("loop", [memory], {"kind": "serial"}, (block,))
+
+    def _start(self, b: Builder, load: Node, begin: Node) -> Node:
+        """Where the block of a load starts, of rows from `begin` on; inside of its memory."""
+        start = plus(b, begin, _past(load))
+        if _mask(load) is None:
+            return start
+        return _within(b, start, static(load.args[0].shape[-1]) - self.rows)
+
+    def row(
+        self, b: Builder, load: Node, memory: Node, begin: Node, number: Node, new: New
+    ) -> Node:
+        """A row of what `fill` gives; `new`: what stands for values of the program there."""
+        mask, corner = _mask(load), constant(0, I64)
+        if mask is not None:
+            place = b.sub(plus(b, b.add(begin, number), _past(load)), self._start(b, load, begin))
+            number = b.select(new(mask), place, self.rows)
+        return b.load(memory, number, corner, type=load.tensor)
 
 
 def turned(program: Block, cpu: Cpu) -> Turned | None:
@@ -58,23 +89,67 @@ def turned(program: Block, cpu: Cpu) -> Turned | None:
     loads = [n for n in nodes if _lies_across(n, row) and inside.isdisjoint(n.vars)]
     if not loads:
         return None
-    rows = min(cpu.vector_bytes // n.dtype.bytes for n in loads)
+    rows = min(row.attrs["extent"], *(_most_rows(n, cpu) for n in loads))
     room = sum(rows * tile_extent(n) * n.dtype.bytes for n in loads)
-    fits = room <= CACHE_SHARE * cpu.cache_bytes and 1 < rows <= row.attrs["extent"]
-    return Turned(tuple(loads), rows) if fits else None
+    fits = room <= CACHE_SHARE * cpu.cache_bytes
+    is_few = rows == 1 or (rows < LEAST_ROWS and not any(map(_mask, loads)))
+    return Turned(tuple(loads), rows) if fits and not is_few else None
+
+
+def _most_rows(load: Node, cpu: Cpu) -> int:
+    """Rows that a vector holds; where a mask may leave out some, memory has as many."""
+    rows = cpu.vector_bytes // load.dtype.bytes
+    return rows if _mask(load) is None else min(rows, static(load.args[0].shape[-1]))
 
 
 def _lies_across(node: Node, row: Node) -> bool:
     """Whether a load takes a column of memory, and the next row the next column."""
     if not is_load(node) or not is_value(node) or not is_input(node.args[0]):
         return False
-    index, mask = _index(node), access_parts(node)[1]
-    if mask is not None or index[-1] is not row or node.dtype.kind == "b":
+    index, (_, mask, other) = _index(node), access_parts(node)
+    if _last(index) is not row or node.dtype.kind == "b":
         return False
     moved = [i for i in index if is_tile(i)]
     others = [i for i in index[:-1] if not is_tile(i)]
-    is_column = len(moved) == 1 and is_positions(moved[0])
-    return is_column and all(row not in i.vars for i in others)
+    is_column = len(moved) == 1 and _begin(moved[0]) is not None
+    is_uniform = mask is None or (repeats(mask) and other is not None and is_number(other))
+    return is_column and is_uniform and all(row not in i.vars for i in others)
+
+
+def _begin(index: Node) -> Node | None:
+    """Where the lanes of an index begin that are one after another; None where they are not."""
+    if is_positions(index):
+        return constant(0, I64)
+    if index.op != "add":
+        return None
+    lanes = next((a for a in index.args if is_positions(a)), None)
+    begin = next((a for a in index.args if a is not lanes), None)
+    return begin if lanes is not None and begin is not None and not is_tile(begin) else None
+
+
+def _last(index: Sequence[Node]) -> Node:
+    """The last index of a load without what is added to it."""
+    last = index[-1]
+    return last.args[0] if last.op == "add" and is_number(last.args[1]) else last
+
+
+def _past(load: Node) -> Node:
+    """What is added to the last index of a load."""
+    last = _index(load)[-1]
+    return constant(0, I64) if last is _last(_index(load)) else last.args[1]
+
+
+def _mask(load: Node) -> Node | None:
+    """The mask of a load, one for all lanes."""
+    mask = access_parts(load)[1]
+    return None if mask is None else mask.args[0]
+
+
+def _within(b: Builder, index: Node, most: int) -> Node:
+    """An index, made one from 0 to `most`."""
+    if is_number(index):
+        return constant(min(max(int(index.attrs["value"].array), 0), most), I64)
+    return index if is_tile(index) else b.min(b.max(index, 0), most)
 
 
 def _index(load: Node) -> list[Node]:

@@ -20,10 +20,10 @@ from stack.ir.builder import constant
 from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
-from stack.ir.traits import contractions, in_windows, is_contraction
+from stack.ir.traits import behind, contractions, in_windows, is_contraction, maker, runs_once
 from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
-from stack.passes.cpu_loops.pack import block_size
+from stack.passes.cpu_loops.walk import walk_of
 from stack.passes.exact_tiling.mma import (
     depth_tile,
     fitting_rows,
@@ -39,15 +39,34 @@ from stack.passes.tiling.contraction import (
     operand_names,
     result_names,
     roles_of,
-    walk_order,
 )
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Mma, Target, as_cpu
 
 PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
-# time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
-# products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
-COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
+MOST_ROWS = max(PREFERRED_ROWS.values())
+# vectors in a row: of elements that are no power of two LLVM makes single ones
+WIDTHS = tuple(PREFERRED_ROWS)
+# of the time of a multiplication: loading a vector of the panel from the second-level cache, and an
+# element of a row from the first
+PANEL_LOAD, ROW_LOAD = 0.8, 0.4
+
+
+def most_rows(vectors: int, cpu: Cpu) -> int:
+    """Rows of a tile of so many vectors in a row."""
+    return min(cpu.most_rows(vectors), MOST_ROWS)
+
+
+def column_cost(vectors: int, cpu: Cpu) -> float:
+    """Time for one column of tiles of so many vectors in a row, relative to that of the best.
+
+    An operand is loaded for the products of one row, or of one vector, of a tile.
+    """
+
+    def cost(vectors: int) -> float:
+        return 1 + PANEL_LOAD / most_rows(vectors, cpu) + ROW_LOAD / vectors
+
+    return cost(vectors) / min(map(cost, WIDTHS))
 
 
 def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
@@ -56,29 +75,34 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
     Few rows leave registers free: their tiles are wider, as memory is read in longer runs then.
     """
     vector = cpu.vector_bytes // dtype.bytes
-    fits = [v for v in COLUMN_COST if v * vector <= extent]
+    fits = [v for v in WIDTHS if v * vector <= extent]
     if not fits:
         return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
 
     def cost(vectors: int) -> float:
         rows = pick_rows(height, vectors * vector, dtype, cpu)
-        columns = -(-extent // (vectors * vector)) * vectors * COLUMN_COST[vectors]
+        columns = -(-extent // (vectors * vector)) * vectors * column_cost(vectors, cpu)
         return columns * -(-height // rows) * rows
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
-    while 2 * best * height <= cpu.sums and extent % (best * wider) == 0:
+    while _fits(2 * best, height, cpu) and extent % (best * wider) == 0:
         best *= 2
     return best * vector
 
 
+def _fits(vectors: int, rows: int, cpu: Cpu) -> bool:
+    """Whether sums fit in registers; what one row alone is multiplied with stays in memory."""
+    return vectors * rows <= cpu.sums and (rows == 1 or rows <= cpu.most_rows(vectors))
+
+
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     """Rows of a tile of packed panels."""
-    widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
+    widest = max(WIDTHS) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = max(1, min(cpu.sums // vectors, 12))
-    return fitting_rows(extent, min(PREFERRED_ROWS[vectors], most), most)
+    most = most_rows(vectors, cpu)
+    return fitting_rows(extent, min(PREFERRED_ROWS[vectors], most // 2 + 1), most)
 
 
 def memory_of(operand: Node) -> Node:
@@ -101,15 +125,27 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
         raise CannotTile(f"libraries have instructions for products of {operand}")
 
 
-def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
-    """Rows and columns of a tile; those that are given stay."""
+def is_kept(group: Node, dot: Node) -> bool:
+    """Whether the right operand of a group's dot stays from call to call."""
+    memory, params = memory_of(dot.args[roles_of(dot, by_lane=True).right]), group.blocks[0].params
+    return memory in params and runs_once(maker(behind(group.args[params.index(memory)])))
+
+
+def tile_of(
+    dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0, is_kept: bool = False
+) -> tuple[int, int]:
+    """Rows and columns of a tile; those that are given stay.
+
+    `is_kept`: whether the right operand stays from call to call.
+    """
     roles, dtype, mma = roles_of(dot, by_lane=True), wide(dot.dtype), mma_of(dot, cpu)
     height = roles.sizes[roles.row] if roles.row else 1
     width = roles.sizes[roles.lane]
     if mma and mma.rows > 1:
         depths = [roles.sizes[n] for n in roles.contracted]
         size = dot.args[0].dtype.bytes
-        return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
+        lanes = lanes or mma_lanes(mma, width, depths, size, cpu, is_kept)
+        return rows or mma_rows(mma, height), lanes
     if sums_along_depth(dot, cpu):
         own = depth_tile(roles, cpu)
         return rows or own[0], lanes or own[1]
@@ -125,12 +161,14 @@ def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[in
     """
     rows, lanes = tile_of(dot, cpu, lanes, rows)
     roles, mma, operand = roles_of(dot, by_lane=True), mma_of(dot, cpu), dot.args[0].dtype
-    walked = walk_order(roles.contracted, operand_names(dot, roles.left), mma is not None)
-    extents = [roles.sizes[n] for n in walked]
-    mma = mma and cpu.mma(product_types(dot), rows, lanes, extents[-1])
-    held, depth = (operand, mma.depth) if mma else (wide(dot.dtype), 1)
-    if block_size(extents, lanes, held.bytes, cpu, depth) is None:
-        raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
+    left = operand_names(dot, roles.left)
+    deepest = roles.sizes[max(roles.contracted, key=left.index)]
+    mma = mma and cpu.mma(product_types(dot), rows, lanes, deepest)
+    panel = lanes, (operand if mma else wide(dot.dtype)).bytes
+    walk = walk_of(roles.contracted, left, roles.sizes, panel, cpu, mma)
+    if walk.block is None:
+        size = roles.sizes[walk.cut]
+        raise CannotTile(f"a contracted axis of {size} has no blocks of equal size")
     return rows, lanes, mma
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, tile_of
+from stack.passes.exact_tiling.gemm import WIDTHS, is_kept, is_row_of_sums, tile_of
 from stack.passes.exact_tiling.mma import mma_of
 from stack.passes.tiling.contraction import Roles, roles_of
 from stack.passes.tiling.frame import wide
@@ -18,8 +18,9 @@ from stack.target import Cpu
 class GemmPolicy(Policy):
     """Tiles of m rows, unrolled, and n columns, in vectors; k is walked whole."""
 
-    def __init__(self, dot: Node, cpu: Cpu) -> None:
+    def __init__(self, dot: Node, cpu: Cpu, is_kept: bool = False) -> None:
         self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
+        self.is_kept = is_kept
         self.roles = roles_of(dot, by_lane=True)
         self.domain = product_domain(self.roles)
         self.rows, self.columns = product_extents(self.roles)
@@ -33,13 +34,14 @@ class GemmPolicy(Policy):
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         vector = self.cpu.vector_bytes // self.dtype.bytes
-        columns = [c * vector for c in COLUMN_COST if c * vector <= self.columns]
+        columns = [c * vector for c in WIDTHS if c * vector <= self.columns]
         own = self.complete(Schedule())
         others = [self.complete(Schedule((Split("n", c, "vector"),))) for c in columns]
         return [(s, None) for s in dict.fromkeys((own, *others))]
 
     def complete(self, given: Schedule) -> Schedule:
-        rows, lanes = tile_of(self.dot, self.cpu, given.block("n"), given.block("m"))
+        given_tile = given.block("n"), given.block("m")
+        rows, lanes = tile_of(self.dot, self.cpu, *given_tile, self.is_kept)
         own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
         return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
 
@@ -77,4 +79,4 @@ def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
         return None
-    return GemmPolicy(dots[0], cpu)
+    return GemmPolicy(dots[0], cpu, is_kept(group, dots[0]))

@@ -11,11 +11,15 @@ from math import prod
 
 from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
+from stack.ir.traits import ends_with_taps
 from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
-PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read the panel
+PANEL_SHARE = 1 / 4  # of the second-level cache: the next panel is fetched beside this one
+KEPT_SHARE = 1 / 8  # the same where panels are packed already: narrow ones cost no more then
+PANEL_ROWS = 2.5  # of multiplying, in the time that a tile takes to read the panel
+FEW_PANEL_ROWS = 0.5  # the same where few rows read columns in place
 DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
 SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
@@ -23,7 +27,7 @@ SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
     known = cpu.mmas(product_types(dot))
-    if not known:
+    if not known or any(map(ends_with_taps, dot.args)):
         return None
     roles = roles_of(dot, by_lane=True)
     sizes, depth = roles.sizes, operand_names(dot, roles.left)[-1]
@@ -56,38 +60,47 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
     return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
 
 
-def fitting_rows(extent: int, least: int, most: int) -> int:
-    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again."""
+def fitting_rows(extent: int, least: int, most: int, panel: float = PANEL_ROWS) -> int:
+    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
+
+    `panel`: rows of multiplying in the time that this takes.
+    """
     if extent <= most:
         return extent
-    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * (r + PANEL_ROWS), r))
+    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * (r + panel), r))
 
 
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     """Rows and columns of a tile that sums along the depth; two of them would not fit in one."""
     height = roles.sizes[roles.row] if roles.row else 1
-    most = cpu.sums // DEPTH_COLUMNS
-    rows = fitting_rows(height, most // 2 + 1, most)
+    most = cpu.most_rows(DEPTH_COLUMNS)
+    rows = fitting_rows(height, most // 2 + 1, most, FEW_PANEL_ROWS)
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 
 
 def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:
     """Whether whole tiles cover a product: the last of rows and of lanes may start early."""
-    return rows >= mma.rows and lanes >= mma.lanes and depth % mma.depth == 0
+    is_tall = rows >= mma.rows or mma.takes_part(rows)
+    return is_tall and lanes >= mma.lanes and depth % mma.depth == 0
 
 
-def mma_lanes(mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu) -> int:
+def mma_lanes(
+    mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu, is_kept: bool = False
+) -> int:
     """Columns of a tile of an instruction that has rows, in the least time; the panel stays near.
 
-    Wide tiles read the left operand less often. `width`: bytes of an element.
+    Wide tiles read the left operand less often. `width`: bytes of an element. `is_kept`: whether
+    panels stay packed from call to call.
     """
     sizes = [mma.lanes << i for i in reversed(range(4))]
-    fits = [n for n in sizes if n <= extent and block_size(depths, n, width, cpu) == 0]
+    share = KEPT_SHARE if is_kept else PANEL_SHARE
+    most = share * cpu.cache_bytes // (prod(depths) * width)
+    fits = [n for n in sizes if n <= min(extent, most) and block_size(depths, n, width, cpu) == 0]
     return min(
         fits, key=lambda n: -(-extent // n) * (n + mma.lanes / len(sizes)), default=mma.lanes
     )
 
 
 def mma_rows(mma: Mma, extent: int) -> int:
-    """Rows of a tile of an instruction that has rows: those of two, where they fit."""
-    return min(2, extent // mma.rows) * mma.rows
+    """Rows of a tile of an instruction that has rows: those of two, where they fit, or all."""
+    return min(2, extent // mma.rows) * mma.rows or extent

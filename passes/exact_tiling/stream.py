@@ -11,23 +11,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbol
 from stack.ir.node import Node, topological
 from stack.ir.traits import fold_of, is_reduction
-from stack.ir.types import F32, I64
+from stack.ir.types import F32, I64, DType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, operand_place, segments
 from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.exact_tiling.stream_powers import with_powers_of_two
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
 from stack.target import Mma, Target, as_cpu
+
+Value = Callable[[Dim], NamedTile]  # at a key
+Sink = Callable[[NamedTile, Sequence[NamedTile]], NamedTile]  # what is held, values of a turn
 
 
 class StreamTiler(StreamResults):
@@ -39,6 +44,7 @@ class StreamTiler(StreamResults):
     """
 
     def __init__(self, stream: Node, step: int = 0, target: Target | None = None) -> None:
+        stream = with_powers_of_two(stream)
         super().__init__(stream)
         self.cpu = as_cpu(target)
         if any(wide(s.dtype) != F32 for s in self.states.results):
@@ -235,50 +241,97 @@ class StreamTiler(StreamResults):
 
         Values of `expensive` are kept for later sweeps.
         """
-        self.key = self.loop_axis("k", self.size)
-        key = add(self.first, self.key.place)
+        mmas = (self._mma(s) for s in states if self._is_wide(s))
+        group = max((m.group for m in mmas if m is not None), default=1)
+        turn = self.loop_axis("k", self.size // group)
+        self.key, *_ = keys = self._keys(turn, group)
         init: list[NamedTile] = []
-        values: list[Callable[[], NamedTile]] = []
-        kinds: list[str] = []
+        values: list[Value] = []
+        sinks: list[Sink] = []
         for state in states:
             if self._is_wide(state):
-                side = 1 - memory_side(state)
-                index = operand_place(state, self._place(state), key, side)
-                values.append(lambda s=state.args[side], i=index: self.value(s, i))
                 # as an instruction takes them, where one multiplies them
-                short = self._mma(state) is not None
-                dtype = state.args[side].dtype if short else F32
-                shape = (self.size, self.tile)
-                init.append(NamedTile(self.local("weights", shape, self.iteration, dtype)))
-                kinds.append("")
+                mma, side = self._mma(state), 1 - memory_side(state)
+                dtype, count = (state.args[side].dtype, mma.group) if mma else (F32, 1)
+                values.append(lambda k, s=state, i=side: self._operand(s, k, i))
+                init.append(NamedTile(self._weights(count, dtype)))
+                sinks.append(self._kept_together(turn) if count > 1 else self._kept_apart(keys))
             else:
                 kind = fold_of(state)
-                values.append(lambda s=state: self._term(s, key))
+                values.append(lambda k, s=state: self._term(s, k))
                 start = self.identity(kind, wide(state.dtype))
                 init.append(self.spread_over(start, [self.lane]))
-                kinds.append(COMBINE[kind])
+                sinks.append(self._combined(COMBINE[kind]))
         places: list[Index] = []
         for node in expensive:
             state = next(s for s in states if s.args[0] is node)
+            key = add(self.first, self.key.place)
             places.append(operand_place(state, self._place(state), key))
-            values.append(lambda n=node, i=places[-1]: self.value(n, i))
+            values.append(lambda k, s=state: self._operand(s, k, 0))
             shape = (self.size, self.tile)
             init.append(NamedTile(self.local("kept", shape, self.iteration, wide(node.dtype))))
-            kinds.append("")
+            sinks.append(self._kept_apart(keys))
 
         def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
-            made = [self.spread_over(value(), [self.lane]) for value in values]
-            return [
-                self.apply(kind, [h, m])
-                if kind
-                else NamedTile(self.keep(h.node, m, self.key.place))
-                for kind, h, m in zip(kinds, held, made, strict=True)
-            ]
+            made: list[list[NamedTile]] = []
+            for self.key in keys:
+                key = add(self.first, self.key.place)
+                made.append([self.spread_over(value(key), [self.lane]) for value in values])
+            parts = zip(*made, strict=True)
+            return [sink(h, p) for sink, h, p in zip(sinks, held, parts, strict=True)]
 
-        made = self.along(self.key, init, body, "held")
+        made = self.along(turn, init, body, "held")
         for node, place, memory in zip(expensive, places, made[len(states) :], strict=True):
             self.known[node] = self._kept(node, place, memory.node)
         return dict(zip(states, made, strict=False))
+
+    def _keys(self, turn: Axis, group: int) -> list[Axis]:
+        """The keys of one turn of a sweep."""
+        if group == 1:
+            return [turn]
+        starts = [self.number(add(mul(turn.place, group), i)).node for i in range(group)]
+        return [self.axis("k", self.size, 1, start) for start in starts]
+
+    def _operand(self, state: Node, key: Dim, side: int) -> NamedTile:
+        return self.value(state.args[side], operand_place(state, self._place(state), key, side))
+
+    def _weights(self, group: int, dtype: DType) -> Node:
+        """Memory for what columns multiply, `group` keys together."""
+        together = (group,) if group > 1 else ()
+        shape = (self.size // group, self.tile, *together)
+        return self.local("weights", shape, self.iteration, dtype)
+
+    def _combined(self, kind: str) -> Sink:
+        return lambda held, parts: self.apply(kind, [held, reduce(self._apply(kind), parts)])
+
+    def _apply(self, kind: str) -> Callable[[NamedTile, NamedTile], NamedTile]:
+        return lambda a, b: self.apply(kind, [a, b])
+
+    def _kept_apart(self, keys: Sequence[Axis]) -> Sink:
+        """A row for each key."""
+
+        def sink(held: NamedTile, parts: Sequence[NamedTile]) -> NamedTile:
+            memory = held.node
+            for key, part in zip(keys, parts, strict=True):
+                memory = self.keep(memory, part, key.place)
+            return NamedTile(memory)
+
+        return sink
+
+    def _kept_together(self, turn: Axis) -> Sink:
+        """A row for all keys of a turn, which lie together in each lane."""
+
+        def sink(held: NamedTile, parts: Sequence[NamedTile]) -> NamedTile:
+            inside = (*self.iteration, turn.start)
+            rows = self.local("turn", (len(parts), self.tile), inside, held.dtype)
+            for i, part in enumerate(parts):
+                rows = self.keep(rows, part, i)
+            zero = constant(0, I64)
+            block = self.b.transpose(self.all_of(rows), perm=(1, 0))
+            place = self.number(turn.place).node
+            return NamedTile(self.b.store(held.node, block, place, zero, zero))
+
+        return sink
 
     def _mma(self, state: Node) -> Mma | None:
         """What the product of a wide state goes by, in the panel under way."""
@@ -318,8 +371,6 @@ class StreamTiler(StreamResults):
         mma = self._mma(state)
         tile_of = self.keys(state.args[side], at, self.roles.columns, 1, mma)
         lanes = part.node
-        if mma is not None:
-            lanes = self.paired(self.all_of(lanes), mma.group, self.iteration)
 
         def tile(memory: Node, begin: Dim, rows: int) -> Node:
             """Columns from `begin`: their sums over the panel, added to what `correct` gives."""

@@ -17,13 +17,13 @@ from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.traits import converts, unconverted
-from stack.ir.types import F32, I64, DType, TensorType
+from stack.ir.types import F32, I64, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.exact_tiling.gemm import pick_rows
 from stack.passes.exact_tiling.mma import mma_rows
-from stack.passes.exact_tiling.tiler import Tiler, names_in
+from stack.passes.exact_tiling.stream_memory import StreamMemory
+from stack.passes.exact_tiling.tiler import names_in
 from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu, Mma
@@ -34,24 +34,18 @@ Place = Callable[[Dim, Dim], Index]
 Tile = Callable[[Dim, int, Dim, int], tuple[Node, str]]
 
 
-class StreamProducts(StreamStates, Tiler):
+class StreamProducts(StreamMemory):
     """Blocks in memory, and products of them.
 
     Attributes:
-        program: index variables of the grid, which memory of a program is given.
-        iteration: those of the panel under way as well.
         first: the first key of the panel.
         size: keys of the panel.
         key: the keys of the panel, inside of a sweep over it.
-        lane: the axis of the rows, which tiles hold.
         begin: the first row of the program.
     """
 
     cpu: Cpu
-    lane: Axis
     begin: Dim = 0
-    program: tuple[Node, ...] = ()
-    iteration: tuple[Node, ...] = ()
     first: Dim = 0
     size = 0
     key: Axis
@@ -68,35 +62,6 @@ class StreamProducts(StreamStates, Tiler):
         if node in self.known:
             return self.known[node](index)
         return super().value(node, index, guard)
-
-    # ---- loops and memory
-
-    def local(
-        self, hint: str, shape: Sequence[Dim], inside: Sequence[Node], dtype: DType = F32
-    ) -> Node:
-        """Memory of the loops whose indices are given."""
-        self.fresh += 1
-        type_ = TensorType(dtype, tuple(shape), "local")
-        return self.b.op("alloc", inside, {"name": f"{hint}_{self.fresh}"}, hint=type_)
-
-    def over(self, axis: Axis, memory: Node, body: Callable[[Node], Node]) -> Node:
-        """Memory after a serial loop over an axis."""
-
-        def iteration(var: Node, held: list[NamedTile]) -> list[NamedTile]:
-            return [NamedTile(body(held[0].node))]
-
-        return self.along(axis, [NamedTile(memory)], iteration, "held")[0].node
-
-    def line(self, memory: Node, row: Dim) -> NamedTile:
-        """One row of local memory: a value for each lane."""
-        type_ = TensorType(memory.dtype, (self.lane.block,), "tile")
-        made = self.b.load(memory, self.number(row).node, constant(0, I64), type=type_)
-        return NamedTile(made, (self.lane.name,))
-
-    def keep(self, memory: Node, value: NamedTile, row: Dim) -> Node:
-        """Memory with one more row."""
-        made = self.spread(self.cast(value, memory.dtype), [self.lane.name])
-        return self.b.store(memory, made, self.number(row).node, constant(0, I64))
 
     def in_tiles(
         self,
@@ -140,26 +105,11 @@ class StreamProducts(StreamStates, Tiler):
             m for m in self.cpu.mmas(types) if m.rows <= rows and m.divides(m.rows, lanes, depth)
         )
 
-    def paired(self, block: Node, group: int, inside: Sequence[Node]) -> Node:
-        """Memory with a block of 16-bit floats, neighbours along its first axis together."""
-        depth, width = map(static, block.shape)
-        memory = self.local("pairs", (depth // group, width, group), inside, block.dtype)
-        cut = block.tensor.with_shape((depth // group, group, width))
-        value = self.b.transpose(self.b.reshape(block, type=cut), perm=(0, 2, 1))
-        return self.whole(memory, value)
-
-    def as_(self, block: Node, dtype: DType) -> Node:
-        """A block in another element type."""
-        return self.cast(NamedTile(block), dtype).node
-
-    def whole(self, memory: Node, value: Node) -> Node:
-        """Memory with all of a value."""
-        return self.b.store(memory, value, *[constant(0, I64)] * memory.tensor.rank)
-
-    def all_of(self, memory: Node) -> Node:
-        """Memory as a block."""
-        type_ = TensorType(memory.dtype, memory.shape, "tile")
-        return self.b.load(memory, *[constant(0, I64)] * memory.tensor.rank, type=type_)
+    def depth_of(self, dot: Node, extent: int) -> int:
+        """The depth of a product of keys, with zeros where tiles of an instruction take more."""
+        depths = (m.depth for m in self.cpu.mmas(product_types(dot)) if m.rows > 1)
+        most = next(depths, 1)
+        return -(-extent // most) * most if 2 * extent >= most else extent
 
     def block(self, node: Node, index: Index, moving: dict[str, int]) -> tuple[Node, list[str]]:
         """What an operand is along some symbols, as a block in memory, and the names of its axes.
@@ -206,8 +156,9 @@ class StreamProducts(StreamStates, Tiler):
             block = self.b.transpose(block, perm=tuple(kept.index(n) for n in order))
         return block
 
-    def _rows(self, node: Node, index: Index, name: str, extent: int, mma: Mma | None) -> Node:
+    def _rows(self, node: Node, index: Index, along: Axis, depth: int, mma: Mma | None) -> Node:
         """The operand that has the lanes, packed: its contracted axis, then lanes."""
+        name, extent = along.name, along.extent
         key = (node, tuple(substitute(d, {name: 0}) for d in index))
         if key not in self.packed:
             moving = {name: extent, self.lane.name: self.lane.block}
@@ -225,6 +176,9 @@ class StreamProducts(StreamStates, Tiler):
                 )
                 found = self.as_(self.all_of(self.packed[key]), node.dtype)
             if mma is not None:
+                if depth != extent:
+                    lines = self.with_zeros(found, (depth, self.lane.block), self.program)
+                    found = self.all_of(lines)
                 self.packed[key] = self.paired(found, mma.group, self.program)
         return self.packed[key]
 
@@ -283,10 +237,12 @@ class StreamProducts(StreamStates, Tiler):
         extent = static(node.args[0].shape[names[0].index(summed)])
         step = self.loop_axis("d", extent)
         inside = {**place, summed: step.place}
-        mma = self.mma(node, self.size, extent)
-        right = self._rows(
-            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent, mma
-        )
+        depth = self.depth_of(node, extent)
+        mma = self.mma(node, self.size, depth)
+        if mma is None or mma.rows == 1:
+            depth, mma = extent, self.mma(node, self.size, extent)
+        index = tuple(inside[n] for n in names[1 - left])
+        right = self._rows(node.args[1 - left], index, step, depth, mma)
         memory = self.local("scores", (self.size, self.lane.block), self.iteration)
 
         def at(key: Dim, column: Dim) -> Index:
@@ -296,7 +252,7 @@ class StreamProducts(StreamStates, Tiler):
         tile = self.keys(node.args[left], at, extent, 0, mma)
 
         def body(held: Node, begin: Dim, rows: int) -> Node:
-            made = self.multiply(*tile(begin, rows, 0, extent), right)
+            made = self.multiply(*tile(begin, rows, 0, depth), right)
             return self.b.store(held, made, self.number(begin).node, constant(0, I64))
 
         return self.in_tiles(self.size, memory, body, again=True, mma=mma)
@@ -354,7 +310,12 @@ class StreamProducts(StreamStates, Tiler):
             return self.block(node, index, {names[0]: keys, names[1]: columns})
 
         whole, axes = block(0, self.size, 0, width)
-        if axes[-1] == other:
+        if kept == 0 and width % mma.depth:
+            whole = self.put_transposed(whole, axes, names)
+            depth = -(-width // mma.depth) * mma.depth
+            whole = self.all_of(self.with_zeros(whole, (self.size, depth), self.iteration))
+            axes = list(names)
+        elif axes[-1] == other:
 
             def in_place(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
                 found = self.put_transposed(*block(first, keys, start, columns), (own, other))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from math import prod
 
+from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.passes.exact_tiling.gemm import WIDTHS, column_cost
 from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
 PANEL = 64  # keys of a panel: its products stay in the first level of cache
-VECTORS = (4, 2, 1)  # registers that hold the rows of a program
+# where an instruction multiplies tiles, products take little, and corrections of sums much: these
+# are once in a panel
+TILED_PANEL = 128
 
 
 class PanelPolicy(Policy):
@@ -34,6 +38,7 @@ class PanelPolicy(Policy):
                 f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
             )
         self.extent = static(streamed_extent(stream))
+        self.has_tiles = any(m.rows > 1 for s in axes.wide for m in cpu.mmas(product_types(s)))
         many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
         self.domain = Domain(
             (
@@ -47,7 +52,7 @@ class PanelPolicy(Policy):
             {"parallel": (), "stream": ("serial",)},
             axes={"m": ("vector",)},
             free=("k",),
-            most={"m": min(self.rows, max(VECTORS) * cpu.lanes), "k": self.extent},
+            most={"m": min(self.rows, max(WIDTHS) * cpu.lanes), "k": self.extent},
             options=(),
         )
 
@@ -56,12 +61,14 @@ class PanelPolicy(Policy):
 
     def complete(self, given: Schedule) -> Schedule:
         part = 1 << (self.most.bit_length() - 1)  # of a register, where there are too few rows
-        rows = next((v * self.cpu.lanes for v in VECTORS if v * self.cpu.lanes <= self.most), part)
-        keys = min(_panel(self.extent), self.extent)
+        fits = [v for v in WIDTHS if v * self.cpu.lanes <= self.most]
+        vectors = min(fits, key=lambda v: column_cost(v, self.cpu), default=0)
+        rows = vectors * self.cpu.lanes or part
+        keys = min(_panel(self.extent, TILED_PANEL if self.has_tiles else PANEL), self.extent)
         return given.filled(Schedule((Split("m", rows, "vector"), Split("k", keys, "serial"))))
 
 
-def _panel(extent: int) -> int:
+def _panel(extent: int, best: int) -> int:
     """Keys of a panel: a divisor of all keys where there is one near."""
-    near = [s for s in range(PANEL // 2, PANEL + PANEL // 2 + 1) if extent % s == 0]
-    return min(near, key=lambda s: abs(s - PANEL), default=PANEL)
+    near = [s for s in range(best // 2, best + best // 2 + 1) if extent % s == 0]
+    return min(near, key=lambda s: abs(s - best), default=best)

@@ -22,6 +22,8 @@ Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
 # elements of a line: the most that one program has, else the most of a block, and the least
 MAX_TILE, SPLIT_TILE, LEAST_TILE = 16384, 4096, 256
+# where lanes lie across, and rows of some programs are turned together; what divides one is divided
+ACROSS_TILE, ACROSS_PART = 64, 8
 
 
 class Tiler(KernelTiler):
@@ -46,31 +48,48 @@ class Tiler(KernelTiler):
         """What each axis of the root is in the kernel."""
         shape = [static(d) for d in root.shape]
         reduced = {axis for n in self._reduces() if n.args[0] is root for axis in n.attrs["axes"]}
-        index: list[Dim] = []
-        for axis, extent in enumerate(shape):
+        index: list[Dim] = [0] * len(shape)
+        inner = self._innermost(iter_vars, index_maps)
+        for axis in sorted(range(len(shape)), key=lambda axis: axis == inner):
+            extent = shape[axis]
             if axis == len(shape) - 1:
-                lanes = self.lane_axis(extent, axis in reduced)
+                lanes = self.lane_axis(extent, axis in reduced, inner != axis)
                 self._bind_reduces(index_maps, iter_vars, {axis: lanes})
-                index.append(lanes.place if extent > 1 else 0)
-            elif extent == 1:
-                index.append(0)
-            elif axis in reduced:
-                index.append(self.loop_axis("r", extent).place)
-            else:
-                index.append(self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid).place)
+                index[axis] = lanes.place if extent > 1 else 0
+            elif extent > 1 and axis in reduced:
+                index[axis] = self.loop_axis("r", extent).place
+            elif extent > 1:
+                index[axis] = self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid).place
         return tuple(index)
 
-    def lane_axis(self, extent: int, is_whole: bool) -> Axis:
+    def _innermost(self, iter_vars: Index, index_maps: Mapping[Node, Index]) -> int:
+        """The innermost axis of the root: that of lanes. Where they lie across in an input, the
+        axis along which it lies together: neighbours are then read together."""
+        names = [str(v) for v in iter_vars]
+        inner, most = len(names) - 1, 0
+        for p in self.body.params:
+            place = [[s.name for s in symbols(d)] for d in index_maps.get(p, ())]
+            if not place or len(place[-1]) != 1 or not any(names[-1] in d for d in place[:-1]):
+                continue
+            (along,), size = place[-1], static(p.tensor.bytes)
+            if along in names[:-1] and size > most:
+                inner, most = names.index(along), size
+        return inner
+
+    def lane_axis(self, extent: int, is_whole: bool, lies_across: bool = False) -> Axis:
         """The axis that tiles hold: whole, or in blocks for a grid where it is long and may be."""
-        if is_whole or extent <= MAX_TILE:
+        most, split, least, part = MAX_TILE, SPLIT_TILE, LEAST_TILE, LEAST_TILE
+        if lies_across:
+            most, split, least, part = ACROSS_TILE, ACROSS_TILE, ACROSS_TILE // 2, ACROSS_PART
+        if is_whole or extent <= most:
             return self.axis("t", extent, extent)
-        divisors = (d for d in range(SPLIT_TILE, LEAST_TILE - 1, -1) if extent % d == 0)
-        size = next(divisors, 0)
+        sizes = range(split, least - 1, -part if lies_across else -1)
+        size = next((d for d in sizes if extent % d == 0), 0)
         if size:
             return self.program_axis("t", extent, size, self.grid)
         # the last block starts early rather than ends late
-        count = -(-extent // SPLIT_TILE)
-        size = -(-extent // (count * LEAST_TILE)) * LEAST_TILE
+        count = -(-extent // split)
+        size = -(-extent // (count * part)) * part
         begin = mul(self.program_axis("s", count, 1, self.grid).place, size)
         start = self.number(minimum(begin, extent - size)).node
         return self.axis("t", extent, size, start, is_aligned=False, overlaps=True)

@@ -1,15 +1,22 @@
-"""Which convolutions multiply windows on a CPU, and which stay a library's."""
+"""Which convolutions multiply windows on a CPU, as which product, and which stay a library's."""
 
 from __future__ import annotations
 
+from stack.ir.builder import make
 from stack.ir.contraction import product_types
 from stack.ir.conv_op import channels_second
+from stack.ir.dim import floordiv
 from stack.ir.node import Node
+from stack.ir.traits import axis_order, behind
 from stack.ir.types import F32
+from stack.passes.exact_tiling.gemm import tile_and_mma
 from stack.passes.exact_tiling.mma import known_to_libraries
-from stack.passes.rules.convolutions import has_single_channels, why_no_windows
-from stack.passes.tiling.frame import static, wide
+from stack.passes.rules.convolutions import has_single_channels, why_no_windows, with_zeros
+from stack.passes.rules.dot_layout import make_dot, reshaped
+from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
+
+IDLE = 1 / 4  # of the lanes that have results, which may idle beside them
 
 
 def why_library(conv: Node, cpu: Cpu) -> str:
@@ -20,14 +27,129 @@ def why_library(conv: Node, cpu: Cpu) -> str:
         return ""  # they multiply such elements one by one
     if conv.dtype != F32 and not cpu.mmas(product_types(conv)):
         return f"libraries have instructions for products of {conv.dtype}"
-    groups, lanes = conv.attrs["groups"], cpu.vector_bytes // wide(conv.dtype).bytes
-    if groups == 1 or has_single_channels(conv):
+    if conv.attrs["groups"] == 1 or has_single_channels(conv):
         return ""
-    outs = channels_second(conv.shape, conv.attrs)[1] // groups
-    return f"of {lanes} lanes {lanes - outs} would idle in a group" if outs < lanes else ""
+    results, lanes = _results_and_lanes(conv, cpu)
+    return f"of {lanes} lanes {lanes - results} would idle in a group" if results < lanes else ""
+
+
+def fills_vectors(conv: Node, cpu: Cpu) -> bool:
+    """Whether few lanes idle in the vectors that hold the results of a place."""
+    results, lanes = _results_and_lanes(conv, cpu)
+    return -results % lanes <= IDLE * results
+
+
+def _results_and_lanes(conv: Node, cpu: Cpu) -> tuple[int, int]:
+    """Results of a place that one product makes, and the lanes of a vector of them."""
+    parts = 1 if has_single_channels(conv) else conv.attrs["groups"]
+    results = static(channels_second(conv.shape, conv.attrs)[1]) // parts
+    return results, cpu.vector_bytes // wide(conv.dtype).bytes
+
+
+def multiplies_places(conv: Node, cpu: Cpu) -> bool:
+    """Whether lanes of a product are the places of a row, as its few results would leave them idle:
+    a vector and more of them, one after another, of wide numbers, which nothing packs."""
+    if why_no_windows(conv) or conv.attrs.get("channels_last"):
+        return False
+    is_short = conv.dtype.bits == 16 and known_to_libraries(conv, cpu)
+    if is_short and not _fills_little(conv, cpu):
+        return False
+    is_row = static(conv.shape[-1]) >= _results_and_lanes(conv, cpu)[1]
+    is_other = has_single_channels(conv) or fills_vectors(conv, cpu)
+    return is_row and conv.attrs["stride"][-1] == 1 and not is_other
+
+
+def _fills_little(conv: Node, cpu: Cpu) -> bool:
+    """Whether multiply-adds are faster than the instruction that libraries have, which multiplies
+    zeros where channels or results do not fill it."""
+    fastest = next(iter(cpu.mmas(product_types(conv))), None)
+    if fastest is None:
+        return False
+    channels = static(channels_second(conv.args[1].shape, conv.attrs)[1])
+    results, _ = _results_and_lanes(conv, cpu)
+    share = 1.0
+    for size, whole in ((channels, fastest.depth), (results, fastest.lanes)):
+        share *= size / (-(-size // whole) * whole)
+    return cpu.f32_rate > cpu.bf16_rate * share
+
+
+def _packs_neighbours(conv: Node, cpu: Cpu) -> bool:
+    """Whether an instruction wants channels in groups: in memory these are then brought together
+    first, as whole lines, and not one by one for each panel."""
+    return any(m.group > 1 for m in cpu.mmas(product_types(conv)))
 
 
 def missing_neighbours(conv: Node, cpu: Cpu) -> int:
     """Channels that a group lacks for the instruction that multiplies some of them together."""
     group = min((m.group for m in cpu.mmas(product_types(conv))), default=1)
     return -static(channels_second(conv.args[1].shape, conv.attrs)[1]) % group
+
+
+def why_kept(node: Node, cpu: Cpu) -> str:
+    """Why a convolution stays one; "" where it becomes a product."""
+    if why := why_library(node, cpu):
+        return why
+    if not node.attrs.get("channels_last"):
+        return "copies of its image would cost more"
+    try:
+        *_, mma = tile_and_mma(behind(product_of_windows(node, cpu)), cpu)
+    except CannotTile as error:
+        return str(error)
+    fastest = next(iter(cpu.mmas(product_types(node))), None)
+    if fastest is None or fastest.rows == 1 or mma is fastest or has_single_channels(node):
+        return ""
+    return f"no tile of {fastest.name} fits its rows, channels and results"
+
+
+def product_of_windows(node: Node, cpu: Cpu) -> Node:
+    """A convolution with its channels last as a product that reads its image through windows."""
+    x, w = node.args
+    at, rank = node.attrs, node.tensor.rank - 2
+    window, channels = w.shape[1:-1], w.shape[-1]
+    attrs = {"axis": 1, "window": window, "stride": at["stride"], "dilation": at["rhs_dilation"]}
+    places, taps = ([f"{v}{i}" for i in range(rank)] for v in "sk")
+    weight, order = ["o", *taps, "c"], axis_order(w)
+    if order is not None and not _packs_neighbours(node, cpu):  # it is read as it lies
+        w, weight = w.args[0], [weight[order.index(i)] for i in range(rank + 2)]
+    if has_single_channels(node):
+        parts, more = ["o"], 0  # each channel is a product of its own
+    else:
+        parts, more = ["c"], missing_neighbours(node, cpu)
+        w = with_zeros(w, [0] * len(weight), [more if n == "c" else 0 for n in weight])
+        if at["groups"] != 1:
+            parts = ["g", "c"]
+            x = reshaped(x, (*x.shape[:-1], at["groups"], channels))
+            w, weight = _in_groups(w, weight, at["groups"])
+    none = [0] * (len(parts) - 1)
+    image = with_zeros(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
+    inputs = ["n", *places, *taps, *parts], weight
+    result = ["n", *places, *(n for n in parts if n == "g"), "o"]
+    dot = make_dot((make("unfold", (image,), attrs), w), inputs, result, node)
+    return reshaped(dot, node.shape)
+
+
+def product_of_places(node: Node) -> Node:
+    """A convolution with its channels second as a product whose lanes are places of a row."""
+    x, w = node.args
+    at, rank = node.attrs, node.tensor.rank - 2
+    image = with_zeros(x, [0, 0, *at["low"]], [0, 0, *at["high"]])
+    places, taps = ([f"{v}{i}" for i in range(rank)] for v in "sk")
+    weight, parts = ["o", "c", *taps], ["c"]
+    if at["groups"] != 1:
+        parts = ["g", "c"]
+        channels = w.shape[1]
+        image = reshaped(image, (image.shape[0], at["groups"], channels, *image.shape[2:]))
+        w, weight = _in_groups(w, weight, at["groups"])
+    window = w.shape[len(weight) - rank :]
+    attrs = {"window": window, "stride": at["stride"], "dilation": at["rhs_dilation"]}
+    windows = make("unfold", (image,), {**attrs, "axis": 1 + len(parts)})
+    inputs = ["n", *parts, *places, *taps], weight
+    dot = make_dot((windows, w), inputs, ["n", *parts[:-1], "o", *places], node)
+    return reshaped(dot, node.shape)
+
+
+def _in_groups(w: Node, names: list[str], groups: int) -> tuple[Node, list[str]]:
+    """A weight whose results are split into groups."""
+    at = names.index("o")
+    sizes = groups, floordiv(w.shape[at], groups)
+    return reshaped(w, (*w.shape[:at], *sizes, *w.shape[at + 1 :])), [*names[:at], "g", *names[at:]]

@@ -36,20 +36,24 @@ def has_single_channels(node: Node) -> bool:
     return node.attrs["groups"] == channels == outs and per_group == 1
 
 
+def is_sum_of_taps(node: Node) -> bool:
+    """Whether a convolution is of single channels that stand second, with few taps and no holes."""
+    at, sizes = node.attrs, (*node.args[0].shape, *node.args[1].shape)
+    if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
+        return False
+    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
+    other = at.get("channels_last") or at.get("transposed") or not node.tensor.size
+    window: Any = node.args[1].shape[2:]
+    return is_plain and not other and has_single_channels(node) and prod(window) <= MOST_TAPS
+
+
 @on("conv")
 def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
     """As many groups as channels, a result for each: taps times their places, added up."""
     x, w = node.args
-    at = node.attrs
-    sizes = (*x.shape, *w.shape)
-    if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
+    if not is_sum_of_taps(node):
         return None
-    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
-    is_single = has_single_channels(node)
-    other = at.get("channels_last") or at.get("transposed")
-    window: Any = w.shape[2:]
-    if other or not is_plain or not is_single or prod(window) > MOST_TAPS or not node.tensor.size:
-        return None
+    at, window = node.attrs, tuple[Any, ...](w.shape[2:])
     padded = with_zeros(x, (0, 0, *at["low"]), (0, 0, *at["high"]))
     flat = reshaped(w, (w.shape[0], prod(window)))
     wide = F32 if node.dtype.bits < 32 else node.dtype
@@ -150,13 +154,37 @@ def _on_tensor_cores(node: Node) -> bool:
 
 def are_apart(node: Node) -> bool:
     """Whether the windows of a convolution touch, but do not overlap."""
+    window = channels_second(node.args[1].shape, node.attrs)[2:]
+    return _sums_whole_windows(node) and tuple(node.attrs["stride"]) == tuple(window)
+
+
+def are_places(node: Node) -> bool:
+    """Whether the windows of a convolution are places of its image: all, or some by a stride."""
+    window = channels_second(node.args[1].shape, node.attrs)[2:]
+    return _sums_whole_windows(node) and all(k == 1 for k in window)
+
+
+def _sums_whole_windows(node: Node) -> bool:
+    """Whether all channels of a window are summed, without holes, zeros and special rounding."""
     at = node.attrs
-    window = channels_second(node.args[1].shape, at)[2:]
     plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
         v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
     )
-    other = at.get("transposed") or at.get("precision")
-    return plain and not other and tuple(at["stride"]) == tuple(window)
+    return plain and not (at.get("transposed") or at.get("precision"))
+
+
+@on("conv")
+def places_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Places of an image by a stride, whose channels stand second: first taken, then multiplied."""
+    at, (x, w) = node.attrs, node.args
+    is_strided = any(s != 1 for s in at["stride"])
+    sizes = all(isinstance(s, int) for s in x.shape)
+    if at.get("channels_last") or not (is_strided and sizes and are_places(node)):
+        return None
+    step = (1, 1, *at["stride"])
+    attrs = {"start": (0,) * len(step), "limit": x.shape, "step": step}
+    taken = make("slice", (x,), attrs)
+    return make("conv", (taken, w), {**at, "stride": (1,) * (len(step) - 2)}, hint=node.type)
 
 
 @on("conv")

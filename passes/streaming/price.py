@@ -21,7 +21,7 @@ from stack.ir.node import Node, walk
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.blocking.stream_shape import memory_side
-from stack.passes.exact_tiling.gemm import COLUMN_COST
+from stack.passes.exact_tiling.gemm import column_cost
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
@@ -109,7 +109,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
     elements = shared * tiler.extent / cpu.lanes * cpu.score_cycles
     held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
-    fill = tiler.programs * held / shared * COLUMN_COST[held // cpu.lanes]
+    fill = tiler.programs * held / shared * column_cost(held // cpu.lanes, cpu)
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
     corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))

@@ -89,12 +89,6 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     )
 
 
-def walk_order(contracted: Sequence[str], left: Sequence[str], by_mma: bool) -> list[str]:
-    """The order in which sums go over contracted axes: as the right operand has them, or, by an
-    instruction that multiplies neighbours, as the left one does, which is read in place."""
-    return sorted(contracted, key=left.index) if by_mma else list(contracted)
-
-
 def as_reduction(group: Node, dot: Node) -> Node:
     """The group with its dot written as a sum of products."""
     b = Builder()

@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     elif is_printed(backend, settings):
         record = inspect_target(target, settings)
     else:
-        record = compile_target(target, settings).run
+        record = compile_target(target, settings)
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")

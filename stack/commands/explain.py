@@ -26,8 +26,9 @@ from stack.run.compile import find_frontend
 WHERE = """
     Where a source line went, and where a node or a kernel came from.
 
-    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node or a kernel.
-    Stages are left out where it is as in the stage before. Without WHAT: what became of every op.
+    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node, a kernel, or else
+    a word of the code: then all lines that have it. Stages are left out where it is as in the stage
+    before. Without WHAT: what became of every op.
 
     examples:
       stackc where r1                        a kernel, a library call, a fold, ... for each op

@@ -22,6 +22,7 @@ from stack.explore.saved import load_run
 from stack.explore.target import Program
 from stack.ir import files
 from stack.ir.node import Func
+from stack.rewrite.blame import shown
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
@@ -138,8 +139,8 @@ def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> s
         wanted = as_list(func.interpret(*inputs)) if compare else found
     except StackError as error:
         return report_failure(error)
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        return shown(error)
     pairs = zip(wanted, found, func.results, strict=True)
     wrong = (difference(w, f, r.dtype) > TOLERANCE.get(r.dtype.name, 0.0) for w, f, r in pairs)
     return "results differ" if any(wrong) else ""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.commands import common
-from stack.errors import UsageError
+from stack.errors import unknown_name
 from stack.explore import inventory
 from stack.explore.table import table
 from stack.ir.describe import reference
@@ -99,13 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
-    """The rows of one name, or of a family of names; raises UsageError with near names."""
+    """The rows of one name, or of a family of names; raises UsageError with a near name."""
     key = "backend" if kind == "stages" else "name"
     found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]
     if not found:
         known = list(dict.fromkeys(str(row[key]) for row in rows))
-        near = difflib.get_close_matches(name, known, 3) or known
-        raise UsageError(f"no {name!r} among the {kind}; there is: {', '.join(near[:12])}")
+        raise unknown_name(f"nothing among the {kind} is named", name, known)
     return found
 
 

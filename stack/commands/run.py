@@ -13,9 +13,9 @@ from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
 from stack.explore.kernel_text import resume, run_of
-from stack.explore.lowering import Settings, compile_target
+from stack.explore.lowering import Settings, capture, graph_of
 from stack.explore.resume import executable_from, results_of, step_seconds, swap
-from stack.explore.saved import load_run
+from stack.explore.saved import load_run, same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText
 from stack.ir.node import Func
@@ -47,7 +47,9 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
     parser.add_argument("--stage", metavar="NAME", help="what FILE is: only what follows is run")
-    parser.add_argument("--against", metavar="FILE", help="compare with this, as RUN:STAGE")
+    parser.add_argument(
+        "--against", metavar="FILE", help="compare with this: RUN:STAGE, or a stage of the same run"
+    )
     parser.add_argument(
         "--kernel",
         metavar="NAME=CODE",
@@ -69,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     if (args.file is None) == (args.source is None):
         raise UsageError("run what? one FILE, with or without --from")
     file = args.file or args.source
+    if args.against:
+        args.against = same_run(args.against, file)
     if args.kernel:
         return _run_swapped(args, file)
     if _is_kernel_text(args):
@@ -191,7 +195,8 @@ def run_backend(
     """Results of a backend as the interpreter holds them; from a stage on where one is named."""
     if stage:
         return results_of(executable_from(func, stage, backend), func, inputs)
-    graph = compile_target(IRText(func.name, func), Settings(backend))
+    target, settings = IRText(func.name, func), Settings(backend)
+    graph = graph_of(*capture(target, settings), target, settings)
     ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     results = graph.executable_for(ready).run(ready)
     return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]

@@ -9,7 +9,7 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
 from stack.explore.dump import describe
-from stack.explore.saved import SavedRun, is_run, load_run
+from stack.explore.saved import SavedRun, is_run, load_run, same_run
 from stack.explore.table import table
 from stack.ir import files
 
@@ -32,6 +32,7 @@ DIFF = """
 
     examples:
       stackc diff r1:canonical r1:fused
+      stackc diff r1:canonical fused      the same
       stackc diff r1 r2
       stackc diff r1 r2 --stage fused
 """
@@ -106,7 +107,9 @@ def run_diff(args: argparse.Namespace) -> int:
         rows = diff_runs(load_run(args.a), load_run(args.b))
         print(table(["stage", "state"], rows))
         return int(any(state != "same" for _, state in rows))
-    (name_a, a), (name_b, b) = _side(args.a, args.stage), _side(args.b, args.stage)
+    (name_a, a), (name_b, b) = (
+        _side(spec, args.stage) for spec in (args.a, same_run(args.b, args.a))
+    )
     if not args.lines:
         a, b = without_lines(a), without_lines(b)
     text = diff_texts(a, b, (name_a, name_b), args.context)

@@ -18,7 +18,7 @@ from stack.explore.retrace import Marks, marked
 from stack.ir.node import Func, walk
 from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
-from stack.rewrite.blame import first_wrong
+from stack.rewrite.blame import first_wrong, shown
 from stack.rewrite.check import TOLERANCE, as_list, difference
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Executable
@@ -79,8 +79,8 @@ def bisect(
             try:
                 current = Pipeline([one]).run(before, verify=False, target=machine).func
                 problem = _problem(current, truth) if current is not before else ""
-            except StackError as error:
-                problem = str(error).splitlines()[0]
+            except Exception as error:  # a pass that crashes is the first wrong step too
+                problem = shown(error)
             if problem:
                 blame = first_wrong(one, before, lambda f: _problem(f, truth), machine)
                 if blame is None:

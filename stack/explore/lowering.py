@@ -104,8 +104,8 @@ def label(target: Target) -> str:
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
-def compile_target(target: Target, settings: Settings) -> CompiledGraph:
-    """Compile a target down to something that runs."""
+def compile_target(target: Target, settings: Settings) -> Run:
+    """Compile a target down to something that runs; gives the record."""
     if isinstance(target, Program):
         compiled = Compiled(
             target.fn,
@@ -117,8 +117,8 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
             **settings.options,
         )
         compiled.prepare(*target.args)
-        return compiled.graph
-    return graph_of(*capture(target, settings), target, settings)
+        return compiled.run
+    return graph_of(*capture(target, settings), target, settings).run
 
 
 def graph_of(

@@ -71,7 +71,8 @@ def where(run: SavedRun, what: str) -> Found:
     """Nodes and kernels of a source line, a module path, a node or a kernel.
 
     A node or a kernel is looked for under its own name; a stage that has no such name shows what
-    shares its source lines. Raises UsageError naming what the run has.
+    shares its source lines. What names nothing may be a word of the user's code: then its lines.
+    Raises UsageError naming what the run has.
     """
     held = {name: tuple(places(run.func(name))) for name in run.stages if run.is_ir(name)}
     own = {str(k["stage_node"]) for k in run.kernels if k["name"] == what} or {what.lstrip("%")}
@@ -110,6 +111,7 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
     """The source lines that `what` names."""
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
+    hits = hits or _spelled(run, everything, what)
     if not hits:
         files = sorted({line.split(" ")[0] for line in everything}, key=_by_number)
         kernels = list(dict.fromkeys(str(k["name"]) for k in run.kernels))
@@ -125,6 +127,20 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
             + (f"; its kernels: {', '.join(kernels)}" if kernels else "")
         )
     return hits
+
+
+def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
+    """Those of the source lines whose code has this word."""
+    if not word.isidentifier():
+        return []
+    is_there = re.compile(rf"\b{word}\b")
+    code = {name: text.splitlines() for name, text in run.sources.items()}
+    found: list[str] = []
+    for line in lines:
+        file, number = _by_number(line.split(" ")[0])
+        if 0 < number <= len(code.get(file, ())) and is_there.search(code[file][number - 1]):
+            found.append(line)
+    return found
 
 
 def _by_number(line: str) -> tuple[str, int]:

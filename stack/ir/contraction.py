@@ -8,6 +8,7 @@ from typing import NamedTuple
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.node import Node
 from stack.ir.ops import Site
+from stack.ir.traits import ends_with_taps
 from stack.ir.types import F32
 
 PRECISIONS = ("tf32",)  # what f32 operands may be rounded to
@@ -91,11 +92,12 @@ def tile_extents(dot: Node) -> TileExtents | None:
 def is_along_depth(dot: Node) -> bool:
     """Whether both operands of a `dot` end with one contracted axis.
 
-    One of a single element is none: in a tile, an axis of the batch reads so.
+    One of a single element is none: in a tile, an axis of the batch reads so. Neither are taps of
+    windows, beside which places lie.
     """
     names = contraction(parse_rule(dot.attrs["rule"]))
     is_shared = names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
-    return is_shared and dot.args[0].shape[-1] != 1
+    return is_shared and dot.args[0].shape[-1] != 1 and not any(map(ends_with_taps, dot.args))
 
 
 def product_types(dot: Node) -> tuple[str, str, str]:

@@ -24,7 +24,7 @@ EVERYWHERE = frozenset(LEVELS)
 UNARY: dict[str, tuple[str, float, str]] = {
     "neg": ("iufc", 1, "-x"),
     "abs": ("iuf", 1, "|x|"),
-    "sign": ("iuf", 1, "-1, 0 or 1; nan stays nan"),
+    "sign": ("iuf", 1, "-1, a zero of either sign or 1; nan stays nan"),
     "not": ("biu", 1, "logical not of bool, bitwise not of integers"),
     "floor": ("f", 1, "largest integer <= x"),
     "ceil": ("f", 1, "smallest integer >= x"),

@@ -275,6 +275,10 @@ def _again_infer(site: Site) -> Type:
     return site.args[0].type
 
 
+def _run_fetch(space: Any, node: Node, run: Any, x: Any, later: Any) -> Any:
+    return x
+
+
 def _run_again(space: Any, node: Node, run: Any, x: Any) -> Any:
     return x
 
@@ -331,6 +335,13 @@ _memory_op(
     "the same tile once more: what was computed of it before is not kept for this",
     _again_infer,
     _run_again,
+)
+_memory_op(
+    "fetch",
+    "the first block; memory of the second, which is read later, is brought near meanwhile: a hint",
+    _again_infer,
+    _run_fetch,
+    arity=2,
 )
 _memory_op(
     "alloc",

@@ -163,6 +163,13 @@ def in_windows(node: Node) -> bool:
     return node.op == "unfold"
 
 
+def ends_with_taps(node: Node) -> bool:
+    """Whether a node is windows, converted or not, whose taps are its last axes."""
+    node = unconverted(node)
+    at = node.attrs
+    return in_windows(node) and at["axis"] + 2 * len(at["window"]) == node.tensor.rank
+
+
 @once_alike
 def spread(node: Node) -> tuple[int, ...] | None:
     """Where the axes of the operand stand in a view that has more; None for other nodes."""

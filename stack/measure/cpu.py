@@ -136,7 +136,7 @@ def _awkward() -> list[Case]:
             peers="eager",
             threads=threads,
         )
-        for name in ("product", "softmax", "layer_norm", "gelu_erf")
+        for name in ("product", "softmax", "layer_norm", "gelu_erf", "relu", "sum")
         for rows, width, layout, threads in ways
     ]
 

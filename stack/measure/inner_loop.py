@@ -21,7 +21,7 @@ class InnerLoop:
         multiplies: those that multiply, and add where they can.
         loads: those that read memory, also such as multiply what they read.
         stores: those that write memory.
-        others: the rest: addresses, shuffles, the branch.
+        others: the rest: addresses, shuffles, what is asked for ahead, the branch.
     """
 
     multiplies: int
@@ -71,7 +71,7 @@ def _counted(code: list[tuple[str, str]]) -> InnerLoop:
             continue
         is_multiply = name.startswith(MULTIPLIES)
         is_store = bool(_WRITES.search(rest)) and not name.startswith(_READERS)
-        is_load = "(" in rest and not is_store and not name.startswith("lea")
+        is_load = "(" in rest and not is_store and not name.startswith(("lea", "prefetch"))
         counts["multiplies"] += is_multiply
         counts["loads"] += is_load
         counts["stores"] += is_store

@@ -21,7 +21,7 @@ def fresh_report(target: Target, settings: Settings) -> Report:
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     if is_printed(backend, settings):
         return report_of(inspect_target(target, settings))
-    return report_of(compile_target(target, settings).run)
+    return report_of(compile_target(target, settings))
 
 
 def profiled_report(target: Target, settings: Settings, say: Say) -> Report:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from stack.errors import StackError
 from stack.ir.node import Func
@@ -26,6 +28,15 @@ class Blame:
         return text + (f", from {', '.join(self.rewrite.source)}" if self.rewrite.source else "")
 
 
+def shown(error: Exception) -> str:
+    """An error in one line; of one that nobody raised on purpose its type and place too."""
+    said = next(iter(str(error).splitlines()), "")
+    if isinstance(error, StackError):
+        return said
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {said}, at {Path(last.filename).name}:{last.lineno}"
+
+
 def first_wrong(
     one: Pass, before: Func, problem: Callable[[Func], str], target: Target | None = None
 ) -> Blame | None:
@@ -39,8 +50,8 @@ def first_wrong(
         log = Log(fuel=Fuel(fuel), target=target)
         try:
             return problem(one.run(before, log)), log.rewrites
-        except StackError as error:
-            return str(error).splitlines()[0], log.rewrites
+        except Exception as error:
+            return shown(error), log.rewrites
 
     said, rewrites = after(None)
     low, high = 0, len(rewrites)  # right with `low` rewrites, wrong with `high`

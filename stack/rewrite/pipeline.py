@@ -11,7 +11,7 @@ from pathlib import Path
 
 import stack.plugins as plugins
 from stack.collector import held_back
-from stack.errors import StackError, UsageError, VerifyError, unknown_name
+from stack.errors import UsageError, VerifyError, unknown_name
 from stack.imports import import_named, importable
 from stack.ir.node import Func
 from stack.ir.types import unsharded
@@ -177,7 +177,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
             after = item.run(func, log)
     except VerifyError as error:
         raise error.found_after(str(item)) from error
-    except StackError as error:
+    except Exception as error:
         error.add_note(f"in pass {str(item)!r}")
         raise
     elapsed = (time.perf_counter() - start) * 1000

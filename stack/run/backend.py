@@ -65,10 +65,12 @@ class ByAddress:
     Attributes:
         call: takes addresses of dense storage: of the parameters, then of results to fill in.
         shapes: those of the results.
+        frees: whether a call on arrays would let go of large ones before it ends.
     """
 
     call: Callable[[Sequence[int]], None]
     shapes: Sequence[tuple[int, ...]]
+    frees: bool
 
 
 @dataclass(frozen=True)
@@ -79,12 +81,15 @@ class Frozen:
         weights: numbers of the parameters that it is made of.
         prepare: storage arrays, one for each parameter, to what is kept.
         call: what is kept, and storage arrays for all parameters, to results as of `run`.
+        by_address: the same, of addresses of what is kept, of all parameters, and of results to
+            fill in; None where it cannot be called so.
         bytes: of what is kept.
     """
 
     weights: tuple[int, ...]
     prepare: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
     call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
+    by_address: ByAddress | None
     bytes: int
 
 

@@ -58,17 +58,29 @@ class Compiled:
 
     @property
     def graph(self) -> CompiledGraph:
+        """The newest compiled graph.
+
+        Raises:
+            StackError: where nothing was compiled: it was not called yet, gives views of its
+                arguments alone, or is interpreted.
+        """
+        newest: Any = self._newest()  # a frontend's own stand-in, where nothing is compiled
+        if not isinstance(newest, CompiledGraph):
+            raise StackError(f"{newest.run} has no kernels: there is nothing to run or to measure")
+        return newest
+
+    def _newest(self) -> CompiledGraph:
         if not self.graphs:
             raise StackError("not compiled yet: call it once, or use stack.compile(fn, *args)")
         return self.graphs[-1]
 
     @property
     def run(self) -> Run:
-        return self.graph.run
+        return self._newest().run
 
     @property
     def func(self) -> Func:
-        return self.graph.func
+        return self._newest().func
 
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", type(self.fn).__name__)

@@ -17,6 +17,18 @@ from stack.run.backend import ByAddress
 RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
 
 
+class Held(Protocol):
+    """Memory that stays while somebody holds this."""
+
+    @property
+    def addresses(self) -> Sequence[int]: ...
+
+
+Arrays = Sequence[Any]
+Finds = Callable[[Arrays], Held | None]
+Direct = Callable[[Arrays], list[Any] | None]
+
+
 @dataclass
 class Captured:
     """One program as a frontend found it.
@@ -35,6 +47,8 @@ class Captured:
         args: the example arguments.
         notes: graph breaks, guards, decompiled code: title to text.
         device: where its arrays are: "cpu", "cuda" or "cuda:1".
+        is_lent: whether the caller holds what it passes until a call ends; else the last reader
+            may let go of it.
         arguments: names of the parameters that are the user's arguments.
         weights: names of the parameters that stay from call to call: no argument, not written by
             the program, and without gradients here.
@@ -49,6 +63,7 @@ class Captured:
     args: tuple[Any, ...]
     notes: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
+    is_lent: bool = True
     arguments: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
 
@@ -101,12 +116,13 @@ class Frontend(Protocol):
         ...
 
     def direct(
-        self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]
-    ) -> Callable[[Sequence[Any]], list[Any] | None] | None:
+        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> Direct | None:
         """What calls a program with arrays like these, which crossed without a copy.
 
         It gives None, and runs nothing, for arrays of another kind. None where these cannot be
-        called so.
+        called so. `kept`: what finds memory whose addresses go before those of the arrays; where
+        it gives None nothing runs either.
         """
         ...
 

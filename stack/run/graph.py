@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
-from stack.run.backend import Executable, Frozen
+from stack.run.backend import ByAddress, Executable, Frozen
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,
@@ -22,7 +22,7 @@ from stack.run.compile import (
     default_backend,
     find_backend,
 )
-from stack.run.frontend import Captured, Frontend
+from stack.run.frontend import Captured, Direct, Finds, Frontend
 from stack.run.kept import Kept
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
@@ -72,7 +72,7 @@ class CompiledGraph:
         self.kept: dict[Sizes, Kept] = {}
         self.target = label
         # what calls the program with arrays like those of the last call
-        self.direct: Callable[[Sequence[Any]], list[Any] | None] | None = None
+        self.direct: Direct | None = None
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
         self.returned = [r.dtype for r in captured.func.results]
@@ -229,11 +229,29 @@ class CompiledGraph:
         ready = self.ready(arrays)
         sizes = self._sizes(ready)
         executable = self._executable(sizes)
-        if executable.by_address is not None and not self.captured.bound:
-            self.direct = self.frontend.direct(executable.by_address, arrays, self.returned)
+        if not self.captured.bound:
+            self.direct = self._direct(sizes, arrays)
         given = [*arrays] if executable.frozen is not None else ()
         arrays.clear()
         return self._run(sizes, ready, given)
+
+    def _direct(self, sizes: Sizes, arrays: Sequence[Any]) -> Direct | None:
+        """What calls the program by addresses with arrays like these; None where nothing can."""
+        program, found = self.by_address(sizes)
+        if program is None:
+            return None
+        return self.frontend.direct(program, arrays, self.returned, found)
+
+    def by_address(self, sizes: Sizes) -> tuple[ByAddress | None, Finds | None]:
+        """The program of calls by addresses, where there is one, and what finds kept weights."""
+        executable = self.executables.get(sizes)
+        if executable is None:
+            return None, None
+        frozen, kept = executable.frozen, self.kept.get(sizes)
+        program = executable.by_address if frozen is None else frozen.by_address
+        if program is None or (program.frees and not self.captured.is_lent):
+            return None, None
+        return program, None if kept is None else kept.found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         arrays = self.captured.flatten(*args, **kwargs)

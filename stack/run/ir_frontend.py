@@ -14,7 +14,7 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
 from stack.run.backend import ByAddress
-from stack.run.frontend import Calls, Captured, Frontend
+from stack.run.frontend import Arrays, Calls, Captured, Finds, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 
@@ -60,7 +60,9 @@ class IRFrontend:
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         return array
 
-    def direct(self, program: ByAddress, arrays: Sequence[Any], returned: Sequence[DType]) -> None:
+    def direct(
+        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> None:
         return None
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from stack.run.frontend import Captured, Frontend
 
 OWN = "the program raises this itself, without the compiler too"
 UNTRACED = "its framework cannot trace the program, which runs without the compiler"
+FAULT = "a fault of the compiler, not of the program, which runs without it"
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+_CUT = "removed its internal frames"  # JAX's note: ours are then the last, whoever raised it
 MOST_LINES = 10  # of what a person is shown
 
 
@@ -37,8 +41,20 @@ def raise_as_eager(
 ) -> None:
     """Where eager refuses the arguments too, raise its type and say what was compiled for.
 
-    Where it takes them, the error gets a note that says so.
+    Where it takes them, the error gets a note that says so, and whose fault it then is.
     """
+    raise_if_refused(fn, args, kwargs, error, more)
+    error.add_note(FAULT if is_ours(error) else UNTRACED + _own_line(error))
+
+
+def raise_if_refused(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+    more: str = "",
+) -> None:
+    """Where eager refuses the arguments too, raise its type and say what was compiled for."""
     try:
         fn(*args, **kwargs)
     except Exception as eager:
@@ -49,7 +65,14 @@ def raise_as_eager(
             raise eager from error
         same.add_note(OWN)
         raise same from eager
-    error.add_note(UNTRACED + _own_line(error))
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether an error comes from a line of this library, as far as its frames tell."""
+    if any(_CUT in note for note in getattr(error, "__notes__", ())):
+        return False
+    files = [f.filename for f in traceback.extract_tb(error.__traceback__)[-1:]]
+    return any(is_own(file) and not is_users(file) for file in files)
 
 
 def own_error(error: BaseException) -> str:
@@ -64,17 +87,29 @@ def own_error(error: BaseException) -> str:
 
 
 def _own_line(error: Exception) -> str:
-    """The innermost line of a traceback that is neither a library's nor ours."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    """The innermost line of a traceback that is neither a library's, Python's, nor ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
     if not frames:
         return ""
     last = frames[-1]
     return f"\n(at {Path(last.filename).name}:{last.lineno}: `{last.line}`)"
 
 
-def _is_users(file: str) -> bool:
-    own = Path(__file__).resolve().parents[1]
+def is_users(file: str) -> bool:
+    """Whether a file is neither a library's, Python's, nor ours."""
     path = Path(file)
     is_demo = "demos" in path.parts  # they are programs, and lie in the package
-    is_own = own in {*path.parents, *path.resolve().parents}  # links of the package lead out of it
-    return "site-packages" not in path.parts and (is_demo or not is_own)
+    is_library = "site-packages" in path.parts or _is_standard(file)
+    return not is_library and (is_demo or not is_own(file))
+
+
+def _is_standard(file: str) -> bool:
+    path = Path(file)
+    return _STANDARD in path.parents and "site-packages" not in path.parts
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is part of this library."""
+    own = Path(__file__).resolve().parents[1]
+    path = Path(file)
+    return own in {*path.parents, *path.resolve().parents}  # links of the package lead out of it

@@ -54,7 +54,8 @@ def _built_in(name: str) -> Target:
 def load(spec: str) -> Target:
     """A target by its name, or from a file.
 
-    A GPU without a file, as sm_86, has the numbers of the newest one before it.
+    A GPU without a file, as sm_86, has the numbers of the newest one before it, and its title says
+    so.
 
     Raises:
         UsageError: there is no such target, or its file has a missing or absurd number.
@@ -68,7 +69,9 @@ def load(spec: str) -> Target:
         raise unknown_name("no target, and no file,", spec, names())
     known = sorted(int(n.removeprefix("sm_")) for n in names() if _SM.fullmatch(n))
     before = [k for k in known if k <= int(match[1])] or known[:1]
-    return replace(_built_in(f"sm_{before[-1]}"), name=spec, arch=spec)
+    lent = _built_in(f"sm_{before[-1]}")
+    title = f"the numbers of {lent.name}, for want of its own: {lent.title}"
+    return replace(lent, name=spec, arch=spec, title=title)
 
 
 def as_gpu(target: Target | None) -> Gpu:

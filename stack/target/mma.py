@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 Types = tuple[str, str, str]  # element types of both operands of a product, and of its sums
 
+PARTS = 4
+
 
 @dataclass(frozen=True)
 class Mma:
@@ -48,7 +50,13 @@ class Mma:
 
     def divides(self, rows: int, lanes: int, depth: int) -> bool:
         """Whether it does so many sums of so many products without a rest."""
-        return rows % self.rows == 0 and lanes % self.lanes == 0 and depth % self.depth == 0
+        is_whole = rows % self.rows == 0 or self.takes_part(rows)
+        return is_whole and lanes % self.lanes == 0 and depth % self.depth == 0
+
+    def takes_part(self, rows: int) -> bool:
+        """Whether so many rows are a part of what it does, and enough of it to be faster than other
+        arithmetic: more than a quarter."""
+        return self.rows < PARTS * rows < PARTS * self.rows
 
 
 # the fastest first

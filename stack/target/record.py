@@ -141,6 +141,10 @@ class Cpu(Target):
         """Registers for sums of a product: the others hold what is multiplied."""
         return int(SUMS * self.registers)
 
+    def most_rows(self, vectors: int) -> int:
+        """Rows of so many vectors of sums that fit beside one of what they are multiplied with."""
+        return max(1, min(self.sums // vectors, (self.registers - 1) // vectors - 1))
+
     def sums_beside(self, rows: int) -> int:
         """Vectors of sums for each of so many rows of a product, a power of two."""
         return 1 << max(self.sums // rows, 1).bit_length() - 1

@@ -329,6 +329,7 @@ def test_diff_shows_what_a_stage_changed(saved: Path, capsys: pytest.CaptureFixt
     assert code == 1
     assert any(line.startswith("-") and "1.0:f32" in line for line in out.splitlines())
     assert "removed" in err
+    assert run(capsys, "diff", f"{saved}:imported", "canonical") == (code, out, err)
     code, out, _ = run(capsys, "diff", f"{saved}:imported", f"{saved}:imported")
     assert (code, out) == (0, "")
 

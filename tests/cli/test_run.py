@@ -67,6 +67,16 @@ def test_an_edit_is_compared_with_what_the_program_was(folder: Path) -> None:
     assert main(["run", str(edited), *against]) == 1
 
 
+def test_the_other_stage_may_leave_out_the_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", f"{folder / 'r'}:fused", "--against", "canonical", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["results"]
+    assert "error" in row
+    assert main(["run", f"{folder / 'r'}:fused", "--against", "canonicla"]) == 2
+    assert "'canonicla' is neither a file nor a folder" in capsys.readouterr().err
+
+
 def test_an_edit_that_does_not_verify_is_told_by_line_and_column(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,7 +96,10 @@ def test_counts_are_those_of_the_assembly(rows: int, dtype: str) -> None:
     cpu = cpu_at_hand()
     graph, storage = p.compiled(case(rows, 2048, 192, dtype))
     executable = graph.executable_for(storage)
-    (found,) = p.products_of("", graph, executable, cpu).values()
+    products = p.products_of("", graph, executable, cpu)
+    if not products:
+        pytest.skip("a library has instructions for it that ours do not use")
+    (found,) = products.values()
     least = 2 * rows * 2048 * 192 / found.flops
     # whole tiles of rows, and with an offset a row for each tile
     assert least <= found.counts.multiplies <= 1.5 * least

@@ -35,7 +35,7 @@ def test_the_suite_has_attention_from_both_sources() -> None:
     assert {c.case["seq"] for c in cases} == {512, 1024, 2048, 4096}
 
 
-@pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf"])
+@pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf", "relu", "sum"])
 @pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
 def test_awkward_input_is_right_in_every_call(name: str, layout: str) -> None:
     function, args = awkward("torch", name, 7, 13, layout)

@@ -211,6 +211,41 @@ def test_a_function_is_reduced_to_what_shows_it() -> None:
     assert found.body.locs[found.nodes[0]] == ("m.py:3",)
 
 
+CRASH = """
+import stack
+
+
+class Crash(stack.Pass):
+    name = "crash"
+
+    def run(self, func, log):
+        return [n.args[7] for n in func.nodes if n.op == "exp"] and func
+"""
+
+
+def test_a_pass_that_crashes_is_the_first_wrong_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, text, small = (tmp_path / name for name in ("own.py", "f.stack", "small.stack"))
+    own.write_text(CRASH)
+    text.write_text(TWO_EXPS)
+    assert main(["bisect", str(text), "--passes", f"default,+{own}:Crash@laid-out"]) == 1
+    said = capsys.readouterr().out
+    assert "laid-out: " in said
+    assert "IndexError: tuple index out of range, at own.py:9" in said
+    pipeline = f"--pass-pipeline={own}:Crash"
+    assert main(["reduce", str(text), pipeline, "--error-regex=IndexError", "-o", str(small)]) == 0
+    assert [n.op for n in parse(small.read_text()).nodes] == ["exp"]
+
+
+TWO_EXPS = """func @f(%x: f32[4]) -> (f32[4]) at tensor {
+  %a = exp(%x) : f32[4]
+  %b = mul(%a, %x) : f32[4]
+  return %b
+}
+"""
+
+
 def test_commands(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, small = tmp_path / "f.stack", tmp_path / "small.stack"
     file.write_text(TEXT)

@@ -12,7 +12,7 @@ from stack.explore.lowering import Settings, inspect_target, lower_to
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
 from stack.explore.slow import slow
-from stack.explore.target import IRText
+from stack.explore.target import IRText, resolve
 from stack.explore.where import explain, where
 from stack.explore.why import WORDS, alike, explain_pairs
 from stack.ir import parse
@@ -123,6 +123,18 @@ def test_equal_answers_of_two_lines_are_told_once(runs: dict[str, SavedRun]) -> 
     assert len(told) < len(pairs)
     shown = [(a, b) for first, second, _ in told for a in first for b in second]
     assert sorted(shown) == sorted((p.a.origin.mark, p.b.origin.mark) for p in pairs)
+
+
+def test_a_word_of_the_code_names_its_lines(tmp_path: Path) -> None:
+    code = "import torch\n\n\ndef f(x):\n    y = torch.relu(x)\n    return y.exp().relu()\n"
+    (tmp_path / "m.py").write_text(code)
+    program = resolve(f"{tmp_path / 'm.py'}:f", inputs=["f32[8]"])
+    found = load_run(inspect_target(program, Settings("mlir")).save(tmp_path / "r"))
+    assert where(found, "relu").source == ("m.py:5", "m.py:6")
+    assert where(found, "torch").source == ("m.py:5",)
+    for none in ("rel", "f.relu", "sigmoid"):
+        with pytest.raises(UsageError, match=f"no source line, module, node or kernel '{none}'"):
+            where(found, none)
 
 
 def test_unknown_names_and_one_node(runs: dict[str, SavedRun]) -> None:

@@ -120,6 +120,7 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
     awkward = [c for c in cases if c.row == "C5"]
     assert {c.threads for c in awkward} == {0, 1, 4}
+    assert {"product", "softmax", "relu", "sum"} <= {c.case["function"] for c in awkward}
     assert {c.case["shape"] for c in awkward} == {"511x769", "512x768", "1x1"}
     layouts = {"dense", "columns", "transposed", "unaligned", "expanded", "slice"}
     assert {c.case["layout"] for c in awkward} == layouts

@@ -14,6 +14,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.cpu_loops.gemm import counts_of
+from stack.passes.cpu_loops.walk import Walk, walk_of
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.exact_tiling.mma import depth_tile
@@ -167,8 +168,10 @@ def test_a_long_axis_is_cut_and_the_micro_kernel_stays_one_op() -> None:
     kernel = tile_group(alone(dot_of("m k, n k -> m n", (64, 3072), (128, 3072))))
     text = str(program(distribute_kernel(kernel)))
     assert text.count("= dot(") == 1
-    assert "f32<1536x64>" in text
+    assert "f32<256x64>" in text  # beside 64 rows, which stay in the cache
     assert text.count("transpose(") == 1
+    kernel = tile_group(alone(dot_of("m k, n k -> m n", (640, 3072), (128, 3072))))
+    assert "f32<1536x64>" in str(program(distribute_kernel(kernel)))  # rows come from far
 
 
 def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
@@ -231,9 +234,9 @@ def test_what_multiplies_signed_numbers_raises_none(cpu: Cpu) -> None:
 @pytest.mark.parametrize(
     ("rule", "first", "second", "ahead"),
     [
-        ("m k, k n -> m n", (50, 32), (32, 128), 5),
-        ("m k, n k -> m n", (64, 3072), (128, 3072), 5),
-        ("b s k, k n -> b s n", (2, 24, 8), (8, 128), 6),
+        ("m k, n k -> m n", (64, 3072), (128, 3072), 6),
+        ("b s k, k n -> b s n", (2, 512, 768), (768, 128), 6),
+        ("m k, k n -> m n", (50, 32), (32, 128), 0),  # they are there since the last panel
         ("m k, k n -> m n", (5, 32), (32, 128), 0),  # no tile follows
         ("b h s d, h d n -> b s n", (5, 3, 5, 16), (3, 16, 128), 0),  # nor along the rows
         ("m k, k n -> m n", (50, 32), (32, 64), 0),  # nothing is packed
@@ -301,7 +304,22 @@ def test_sizes_of_tiles() -> None:
     assert [pick_lanes(n, f32, CPU, 64) for n in (96, 288, 192)] == [32, 32, 64]
     assert all(pick_lanes(n, f32, CPU, 64).bit_count() == 1 for n in range(1, 300))
     assert [pick_lanes(n, f32, CPU, 64) for n in (15, 8, 5, 2, 1)] == [8, 8, 4, 2, 1]
-    assert [pick_rows(m, 64, f32, CPU) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 5, 5]
+    assert [pick_rows(m, 64, f32, CPU) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 6, 6]
+
+
+def test_rows_of_a_tile_fit_where_registers_are_few() -> None:
+    """Seven rows are two tiles of four, not of six, on a CPU that holds six."""
+    f32 = tensor("f32").dtype
+    assert [pick_rows(m, 16, f32, AVX2) for m in (6, 7, 14)] == [6, 4, 5]
+
+
+def test_sums_go_in_the_order_of_what_is_read_in_place() -> None:
+    """The longest axis is cut where a panel does not fit."""
+    right, left, panel = ["c", "k"], ["m", "k", "c"], (16, 4)
+    assert walk_of(right, left, {"k": 3, "c": 64}, panel, AVX2, None) == Walk(("k", "c"), "c", 0)
+    long = walk_of(right, left, {"k": 3, "c": 2048}, panel, AVX2, None)
+    assert long == Walk(("k", "c"), "c", 1024)
+    assert walk_of(right, left, {"k": 4096, "c": 2}, panel, AVX2, None).cut == "k"
 
 
 def test_tiles_along_the_depth_do_no_row_twice() -> None:

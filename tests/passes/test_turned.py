@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
-from stack.ir.builder import rebuild
+from stack.ir.builder import constant, rebuild
 from stack.passes.cpu_loops.turned import CACHE_SHARE
 from stack.passes.distribute import distribute_kernel
 from stack.rewrite import Pipeline
@@ -88,7 +88,7 @@ def test_text() -> None:
     assert str(made) == str(parse(EXPECTED))
 
 
-def test_columns_are_turned_where_a_vector_holds_some() -> None:
+def test_some_columns_are_turned_together() -> None:
     assert is_turned(across(8, 5))
     assert not is_turned(across(7, 5))
 
@@ -117,3 +117,51 @@ def test_values(rows: int, width: int, dtype: str) -> None:
     x = np.random.default_rng(rows).integers(-9, 9, (width, rows))
     x = x.astype(func.params[0].dtype.numpy)
     np.testing.assert_array_equal(lowered(func).interpret(x), func.interpret(x))
+
+
+Pads = tuple[tuple[int, int], ...]
+
+
+def padded(shape: tuple[int, ...], perm: tuple[int, ...], pads: Pads, dtype: str = "f32") -> Func:
+    """A transposed array with sevens around it."""
+    b, x = Builder(), param("x", tensor(dtype, *shape))
+    v = b.transpose(x, perm=perm)
+    low, high = zip(*pads, strict=True)
+    made = b.pad(v, constant(7, v.dtype), low=low, high=high, interior=(0,) * len(low))
+    return b.func("main", [x], [made])
+
+
+NONE, ONE = (0, 0), (1, 1)
+# an array, its axes as they are read, what is around it, whether blocks of it are turned
+PADDED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Pads, bool]] = {
+    "an image": ((2, 5, 9, 11), (0, 2, 3, 1), (NONE, ONE, ONE, NONE), True),
+    "more on one side": ((1, 3, 4, 19), (0, 2, 3, 1), (NONE, (0, 2), (3, 0), NONE), True),
+    "more around it than in it": ((5, 2, 4), (1, 2, 0), ((4, 9), (7, 8), NONE), True),
+    "of few places": ((6, 3, 3), (1, 2, 0), (ONE, ONE, NONE), True),
+    "of one place": ((6, 2, 1), (1, 2, 0), (ONE, ONE, NONE), False),
+    "around the outer axis alone": ((5, 3, 20), (1, 2, 0), ((2, 1), NONE, NONE), True),
+    "along lanes": ((5, 20), (1, 0), (NONE, ONE), False),
+}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_around_an_array_is_a_row_of_its_own(name: str, dtype: str) -> None:
+    shape, perm, pads, is_in_blocks = PADDED[name]
+    func = padded(shape, perm, pads, dtype)
+    x = np.random.default_rng(len(name)).integers(-9, 9, shape)
+    x = x.astype(func.params[0].dtype.numpy)
+    np.testing.assert_array_equal(lowered(func).interpret(x), func.interpret(x))
+    assert is_turned(padded(shape, perm, pads)) == is_in_blocks
+
+
+@pytest.mark.parametrize("perm", [(1, 0), (2, 0, 1), (1, 2, 0), (0, 2, 1), (3, 1, 0, 2)])
+def test_the_grid_walks_along_what_is_read(perm: tuple[int, ...]) -> None:
+    """Whichever of its axes that is: an image whose channels stood last, above all."""
+    shape = (9, 17, 10, 33)[: len(perm)]
+    b, x = Builder(), param("x", tensor("f32", *shape))
+    made = b.transpose(x, perm=perm)
+    func = b.func("main", [x], [b.add(made, made)])
+    assert is_turned(func)
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    np.testing.assert_array_equal(lowered(func).interpret(values), func.interpret(values))

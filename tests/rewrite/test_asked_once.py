@@ -138,7 +138,7 @@ def test_the_axes_of_a_stream_are_looked_for_with_and_without_its_schedule(
     cpu = load("avx512")
     streamed = Pipeline("stream{loops=cpu},schedule{loops=cpu},tile").run(func, target=cpu).func
     assert [n.op for n in streamed.nodes] == ["kernel"]
-    assert len(looked) == 2, "for price and schedule, and for the kernel that follows it"
+    assert len(looked) == 3, "for price, for operands that lie across, and for the kernel"
 
 
 def layers(count: int) -> Func:

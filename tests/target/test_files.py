@@ -109,7 +109,9 @@ BEFORE = {"sm_75": "sm_80", "sm_86": "sm_80", "sm_90a": "sm_90", "sm_120": "sm_1
 
 @pytest.mark.parametrize(("name", "base"), BEFORE.items())
 def test_a_gpu_without_a_file_takes_the_numbers_of_the_one_before(name: str, base: str) -> None:
-    assert load(name) == replace(load(base), name=name, arch=name)
+    found = load(name)
+    assert found == replace(load(base), name=name, arch=name, title=found.title)
+    assert f"the numbers of {base}, for want of its own" in found.title
 
 
 def test_kinds_are_kept_apart() -> None:

@@ -18,7 +18,7 @@ from stack.ir import parse, verify
 from stack.rewrite.check import random_inputs
 
 MEMORY = 3 << 30
-SECONDS = 20  # a mutated extent may be any number
+SECONDS = 5  # a mutated extent may be any number
 
 
 def tell(text: str) -> str:

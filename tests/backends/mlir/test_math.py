@@ -184,3 +184,11 @@ def test_unknown_functions_are_refused() -> None:
 def test_constants_keep_every_bit() -> None:
     assert elementary.constant(float("-inf"), "f32", 1) == "arith.constant 0xFF800000 : f32"
     assert "dense<0x3FF0000000000000> : vector<8xf64>" in elementary.constant(1.0, "f64", 8)
+
+
+@pytest.mark.parametrize("name, least", [("exp", "0xC2D20000"), ("exp2", "0xC3170000")])
+def test_what_underflows_takes_no_part(name: str, least: str) -> None:
+    """An instruction whose result underflows takes some hundred cycles."""
+    text = elementary.definitions([elementary.Function(name, "f32", 16)], True)
+    assert f"arith.constant dense<{least}>" in text
+    assert text.count("arith.cmpf uge") == text.count("mask.scalef") == 1

@@ -69,6 +69,7 @@ def test_vectors(rule: str, first: Shape, second: Shape, rng: np.random.Generato
     assert "dpbf16ps.512" in check(rule, first, second, NATIVE, rng)
 
 
+@has_vectors
 @pytest.mark.parametrize(("rule", "first", "second"), SHAPES)
 def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator) -> None:
     text = check(rule, first, second, TILES, rng)
@@ -167,7 +168,8 @@ def test_a_depth_that_tiles_do_not_divide_goes_by_vectors(rng: np.random.Generat
     assert "tdpbf16ps" not in text
 
 
-@pytest.mark.parametrize("cpu", [pytest.param(NATIVE, marks=has_vectors), TILES])
+@pytest.mark.parametrize("cpu", [NATIVE, TILES])
+@has_vectors
 def test_an_epilogue_reads_the_sums(cpu: Cpu, rng: np.random.Generator) -> None:
     shapes = [(45, 64), (64, 80), (45, 80)]
     values = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in shapes]
@@ -201,7 +203,7 @@ def test_another_machine_has_the_instructions_of_tiles() -> None:
         pytest.param(NATIVE, (2, 64, 256), 64, marks=has_vectors),
         pytest.param(NATIVE, (2, 70, 131), 80, marks=has_vectors),
         pytest.param(NATIVE, (2, 20, 100), 33, marks=has_vectors),
-        pytest.param(TILES, (2, 64, 256), 64),
+        pytest.param(TILES, (2, 64, 256), 64, marks=has_vectors),
         pytest.param(TILES, (2, 100, 200), 64, marks=has_vectors),  # the last 72 keys
     ],
 )

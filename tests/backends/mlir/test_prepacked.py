@@ -60,7 +60,7 @@ def check(rule: str, first: Shape, second: Shape, dtype: str, cpu: Cpu) -> None:
     run(distribute_kernel(kernel, target=cpu), cpu, *held, want)
     product = distribute_prepacked(kernel, cpu)
     (packing,) = [a for a in product.args if a not in kernel.args]
-    panels = np.empty(packing.shape, storage_dtype(DTYPES[dtype]))
+    panels = np.empty(packing.shape, storage_dtype(packing.dtype))
     (source,) = packing.args
     run(packing, cpu, held[kernel.args.index(source)], panels)
     run(
@@ -84,4 +84,6 @@ def test_vectors(rule: str, first: Shape, second: Shape, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["bf16", "i8"])
 @pytest.mark.parametrize(("rule", "first", "second"), CASES[:2])
 def test_tiles(rule: str, first: Shape, second: Shape, dtype: str) -> None:
+    if dtype == "bf16" and NEEDS[dtype] not in cpu_at_hand().features:
+        pytest.skip("this CPU does not round to bf16 as that with tiles")
     check(rule, first, second, dtype, TILES)

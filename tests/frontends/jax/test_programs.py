@@ -115,6 +115,22 @@ def test_unsupported_falls_back_or_raises() -> None:
         stack.jit(fn, strict=True)(X)
 
 
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.float8_e4m3fn])
+def test_element_types_that_the_ir_lacks_are_named(dtype: Any) -> None:
+    def made(x: Any) -> Any:
+        return (x + 1).astype(dtype).astype(jnp.float32)
+
+    with pytest.raises(UnsupportedOp, match=r"convert_element_type  \(test_programs\.py:\d+ made"):
+        stack.compile(made, X)
+    narrow, call = X.astype(dtype), stack.jit(lambda x: x * 2)
+    call(X)
+    for compiles in (lambda: stack.compile(lambda x: x * 2, narrow), lambda: call(narrow)):
+        with pytest.raises(UnsupportedOp, match=f"argument x .*\n.*{jnp.dtype(dtype).name}"):
+            compiles()
+    with pytest.raises(UnsupportedOp, match="a constant"):
+        stack.compile(lambda x: x + narrow.astype(x.dtype), X)
+
+
 def test_other_arguments_raise_as_in_jax() -> None:
     captured = FRONTEND.capture(jnp.sin, (X,))
     for other in (X[:2], X.astype(jnp.int32)):

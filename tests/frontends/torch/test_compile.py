@@ -177,6 +177,15 @@ def test_unsupported_ops_fall_back_and_are_counted() -> None:
     assert run.coverage["fallback_ops"] == {"torch:aten.linalg_qr.default": 1}
 
 
+def test_fallbacks_of_a_backward_pass_are_named_too() -> None:
+    module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Tanh())
+    torch.compile(module, backend="stack")(torch.randn(2, 4)).sum().backward()
+    run = dynamo.runs()[-1]
+    left = [name.removeprefix("torch:") for name in run.coverage["fallback_ops"]]
+    assert run.target.endswith("backward") and left
+    assert [row.partition(": ")[0] for row in run.notes["fallbacks"].splitlines()] == left
+
+
 def test_dropout_is_random_and_scaled() -> None:
     call = compiled(lambda x: F.dropout(x, 0.5) + F.dropout(x, 0.5))
     out = call(torch.ones(1000))

@@ -10,6 +10,7 @@ import torch
 from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import stack
 import stack.frontends.dynamo
 
 _BIAS = torch.randn(2, 31)
@@ -84,6 +85,29 @@ def test_map() -> None:
         agree(compiled(fn), fn, torch.randn(rows, 3), torch.randn(3))
 
 
+CONSTANTS = [2.5, 3, True, None, 2j, torch.float64, "tanh"]
+
+
+@pytest.mark.parametrize("constant", CONSTANTS, ids=str)
+def test_map_with_what_is_no_tensor(constant: Any) -> None:
+    """Between tensors, so that each must find its own place."""
+
+    def row(x: torch.Tensor, y: torch.Tensor, constant: Any, z: torch.Tensor) -> torch.Tensor:
+        if isinstance(constant, str):
+            return torch.nn.functional.gelu(x, approximate=constant) - y * z
+        if isinstance(constant, torch.dtype):
+            return x.to(constant) - y * z
+        wide = x - y * z if constant is None else (x - y) * constant + z
+        return torch.view_as_real(wide) if isinstance(constant, complex) else wide
+
+    def fn(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        return torch._higher_order_ops.map(row, x, y, constant, z)  # pyright: ignore
+
+    args = (torch.randn(4, 3), torch.randn(3), torch.randn(3))
+    found = stack.compile(fn, *args, dynamic=True)(*args)
+    torch.testing.assert_close(found, fn(*args), rtol=1e-5, atol=1e-5)
+
+
 def test_numbers_that_vmap_promotes() -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return torch.vmap(lambda v: v * 0.1)(x)
@@ -144,7 +168,7 @@ def test_gradients_of_whole_slices_of_sizes_that_change() -> None:
 
     call = torch.compile(fn, backend="stack", dynamic=True)
     for size in (5, 7):
-        grads: list[torch.Tensor] = []
+        grads: list[Any] = []
         for f in (call, fn):
             x = torch.arange(2.0 * size).reshape(2, size).requires_grad_()
             f(x).square().sum().backward()

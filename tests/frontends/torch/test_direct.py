@@ -138,3 +138,21 @@ def test_more_kernels_than_one() -> None:
     for _ in range(3):
         np.testing.assert_allclose(compiled(x, w).numpy(), wanted, rtol=1e-4)
     assert direct_of(compiled) is not None
+
+
+def test_large_weights_cross_by_address_and_a_backward_pass_lets_go_of_its_tensors() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
+    x = draw(200, 256)
+    compiled = stack.compile(net, x)
+    for _ in range(3):
+        torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-5)
+    assert direct_of(compiled) is not None
+    with torch.enable_grad():
+        trained = stack.compile(net, x)
+        for _ in range(2):
+            trained(x).sum().backward()
+    (backward,) = trained.gradients
+    (made,) = backward.executables.values()
+    assert made.by_address is not None
+    assert made.by_address.frees
+    assert backward.direct is None

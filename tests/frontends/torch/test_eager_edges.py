@@ -94,3 +94,13 @@ def test_empty_operands_divide_by_nothing() -> None:
 
     x, y = torch.zeros(0, dtype=torch.int32), torch.zeros((), dtype=torch.int32)
     torch.testing.assert_close(stack.compile(program, x, y)(x, y), program(x, y))
+
+
+@pytest.mark.parametrize("backend", ["mlir", "interpreter"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_the_sign_of_zeros_and_nan_is_zero_without_a_sign(backend: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(EDGES * 5, dtype=dtype)
+    for fn in (torch.sign, torch.sgn):
+        found, eager = stack.compile(fn, x, backend=backend)(x), fn(x)
+        torch.testing.assert_close(found, eager, rtol=0, atol=0)
+        assert torch.equal(torch.signbit(found), torch.signbit(eager))

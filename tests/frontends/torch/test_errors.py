@@ -9,6 +9,8 @@ import pytest
 
 import stack
 from stack.errors import StackError, UnsupportedOp
+from stack.rewrite.pipeline import Pipeline
+from stack.run.refused import FAULT, OWN
 
 torch = pytest.importorskip("torch")
 X = torch.tensor([[1.0, -2.0, 4.0], [3.0, 0.0, -1.0]])
@@ -56,6 +58,11 @@ def test_the_op_and_its_line_are_named(program: Program, op: str) -> None:
     assert "torch.compile(fn, backend='stack')" in str(raised.value)
 
 
+def through_torch(program: Program, x: Any) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(program, backend="stack")(x)
+
+
 @pytest.mark.parametrize(("program", "code"), [(branching, "if x.sum"), (listed, "x.tolist")])
 def test_what_breaks_a_graph_is_shown(program: Program, code: str) -> None:
     with pytest.raises(StackError, match=rf"at test_errors.py:\d+: `.*{code}") as raised:
@@ -69,6 +76,51 @@ def test_through_torch_the_parts_run(program: Program) -> None:
     compiled = torch.compile(program, backend="stack")
     for x in (X, -X, X * 2):
         torch.testing.assert_close(compiled(x), program(x))
+
+
+def moved(x: Any) -> Any:
+    x.data = x * 2
+    return x + 1
+
+
+@pytest.mark.parametrize("compiles", [stack.compile, through_torch])
+def test_other_memory_for_an_argument_is_refused(compiles: Any) -> None:
+    with pytest.raises(Exception, match=r"`x\.data = `  \(test_errors\.py:\d+\)\n.*x\.copy_"):
+        compiles(moved, X.clone())
+
+
+def test_element_types_that_the_ir_lacks_are_named() -> None:
+    narrow = X.to(torch.float8_e4m3fn)
+    with pytest.raises(UnsupportedOp, match=r"argument x .*\n.*float8_e4m3fn; it has bool"):
+        stack.compile(lambda x: x.float() * 2, narrow)
+    with pytest.raises(UnsupportedOp, match=r"aten\._to_copy.*  \(test_errors\.py:\d+\)"):
+        stack.compile(lambda x: x.to(torch.float8_e4m3fn).float(), X)
+
+
+def test_a_fault_of_ours_is_not_called_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stack.frontends.dynamo_backend.import_graph", None)
+    with pytest.raises(TypeError, match="not callable") as raised:
+        stack.compile(lambda x: x + 1, X)
+    assert raised.value.__notes__ == [FAULT]
+
+
+def test_arguments_that_do_not_fit_the_signature_raise_as_eager() -> None:
+    for given in ((), (X, X)):
+        with pytest.raises(TypeError, match="positional argument") as raised:
+            stack.compile(torch.nn.Linear(3, 2), *given)
+        assert raised.value.__notes__ == [OWN]
+
+
+def test_a_pass_that_crashes_is_named() -> None:
+    class Crash(stack.Pass):
+        name = "crash"
+
+        def run(self, func: Any, log: Any) -> Any:
+            return func.nothing
+
+    with pytest.raises(AttributeError, match="no attribute 'nothing'") as raised:
+        stack.compile(lambda x: x + 1, X, passes=Pipeline([Crash()]))
+    assert raised.value.__notes__ == ["in pass 'crash'", FAULT]
 
 
 def test_a_number_that_is_read_back_is_no_error() -> None:

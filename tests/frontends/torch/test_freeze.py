@@ -96,6 +96,23 @@ def test_a_weight_that_changes_is_prepared_again(
     assert made(compiled) == 2
 
 
+def test_calls_by_address_see_a_weight_that_changes(net: Net, x: torch.Tensor) -> None:
+    compiled = frozen(net, x)
+    check(compiled, net, x)
+    assert compiled.graph.direct is not None
+    check(compiled, net, x)
+    check(compiled, net, torch.randn_like(x))
+    with torch.no_grad():
+        net.down.weight.mul_(2)
+    check(compiled, net, x)
+    check(compiled, net, x)
+    assert made(compiled) == 2
+    net.down.weight = nn.Parameter(torch.randn(70, 70))
+    check(compiled, net, x)
+    check(compiled, net, x)
+    assert made(compiled) == 3
+
+
 def test_another_type_and_back(net: Net, x: torch.Tensor) -> None:
     compiled = frozen(net, x)
     check(compiled, net, x)
@@ -189,7 +206,8 @@ def test_values_go_with_their_weights() -> None:
     def prepare(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [arrays[0] * 2]
 
-    kept = Kept(Frozen((0,), prepare, lambda values, arrays: list(values), 12), FRONTEND)
+    frozen = Frozen((0,), prepare, lambda values, arrays: list(values), None, 12)
+    kept = Kept(frozen, FRONTEND)
     first, second = torch.ones(3), torch.zeros(3)
     value = weakref.ref(kept.values([first], [first.numpy()])[0])
     assert kept.values([second], [second.numpy()])[0].tolist() == [0, 0, 0]

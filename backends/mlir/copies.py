@@ -1,0 +1,233 @@
+"""Copies of blocks in memory, under another order of axes: how panels get packed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from stack.ir.types import I32, DType
+
+from .access import memory_type
+from .elementwise import cast, shaped
+from .views import View, at, loop, step
+
+if TYPE_CHECKING:
+    from .printer import Printer
+
+LANES, COLUMNS = 16, 4  # a transpose takes 16 rows of 4 words at a time
+WORD = 4  # bytes of neighbours that an instruction multiplies at once
+
+
+def copy(p: Printer, source: View, target: View) -> None:
+    """Store a block in loops over its axes."""
+    if pairs := _as_words(source, target):
+        return copy(p, *pairs)
+    axes = _coalesced(source, target)
+    lanes = axes[-1]
+    close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
+    if lanes[1] == lanes[2] == 1:
+        _rows(p, source, target, axes)
+    elif source.to.bytes * lanes[0] == WORD and axes[-2:-1] and _is_line(axes[-2], lanes):
+        _zipped(p, source, target, axes)
+    elif close and lanes[2] == 1 and (read := _in_registers(source, lanes[0])):
+        outer = [a for a in axes[:-1] if a is not close[-1]]
+        _squares(p, source, read, target, outer, close[-1], lanes)
+    else:
+        _nest(p, source, target, axes, lambda a, b: _write(p, target, source.read(p, a, 0), b, 0))
+
+
+Axis = tuple[int, int, int]  # size, stride in the source, stride in the target
+Body = Callable[[str, str], None]
+
+
+def _coalesced(source: View, target: View) -> list[Axis]:
+    """The axes of a copy; neighbours that are one run of steps on both sides are one."""
+    made: list[Axis] = []
+    for size, a, b in zip(source.shape, source.strides, target.strides):
+        if size == 1:
+            continue
+        if made and made[-1][1:] == (size * a, size * b):
+            size *= made.pop()[0]
+        made.append((size, a, b))
+    return made or [(1, 1, 1)]
+
+
+def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> None:
+    align = f"{{alignment = {target.dtype.bytes} : i64}}"
+    value = p.to_memory(value, target.dtype, lanes)
+    p.put(f"llvm.store {value}, {address} {align} : {memory_type(target.dtype, lanes)}, !llvm.ptr")
+
+
+def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:
+    """Loops over axes; `body` gets the addresses on both sides."""
+
+    def go(depth: int, a: str, b: str) -> None:
+        if depth == len(axes):
+            body(a, b)
+            return
+        size, first, second = axes[depth]
+
+        def inner(k: str) -> None:
+            go(
+                depth + 1,
+                step(p, a, k, first, source.dtype),
+                step(p, b, k, second, target.dtype),
+            )
+
+        loop(p, size, inner)
+
+    go(0, source.base, target.base)
+
+
+def _begin(p: Printer, k: str, width: int, size: int) -> str:
+    """Where step `k` of `width` begins; the last one starts early rather than ends late."""
+    begin = p.do(f"arith.muli {k}, {p.constant(f'{width} : i64')} : i64")
+    if size % width:
+        begin = p.do(f"arith.minsi {begin}, {p.constant(f'{size - width} : i64')} : i64")
+    return begin
+
+
+def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+    """Lanes are together on both sides: whole rows."""
+    *outer, (lanes, _, _) = axes
+
+    def row(a: str, b: str) -> None:
+        _write(p, target, source.read(p, a, lanes), b, lanes)
+
+    _nest(p, source, target, outer, row)
+
+
+def _is_line(axis: Axis, inner: Axis) -> bool:
+    """Whether an axis is a run of the source, with whole words of the target between its steps."""
+    return axis[1:] == (1, inner[0]) and inner[2] == 1 and axis[0] % 2 == 0
+
+
+def _in_registers(source: View, lanes: int) -> View | None:
+    """How rows of a transpose are read, where they fill registers: words, before or after they are
+    made what is written, or short elements that words hold."""
+    is_same = source.dtype == source.to and source.to.kind != "b"
+    is_read_first = source.dtype.bytes == WORD > source.to.bytes
+    read = replace(source, to=source.dtype) if is_read_first else source
+    fills = read.to.bytes == WORD or (is_same and read.to.bytes < WORD)
+    return read if fills and not source.raised and lanes * read.to.bytes >= LANES * WORD else None
+
+
+def _as_words(source: View, target: View) -> tuple[View, View] | None:
+    """Both sides with words of short elements that are together on both as one element."""
+    views, count = (source, target), WORD // source.to.bytes
+    if count == 1 or source.dtype != source.to or target.dtype != source.to or source.raised:
+        return None
+    if any(v.shape[-1] != count or v.strides[-1] != 1 for v in views):
+        return None
+    if any(t % count for v in views for t in v.strides[:-1]):
+        return None
+    first, second = (
+        View(v.base, I32, I32, v.shape[:-1], tuple(t // count for t in v.strides[:-1]))
+        for v in views
+    )
+    return first, second
+
+
+def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+    """Some rows of the source to one, whose elements take turns."""
+    *outer, (lanes, _, _), (count, apart, _) = axes
+
+    def row(a: str, b: str) -> None:
+        rows = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(count)]
+        _write(p, target, zipped(p, rows, source.to, lanes), b, count * lanes)
+
+    _nest(p, source, target, outer, row)
+
+
+def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
+    """Vectors of so many lanes as one, whose elements take turns."""
+    picks = [place for i in range(lanes) for place in (i, lanes + i)]
+    t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
+    while len(rows) > 1:
+        pairs = zip(rows[::2], rows[1::2], strict=True)
+        rows = [p.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
+        # what took turns is one element of the next round, or of the whole
+        both = f"vector<{2 * lanes}x{t.rpartition('x')[2]}"
+        bits *= 2
+        t = f"vector<{lanes}xi{bits}>" if len(rows) > 1 else shaped(dtype, count * lanes)
+        if t != both:
+            rows = [p.do(f"vector.bitcast {x} : {both} to {t}") for x in rows]
+    return rows[0]
+
+
+def _squares(
+    p: Printer,
+    source: View,
+    read: View,
+    target: View,
+    outer: Sequence[Axis],
+    column: Axis,
+    lane: Axis,
+) -> None:
+    """Another axis is together in the source: transpose in registers.
+
+    Some rows of short elements are made one of words first.
+    """
+    many = WORD // read.to.bytes
+    width, word = many * LANES, read.to if many == 1 else I32
+
+    def row(left: str, first: int) -> str:
+        """Words at the first columns of as many rows as one holds."""
+        parts = [
+            read.read(p, at(p, left, (first + j) * lane[1], read.dtype), COLUMNS)
+            for j in range(many)
+        ]
+        made = zipped(p, parts, read.to, COLUMNS)
+        return made if many == 1 else _bits(p, made, read.to, many * COLUMNS, word, COLUMNS)
+
+    def panel(a: str, b: str) -> None:
+        def columns(c: str) -> None:
+            begin = _begin(p, c, COLUMNS, column[0])
+            left = step(p, a, begin, 1, source.dtype)
+            right = step(p, b, begin, column[2], target.dtype)
+            quarters = [[row(left, many * (4 * q + i)) for q in range(4)] for i in range(4)]
+            for i, made in enumerate(_transpose(p, quarters, word)):
+                if many > 1:
+                    made = _bits(p, made, word, LANES, read.to, width)
+                made = cast(p, made, read.to, source.to, width)
+                _write(p, target, made, at(p, right, i * column[2], target.dtype), width)
+
+        loop(p, -(-column[0] // COLUMNS), columns)
+
+    def panels(a: str, b: str) -> None:
+        def some(k: str) -> None:
+            begin = _begin(p, k, width, lane[0])
+            panel(step(p, a, begin, lane[1], source.dtype), step(p, b, begin, 1, target.dtype))
+
+        loop(p, -(-lane[0] // width), some)
+
+    _nest(p, source, target, outer, panels)
+
+
+def _bits(p: Printer, x: str, source: DType, many: int, target: DType, lanes: int) -> str:
+    """The same bits as so many lanes of another type."""
+    return p.do(f"vector.bitcast {x} : {shaped(source, many)} to {shaped(target, lanes)}")
+
+
+def _transpose(p: Printer, quarters: list[list[str]], dtype: DType) -> list[str]:
+    """16 rows of 4 to 4 rows of 16; `quarters[i][q]` is row 4 q + i."""
+
+    def mix(x: str, y: str, picks: Sequence[int], size: int) -> str:
+        t = shaped(dtype, size)
+        return p.do(f"vector.shuffle {x}, {y} {list(picks)} : {t}, {t}")
+
+    z: list[str] = []
+    for parts in quarters:
+        halves = [mix(parts[0], parts[1], range(8), 4), mix(parts[2], parts[3], range(8), 4)]
+        z.append(mix(halves[0], halves[1], range(16), 8))
+    starts = range(0, LANES, 4)
+    low = [i for s in starts for i in (s, 16 + s, s + 1, 17 + s)]
+    high = [i for s in starts for i in (s + 2, 18 + s, s + 3, 19 + s)]
+    first = [i for s in starts for i in (s, s + 1, 16 + s, 17 + s)]
+    second = [i for s in starts for i in (s + 2, s + 3, 18 + s, 19 + s)]
+    made: list[str] = []
+    for picks in (low, high):
+        upper, lower = mix(z[0], z[1], picks, 16), mix(z[2], z[3], picks, 16)
+        made += [mix(upper, lower, first, 16), mix(upper, lower, second, 16)]
+    return made

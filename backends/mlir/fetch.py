@@ -1,0 +1,69 @@
+"""Memory that comes later, asked for line by line between the steps of a product."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stack.ir.node import Node
+
+from .views import fetched, step, view
+
+if TYPE_CHECKING:
+    from .printer import Printer
+
+LINE = 64  # bytes that come from memory together
+FIRST, SECOND = 3, 2  # levels of cache, as LLVM counts them
+
+
+def prefetch(p: Printer, address: str, level: int) -> None:
+    """Ask for the line of an address, to be read."""
+    how = f"cache = 1 : i32, hint = {level} : i32, rw = 0 : i32"
+    p.put(f'"llvm.intr.prefetch"({address}) <{{{how}}}> : (!llvm.ptr) -> ()')
+
+
+class Fetch:
+    """The lines of a block, a few in each step of a loop."""
+
+    def __init__(self, p: Printer, block: Node) -> None:
+        self.p, self.block = p, view(p, block)
+        runs = [(s, t) for s, t in zip(self.block.shape, self.block.strides) if s != 1]
+        *outer, (size, _) = runs or [(1, 1)]
+        while outer and outer[-1][1] == size:  # rows one after another are one
+            size *= outer.pop()[0]
+        self.apart = outer[-1][1] if outer else size
+        self.lines = -(-size * self.block.dtype.bytes // LINE)
+        self.rows = outer[-1][0] if outer else 1
+        self.is_plain = len(outer) < 2  # rows that are evenly apart
+
+    def step(self, number: str, steps: int) -> None:
+        """The lines of one of so many steps; the last ones again where they do not divide."""
+        if not self.is_plain:
+            return
+        p, total = self.p, self.rows * self.lines
+        each = -(-total // steps)
+        first = p.do(f"arith.muli {number}, {self._number(each)} : i64")
+        for i in range(each):
+            line = p.do(f"arith.addi {first}, {self._number(i)} : i64") if i else first
+            if each * steps > total:
+                line = p.do(f"arith.minui {line}, {self._number(total - 1)} : i64")
+            self._line(line)
+
+    def _line(self, number: str) -> None:
+        """One line, by its number among all."""
+        base, size = self.block.base, LINE // self.block.dtype.bytes
+        if self.rows > 1:
+            many = self._number(self.lines)
+            base = self._past(base, self.p.do(f"arith.divui {number}, {many} : i64"), self.apart)
+            number = self.p.do(f"arith.remui {number}, {many} : i64")
+        prefetch(self.p, self._past(base, number, size), SECOND)
+
+    def _past(self, base: str, index: str, stride: int) -> str:
+        return step(self.p, base, index, stride, self.block.dtype)
+
+    def _number(self, value: int) -> str:
+        return self.p.constant(f"{value} : i64")
+
+
+def fetches_of(p: Printer, node: Node) -> list[Fetch]:
+    """What the operands of a product say is to be fetched meanwhile."""
+    return [Fetch(p, block) for arg in node.args for block in fetched(arg)]

@@ -1,0 +1,146 @@
+"""Calls of what Dynamo has compiled, past the wrapper in which it compiles.
+
+Dynamo's wrapper sets up a capture around every call, and takes longer than guards and program
+together. Where guards of one of its entries hold, the entry's code is called as it is. A call that
+could be meant otherwise (under a mode, a transform, a trace, another stance) goes Dynamo's way, and
+so does one for which no guard holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import CO_VARARGS, CO_VARKEYWORDS
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch.fx._symbolic_trace as fx_tracing
+from torch._C._dynamo.eval_frame import (
+    _debug_get_cache_entry_list,  # pyright: ignore[reportAttributeAccessIssue]
+    get_eval_frame_callback,  # pyright: ignore[reportAttributeAccessIssue]
+)
+from torch._C._functorch import get_dynamic_layer_stack_depth
+from torch._dynamo import eval_frame
+
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_layers: Callable[[], int] = get_dynamic_layer_stack_depth
+_trace: Callable[[], Any] = torch._C._get_tracing_state
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Code for arguments of which guards hold.
+
+    Attributes:
+        owner: Dynamo's guards, which belong to no entry once theirs is gone.
+        holds: whether they hold of a call, by the names of its arguments.
+    """
+
+    owner: Any
+    holds: Callable[[Mapping[str, Any]], bool]
+    code: Callable[..., Any]
+
+
+class Entries:
+    """What Dynamo has compiled of a function or method that it calls, which has code of its own.
+
+    Attributes:
+        bound: arguments that come before those of a call.
+    """
+
+    def __init__(self, call: FunctionType | MethodType) -> None:
+        is_method = isinstance(call, MethodType)
+        self.fn: Any = call.__func__ if is_method else call
+        self.bound: tuple[Any, ...] = (call.__self__,) if is_method else ()
+        fn, code = self.fn, self.fn.__code__
+        named = code.co_argcount + code.co_kwonlyargcount
+        self.names = code.co_varnames[:named]
+        self.rest = code.co_varnames[named] if code.co_flags & CO_VARARGS else ""
+        behind = named + bool(self.rest)
+        self.words = code.co_varnames[behind] if code.co_flags & CO_VARKEYWORDS else ""
+        defaults = fn.__defaults__ or ()
+        places = self.names[code.co_argcount - len(defaults) : code.co_argcount]
+        self.defaults = {**dict(zip(places, defaults, strict=True)), **(fn.__kwdefaults__ or {})}
+        # how many arguments say all, where they come by position; -1 where they never do
+        is_simple = not (self.rest or self.words or code.co_kwonlyargcount or code.co_freevars)
+        self.simple = code.co_argcount if is_simple else -1
+        self.found: tuple[_Entry, ...] = ()
+
+    def refresh(self) -> None:
+        """See what Dynamo has compiled by now."""
+        fn = self.fn
+        made: list[_Entry] = []
+        for entry in _debug_get_cache_entry_list(fn.__code__):
+            own = FunctionType(
+                entry.code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
+            )
+            own.__kwdefaults__ = fn.__kwdefaults__
+            guards = entry.guard_manager
+            made.append(_Entry(guards, guards.root.check, own))
+        self.found = tuple(made)
+
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+        """The code for a call, which takes `bound` and its arguments; None where Dynamo is asked.
+
+        That changes nothing where it is asked after all.
+        """
+        if not self.found or not _is_plain():
+            return None
+        everything = (*self.bound, *args) if self.bound else args
+        if len(everything) == self.simple and not kwargs:
+            given = dict(zip(self.names, everything, strict=True))
+        else:
+            given = self._named(everything, kwargs)
+        if given is None:
+            return None
+        for entry in self.found:
+            if entry.owner.cache_entry is not None and entry.holds(given):
+                if entry is not self.found[0]:  # the next call is likely to be of this kind
+                    self.found = (entry, *(e for e in self.found if e is not entry))
+                return entry.code
+        return None
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+        """What the function finds under its names; None where it does not take these arguments."""
+        code = self.fn.__code__
+        count = code.co_argcount
+        given = dict(zip(self.names[:count], args, strict=False))
+        if self.rest:
+            given[self.rest] = args[count:]
+        elif len(args) > count:
+            return None
+        words: dict[str, Any] = {}
+        for name, value in kwargs.items():
+            is_named = name in self.names[code.co_posonlyargcount :]
+            if name in given or not (is_named or self.words):
+                return None
+            (given if is_named else words)[name] = value
+        if self.words:
+            given[self.words] = words
+        for name in self.names:
+            if name not in given:
+                if name not in self.defaults:
+                    return None
+                given[name] = self.defaults[name]
+        try:
+            for name, cell in zip(code.co_freevars, self.fn.__closure__ or (), strict=True):
+                given[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
+            return None
+        return given
+
+
+def _is_plain() -> bool:
+    """Whether a call is nothing but a call."""
+    stance = eval_frame._stance
+    return (
+        stance.stance == "default"
+        and stance.backend is None
+        and not stance.skip_guard_eval_unsafe
+        and not get_eval_frame_callback()
+        and not _modes()
+        and not _layers()
+        and _trace() is None
+        and not fx_tracing._is_fx_tracing_flag
+    )

@@ -1,0 +1,114 @@
+"""Operands that a CPU's instructions multiply by neighbours along the streamed axis: turned once.
+
+Such an instruction takes what lies together along the summed axis. Rows of a table that are summed
+lie across it, and each program would turn all of them for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+from stack.ir.axes import parse_rule
+from stack.ir.builder import make, param, remade
+from stack.ir.contraction import product_types
+from stack.ir.node import Block, Node
+from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import is_contraction, is_input, is_stream
+from stack.passes.blocking.stream_shape import memory_side
+from stack.passes.exact_tiling.stream_axes import StreamAxes, stream_axes
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.tiling.frame import CannotTile, static
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.target import Cpu
+
+Turned = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the order of their axes
+
+
+def turn_operands(block: Block, log: Log) -> Block:
+    """The block with streams that read such operands from a copy, where that costs less."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if not is_stream(node):
+            continue
+        turned = _across(node, log.cpu)
+        if turned and log.spend("turn_operands"):
+            changed[node] = Replacement(_reading(node, turned))
+    return replace(block, changed) if changed else block
+
+
+def _across(stream: Node, cpu: Cpu) -> Turned:
+    """The arguments that lie across, and that several programs would turn."""
+    states, _, finish = stream.blocks
+    try:
+        axes, schedule = stream_axes(stream), PanelPolicy(stream, cpu).of(stream)
+    except CannotTile:
+        return {}
+    rows, panel = schedule.block("m"), schedule.block("k")
+    count = len(finish.params) - len(stream.args)
+    users = [a for b in (states, finish) for n in b.nodes for a in n.args]
+    found: dict[int, tuple[int, ...]] = {}
+    for state in states.results:
+        if not is_contraction(state):
+            continue
+        side = memory_side(state)
+        operand, along = streamed_axes(state)[side]
+        last = operand.tensor.rank - 1
+        mma = cpu.mma(product_types(state), 1, rows, panel)
+        if not is_input(operand) or along == last or mma is None or mma.group == 1:
+            continue
+        place = states.params.index(operand)
+        if sum(u in (operand, finish.params[count + place]) for u in users) > 1:
+            continue  # it is read another way as well
+        size = 2 * static(operand.tensor.bytes)
+        copied = size / cpu.memory_rate + cpu.launch
+        if copied < _programs(axes, rows, state, side) * size / cpu.cache_rate:
+            found[place] = (*(i for i in range(last + 1) if i != along), along)
+    return found
+
+
+def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
+    """How many programs, each of so many rows, read each element of an operand."""
+    rule = parse_rule(state.attrs["rule"])
+    held = {a.names[0] for a in rule.inputs[side]}
+    names = [a.names[0] for a in rule.outputs[0]]
+    sizes = [
+        -(-size // rows) if str(place) == axes.row else size
+        for name, size, place in zip(
+            names, map(static, state.shape), axes.placed.states[state], strict=True
+        )
+        if name not in held
+    ]
+    return prod(sizes)
+
+
+def _reading(stream: Node, turned: Turned) -> Node:
+    """The stream on copies of some arguments, whose axes it puts back."""
+    states, correct, finish = stream.blocks
+    args = [
+        make("transpose", (a,), {"perm": turned[i]}) if i in turned else a
+        for i, a in enumerate(stream.args)
+    ]
+    own = [param(f"p{i}", a.type) for i, a in enumerate(args)]
+    backs = [
+        make("transpose", (p,), {"perm": _inverse(turned[i])}) if i in turned else p
+        for i, p in enumerate(own)
+    ]
+    start = finish.params[: len(finish.params) - len(args)]
+    blocks = (_on(states, (), own, backs), correct, _on(finish, start, own, backs))
+    return Node("stream", args, stream.attrs, stream.type, blocks)
+
+
+def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node]) -> Block:
+    """A block with parameters after `start` that `own` replaces; `backs` is what it reads."""
+    done = {p: p for p in start}
+    done.update(zip(block.params[len(start) :], backs, strict=True))
+    done = remade(block.results, done)
+    names = {done[n]: name for n, name in block.names.items() if n in done}
+    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+    return Block([*start, *own], [done[r] for r in block.results], names, locs)
+
+
+def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(perm.index(i) for i in range(len(perm)))

@@ -1,0 +1,223 @@
+"""Graphs that are traced past AOTAutograd: the same ops, and only where nothing else is to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import stack
+from stack.frontends import dynamo_backend
+from stack.frontends.fx_looks import Learner, Maker, Operands, mapped, memory_of, operands_of
+from stack.frontends.fx_meta import meta_kernels
+
+Function = Callable[..., Any]
+X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
+W = torch.linspace(-2, 1, 16).reshape(4, 4)
+
+
+def layers(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(3):
+        q, k, v = F.linear(x, torch.cat([W, W, W])).chunk(3, -1)
+        x = F.layer_norm(x + torch.softmax(q @ k.transpose(-1, -2), -1) @ v, (4,))
+    return x
+
+
+def twice(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * 2
+    return x @ W, y @ W, y * y, y * x, x * x
+
+
+def in_place(x: torch.Tensor) -> torch.Tensor:
+    y = x.sin()
+    for _ in range(2):
+        y = F.relu(y, inplace=True) + x
+        y += 1
+    return y
+
+
+def entries(x: torch.Tensor) -> torch.Tensor:
+    mask = torch.zeros(3, 4)
+    mask[1:, :2] = 1
+    mask[:1, 2:] = 2
+    return x.masked_fill(mask > 1, -1.0) + mask
+
+
+def views(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (x + 1).transpose(1, 2)
+    return y[:, 1:], x.reshape(-1) * 1.0, x[..., None].expand(2, 3, 4, 2) + 0.0
+
+
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    return F.adaptive_avg_pool1d(x.transpose(1, 2), 1).flatten(1)
+
+
+def signs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.copysign(x, torch.tensor(0.0)), x * 0.0, x * -0.0
+
+
+def shared_view(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    row = y[0]
+    y.add_(1)
+    return row + 1
+
+
+def apart(x: torch.Tensor) -> torch.Tensor:
+    part = (x * 2).as_strided((2, 2), (3, 1))
+    part += 1
+    return part
+
+
+def first(x: torch.Tensor) -> torch.Tensor:
+    return x[0]
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    return x.add_(1) * 2
+
+
+PLAIN = (layers, twice, in_place, entries, views, pooled, signs)
+WRITE = (in_place, entries, pooled)
+OTHERS = (shared_view, apart, first, written)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each graph was traced past AOTAutograd."""
+    found: list[bool] = []
+    usual = dynamo_backend.plain_graph
+
+    def told(*args: Any) -> Any:
+        graph = usual(*args)
+        found.append(graph is not None)
+        return graph
+
+    monkeypatch.setattr(dynamo_backend, "plain_graph", told)
+    return found
+
+
+def leaves(found: Any) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def imported(fn: Function) -> str:
+    torch._dynamo.reset()
+    text = stack.compile(fn, X.clone(), backend="interpreter").run["imported"].text
+    return re.sub(r"%\w+", "%", text) if fn in WRITE else text  # names of ops that are gone
+
+
+@pytest.mark.parametrize("fn", PLAIN, ids=lambda f: f.__name__)
+@torch.no_grad()
+def test_ops_are_those_that_autograd_would_trace(
+    fn: Function, told: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = imported(fn)
+    assert told == [True]
+    monkeypatch.setattr(dynamo_backend, "plain_graph", lambda *_: None)
+    assert plain == imported(fn)
+
+
+@pytest.mark.parametrize("fn", [*PLAIN, *OTHERS], ids=lambda f: f.__name__)
+@torch.no_grad()
+def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> None:
+    torch._dynamo.reset()
+    compiled = stack.compile(fn, X.clone(), backend="interpreter")
+    for _ in range(2):
+        ours, eager = X.clone(), X.clone()
+        for a, b in zip(leaves(compiled(ours)), leaves(fn(eager)), strict=True):
+            torch.testing.assert_close(a, b)
+            assert a.stride() == b.stride()
+            shares = [memory_of(t) == memory_of(x) for t, x in ((a, ours), (b, eager))]
+            assert shares[0] == shares[1]
+        assert torch.equal(ours, eager)
+    assert told == [fn in PLAIN]
+
+
+def test_gradients_and_modes_are_for_autograd(told: list[bool]) -> None:
+    torch._dynamo.reset()
+    x = W.clone().requires_grad_()
+    made = stack.compile(lambda x: (x @ x).sin(), x, backend="interpreter")(x)
+    made.sum().backward()
+    assert x.grad is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        found = stack.compile(lambda x: x @ x, W, backend="interpreter")(W)
+    assert found.dtype is torch.bfloat16
+    assert told == [False, False]
+    assert not stack.compile(lambda x: x @ x, W, backend="interpreter")(W).requires_grad
+    assert told[2:] == [True]  # no gradients are asked for
+
+
+# ---- tensors without memory
+
+MODE = FakeTensorMode()
+CALLS: dict[str, Function] = {
+    "linear": lambda x, w: F.linear(x, w),
+    "matmul": lambda x, w: x.transpose(1, 2) @ x,
+    "addmm": lambda x, w: torch.addmm(w[0], w, w.t()),
+    "split": lambda x, w: x.split(1, 1),
+    "window": lambda x, w: x[:, 1:, ::2],
+    "expand": lambda x, w: w.expand(2, 4, 4).reshape(8, 4),
+    "joined": lambda x, w: x.transpose(0, 2) + x.transpose(0, 2) * w[:, :3, None],
+    "compare": lambda x, w: (x > 0) & (x < w[:3]),
+    "numbers": lambda x, w: (x.long() + 1) / 2,
+    "norm": lambda x, w: F.layer_norm(x, (4,)),
+    "permute": lambda x, w: x.permute(2, 0, 1).contiguous(),
+}
+
+
+def looks(found: Any, given: list[Any]) -> Any:
+    def look(x: Any) -> Any:
+        place = [memory_of(g) for g in given].index(memory_of(x)) if is_shared(x) else None
+        return tuple(x.shape), x.stride(), x.storage_offset(), x.dtype, x.device, place
+
+    def is_shared(x: Any) -> bool:
+        return memory_of(x) in map(memory_of, given)
+
+    return mapped(found, look)
+
+
+@pytest.mark.parametrize("name", CALLS)
+@torch.no_grad()
+def test_meta_kernels_say_what_torchs_mode_says(name: str) -> None:
+    given = [MODE.from_tensor(X), MODE.from_tensor(W)]
+    with MODE:
+        usual = looks(CALLS[name](*given), given)
+        with meta_kernels():
+            assert looks(CALLS[name](*given), given) == usual
+
+
+@torch.no_grad()
+def test_values_of_like_calls_are_made_alike() -> None:
+    x, y = (MODE.from_tensor(torch.empty(3, 4)) for _ in range(2))
+    seen = operands_of(("call_method", "split", (x, 2, -1)))
+    again = operands_of(("call_method", "split", (y, 2, -1)))
+    assert isinstance(seen, Operands)
+    assert isinstance(again, Operands)
+    assert seen.key == again.key
+    with MODE:
+        parts = mapped(x.split(2, -1), Learner(seen).value)
+    made = mapped(parts, Maker(again).tensor)
+    with MODE:
+        assert looks(made, [x, y]) == looks(y.split(2, -1), [x, y])
+
+
+@torch.no_grad()
+def test_calls_that_differ_have_other_keys() -> None:
+    x, y = (MODE.from_tensor(torch.empty(4, 4)) for _ in range(2))
+    with MODE:
+        turned, part = x.t(), x[:2]
+    calls = [
+        *((x, x), (x, y), (x, turned), (y, turned), (x, part), (x, 1), (x, 1.0), (x, True)),
+        *((x, 0.0), (x, -0.0), (x, slice(1)), (x, None), ([x, y],), (x, torch.float32)),
+    ]
+    found = [operands_of(call) for call in calls]
+    keys = [operands.key for operands in found if operands is not None]
+    assert len(set(keys)) == len(calls)
+    assert operands_of((x, object)) is not None
+    assert operands_of((x, torch.ones(2))) is None  # real numbers

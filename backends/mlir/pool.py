@@ -7,8 +7,9 @@ holds no piece. So a thread that the system has put aside delays one piece, and 
 its end on the calling thread alone where no other gets a core.
 
 Idle threads spin for some microseconds, which makes the next kernel of a program start at once,
-and then sleep in the kernel, so that other programs have the cores. Torch's OpenMP threads do not
-know of this pool: they spin for a while after a library step, and what follows competes with them.
+and then sleep in the kernel, so that other programs have the cores. Torch's OpenMP threads spin
+longer after each of torch's loops; while they do, they take the pieces (`team_text`), and no thread
+of ours competes with them.
 
 The native part starts threads itself, when a kernel first needs them, and takes no lock of
 Python's: a worker never runs Python.
@@ -49,6 +50,7 @@ class Pool:
         kernel = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(image.addresses["stack_pool_state"])
         kernel(ctypes.addressof(where))
         self.state = (ctypes.c_int64 * SIZE).from_address(where[0])
+        self.enters = True
         self.limit(None)
         os.register_at_fork(after_in_child=self._forked)
 
@@ -63,7 +65,11 @@ class Pool:
     def refresh(self) -> None:
         """Follow torch's number of threads, once torch is there."""
         if self.follows and not self.state[SLOTS["ask"]] and "torch" in sys.modules:
-            self.state[SLOTS["ask"]] = threads.openmp_limit()
+            # torch.set_num_threads sets OpenMP's number. Asking there costs a native call some
+            # nanoseconds, so that a change counts for the next kernel.
+            self.state[SLOTS["ask"]] = threads.openmp("omp_get_max_threads")
+            self.state[SLOTS["number"]] = number = threads.openmp("omp_get_thread_num")
+            self.state[SLOTS["enter"]] = number and self.enters and threads.openmp("GOMP_parallel")
 
     def _forked(self) -> None:
         """A child has the state, and none of the threads: the next kernel starts new ones."""
@@ -71,8 +77,10 @@ class Pool:
         generation = (state[SLOTS["ticket"]] >> 32) + 1
         # A job that another thread of the parent had under way is nobody's now.
         state[SLOTS["ticket"]] = ctypes.c_int64(generation << 32).value
-        for name in ("pending", "waiting", "sleepers", "busy", "started", "arrived"):
+        for name in ("pending", "waiting", "sleepers", "busy", "started", "arrived", "enter"):
             state[SLOTS[name]] = 0
+        # A region waits for ever for threads of OpenMP's that the child does not have.
+        self.enters = "torch" not in sys.modules
 
 
 _lock = threading.Lock()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import threads
+from . import team_text, threads
 
-# About 70 us of a processor's clock: longer than the gap between two calls of a program, which is
-# 25 to 50 us of Python, shorter than OpenMP's threads wait in torch.
-SPIN_TICKS = 200_000
+# About 150 us of a processor's clock: longer than the gap between two calls of a program, which is
+# 25 to 50 us of Python, and than most kernels' last pieces; shorter than OpenMP's threads wait.
+SPIN_TICKS = 400_000
 
 # 8-byte slots of the shared state. Each group is on cache lines of its own: threads write the
 # groups at different times.
@@ -19,15 +19,17 @@ SLOTS = {
     "table": 33,
     "count": 34,
     "unit": 35,  # iterations of one unit
-    "team": 36,  # threads that may take part, the caller among them
+    "team": 36,  # threads that share the job, the caller among them
+    "open": 37,  # how many of them are the caller and workers of this pool: others join by region
     "sleepers": 48,  # i32: workers asleep on the generation, or about to be
     "busy": 64,  # i32: a job is under way
     "started": 65,  # workers that were created
     "arrived": 66,  # workers that have begun
     "limit": 67,  # threads to use at most
     "ask": 68,  # address of a function that gives a lower limit, or 0
+    **team_text.SLOTS,
 }
-SIZE = 80
+SIZE = 96
 
 # A ticket changes as a whole, by compare and exchange. So whoever succeeds knows that the job it
 # read the fields of is still under way: with a unit left, no other job can have replaced it.
@@ -38,6 +40,9 @@ llvm.func @syscall(i64, i64, i64, i64, i64, i64, i64) -> i64
 llvm.func @pthread_create(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
 llvm.func @pthread_detach(i64) -> i32
 llvm.func @pthread_sigmask(i32, !llvm.ptr, !llvm.ptr) -> i32
+llvm.func @pthread_self() -> i64
+llvm.func @pthread_getcpuclockid(i64, !llvm.ptr) -> i32
+llvm.func @clock_gettime(i32, !llvm.ptr) -> i32
 
 llvm.func @stack_pool_state(%table: !llvm.ptr) {{
   %state = llvm.mlir.addressof @state : !llvm.ptr
@@ -155,9 +160,9 @@ llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
   %start = arith.andi %ticket, %mask : i64
   %high = arith.shrui %ticket, %sixteen : i64
   %end = arith.andi %high, %mask : i64
-  %team = llvm.load %team_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %welcome = llvm.load %open_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %open = arith.cmpi ne, %end, %start : i64
-  %member = arith.cmpi ult, %rank, %team : i64
+  %member = arith.cmpi ult, %rank, %welcome : i64
   %mine = arith.andi %open, %member : i1
   llvm.cond_br %mine, ^work, ^rest
 ^work:
@@ -209,6 +214,46 @@ llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {
   llvm.return
 }}
 
+// Until the job is done.
+llvm.func internal @await() attributes {{passthrough = ["noinline"]}} {{
+  {slots}
+  %none = arith.constant 0 : i32
+  %one32 = arith.constant 1 : i32
+  %wait = arith.constant 128 : i64
+  %ticks = arith.constant {ticks} : i64
+  %since = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.br ^watch
+^watch:
+  %pending = llvm.load %pending_at atomic acquire {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %complete = arith.cmpi eq, %pending, %none : i32
+  llvm.cond_br %complete, ^out, ^rest
+^rest:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %spent = arith.subi %now, %since : i64
+  %enough = arith.cmpi ugt, %spent, %ticks : i64
+  llvm.cond_br %enough, ^settle, ^watch
+^settle:
+  // Asleep, so that a worker without a core gets this one.
+  %told = llvm.atomicrmw xchg %waiting_at, %one32 seq_cst : !llvm.ptr, i32
+  llvm.br ^again
+^again:
+  %rest = llvm.load %pending_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %finished = arith.cmpi eq, %rest, %none : i32
+  llvm.cond_br %finished, ^up, ^down
+^down:
+  %value = arith.extui %rest : i32 to i64
+  llvm.call @futex(%pending_at, %wait, %value) : (!llvm.ptr, i64, i64) -> ()
+  llvm.br ^again
+^up:
+  llvm.store %none, %waiting_at atomic monotonic {{alignment = 4 : i64}} : i32, !llvm.ptr
+  llvm.return
+^out:
+  llvm.return
+}}
+
+{team}
+
 llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i64) {{
   {slots}
   %zero = arith.constant 0 : i64
@@ -218,22 +263,21 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   %most = arith.constant 65535 : i64
   %sixteen = arith.constant 16 : i64
   %word = arith.constant 32 : i64
-  %wait = arith.constant 128 : i64
   %wake = arith.constant 129 : i64
   %everyone = arith.constant 2147483647 : i64
-  %ticks = arith.constant {ticks} : i64
   %front = arith.constant false
   %limit = llvm.load %limit_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %ask = llvm.load %ask_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %asks = arith.cmpi ne, %ask, %zero : i64
-  llvm.cond_br %asks, ^asked, ^sized(%limit : i64)
+  llvm.cond_br %asks, ^asked, ^sized(%limit, %front : i64, i1)
 ^asked:
   %other = llvm.inttoptr %ask : i64 to !llvm.ptr
   %answer = llvm.call %other() : !llvm.ptr, () -> i32
   %wide = arith.extui %answer : i32 to i64
   %lower = arith.minui %limit, %wide : i64
-  llvm.br ^sized(%lower : i64)
-^sized(%team: i64):
+  %same = arith.cmpi eq, %lower, %wide : i64
+  llvm.br ^sized(%lower, %same : i64, i1)
+^sized(%team: i64, %equal: i1):
   // Units: as fine as asked for, as many as a ticket can count.
   %over = arith.addi %count, %most : i64
   %over1 = arith.subi %over, %one : i64
@@ -256,14 +300,20 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   llvm.call %body(%table, %zero, %count) : !llvm.ptr, (!llvm.ptr, i64, i64) -> ()
   llvm.return
 ^publish:
+  // A region of another size would end some of torch's threads.
+  llvm.cond_br %equal, ^meet, ^own
+^meet:
+  %joined = llvm.call @torch_helps() : () -> i1
+  llvm.cond_br %joined, ^post(%one, %joined : i64, i1), ^own
+^own:
   %started0 = llvm.load %started_at : !llvm.ptr -> i64
   %present = arith.addi %started0, %one : i64
   %short = arith.cmpi ult, %present, %team : i64
-  llvm.cond_br %short, ^grow, ^post
+  llvm.cond_br %short, ^grow, ^post(%team, %front : i64, i1)
 ^grow:
   llvm.call @grow(%team) : (i64) -> ()
-  llvm.br ^post
-^post:
+  llvm.br ^post(%team, %front : i64, i1)
+^post(%welcome: i64, %torch: i1):
   %body_i = llvm.ptrtoint %body : !llvm.ptr to i64
   %table_i = llvm.ptrtoint %table : !llvm.ptr to i64
   %units32 = arith.trunci %units : i64 to i32
@@ -272,6 +322,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   llvm.store %count, %count_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
   llvm.store %unit, %unit_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
   llvm.store %team, %team_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %welcome, %open_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
   llvm.store %units32, %pending_at atomic monotonic {{alignment = 4 : i64}} : i32, !llvm.ptr
   %old = llvm.load %ticket_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
   %number = arith.shrui %old, %word : i64
@@ -280,6 +331,11 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   %all = arith.shli %units, %sixteen : i64
   %ticket = arith.ori %generation, %all : i64
   %was = llvm.atomicrmw xchg %ticket_at, %ticket seq_cst : !llvm.ptr, i64
+  llvm.cond_br %torch, ^region, ^call
+^region:
+  llvm.call @torch_region(%team) : (i64) -> ()
+  llvm.br ^leave
+^call:
   %sleepers = llvm.load %sleepers_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
   %sleeping = arith.cmpi ne, %sleepers, %none : i32
   llvm.cond_br %sleeping, ^rouse, ^help
@@ -295,32 +351,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   llvm.br ^help
 ^help:
   llvm.call @take(%front) : (i1) -> ()
-  %since = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
-  llvm.br ^watch
-^watch:
-  %pending = llvm.load %pending_at atomic acquire {{alignment = 4 : i64}} : !llvm.ptr -> i32
-  %complete = arith.cmpi eq, %pending, %none : i32
-  llvm.cond_br %complete, ^leave, ^rest
-^rest:
-  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
-  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
-  %spent = arith.subi %now, %since : i64
-  %enough = arith.cmpi ugt, %spent, %ticks : i64
-  llvm.cond_br %enough, ^settle, ^watch
-^settle:
-  // Asleep, so that a worker without a core gets this one.
-  %told = llvm.atomicrmw xchg %waiting_at, %one32 seq_cst : !llvm.ptr, i32
-  llvm.br ^again
-^again:
-  %rest = llvm.load %pending_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
-  %finished = arith.cmpi eq, %rest, %none : i32
-  llvm.cond_br %finished, ^up, ^down
-^down:
-  %value = arith.extui %rest : i32 to i64
-  llvm.call @futex(%pending_at, %wait, %value) : (!llvm.ptr, i64, i64) -> ()
-  llvm.br ^again
-^up:
-  llvm.store %none, %waiting_at atomic monotonic {{alignment = 4 : i64}} : i32, !llvm.ptr
+  llvm.call @await() : () -> ()
   llvm.br ^leave
 ^leave:
   llvm.store %none, %busy_at atomic release {{alignment = 4 : i64}} : i32, !llvm.ptr
@@ -343,10 +374,12 @@ def text() -> str:
     places.append(
         "%generation_at = llvm.getelementptr %ticket_at[1] : (!llvm.ptr) -> !llvm.ptr, i32"
     )
+    slots = "\n  ".join(places)
     return _TEXT.format(
         size=SIZE,
-        slots="\n  ".join(places),
+        slots=slots,
         ticks=SPIN_TICKS,
         signals=_SIGNALS,
         symbol=threads.SYMBOL,
+        team=team_text.text(slots),
     )

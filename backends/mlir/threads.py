@@ -61,17 +61,13 @@ def cores() -> int:
     return max(len(found), 1)
 
 
-def openmp_limit() -> int:
-    """Address of the function that tells torch's number of threads, 0 where there is none.
-
-    torch.set_num_threads sets OpenMP's. Asking there costs a native call some nanoseconds, so that
-    a change counts for the next kernel.
-    """
+def openmp(name: str) -> int:
+    """Address of a function of the OpenMP library that torch uses, 0 where there is none."""
     path = _openmp()
     if path is None:
         return 0
     try:
-        function = ctypes.CDLL(path).omp_get_max_threads
+        function = getattr(ctypes.CDLL(path), name)
     except (OSError, AttributeError):
         return 0
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -221,10 +221,56 @@ def test_the_process_ends(limit) -> None:
 @needs_loader
 def test_torch_says_how_many() -> None:
     pytest.importorskip("torch")
-    if threads.openmp_limit() == 0:
+    if threads.openmp("omp_get_max_threads") == 0:
         pytest.skip("this torch brings no OpenMP that can be asked")
     code = "import torch\ntorch.set_num_threads(1)\n" + RUN
     assert run_alone(code, STACK_NUM_THREADS="") == "1"
+
+
+WITH_TORCH = """
+import torch, os, threading
+torch.set_num_threads(2)
+numbers = torch.ones(1 << 17)
+fill = jit.build(text, ["fill"])["fill"]
+def fills(times, x):
+    for _ in range(times):
+        numbers.add(numbers)
+        fill(x.ctypes.data, 0)
+def entered():
+    return pool.pool().state[pool.SLOTS["entered"]]
+fills(1, x)
+first = entered()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("fills(200, x)\nassert (x == 201).all()\nprint(first > 0)", "True"),
+        (
+            "y = x * 0\nother = threading.Thread(target=fills, args=(200, y))\nother.start()\n"
+            "fills(200, x)\nother.join()\nprint((x == 201).all() and (y == 200).all())",
+            "True",
+        ),
+        (
+            "child = os.fork()\nif child == 0:\n    fill(x.ctypes.data, 0)\n"
+            "    os._exit(0 if (x == 2).all() and entered() == first else 1)\n"
+            "print(os.waitpid(child, 0)[1])",
+            "0",
+        ),
+        (
+            "torch.set_num_threads(1)\nfills(9, x)\nprint((x == 10).all(), entered() == first)",
+            "True True",
+        ),
+    ],
+    ids=["after its loops", "from two threads", "in a child", "one thread"],
+)
+@needs_loader
+def test_torchs_threads_help_where_they_are(code: str, said: str) -> None:
+    pytest.importorskip("torch")
+    if threads.openmp("GOMP_parallel") == 0 or threads.cores() < 2:
+        pytest.skip("no OpenMP of torch's, or one core")
+    assert run_alone(WITH_TORCH + code, STACK_NUM_THREADS="") == said
 
 
 @needs_loader

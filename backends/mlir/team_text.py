@@ -1,0 +1,166 @@
+"""Torch's OpenMP threads as helpers, where they are awake: MLIR text beside the pool's own.
+
+They spin for some milliseconds after each of torch's parallel loops, and workers of ours that were
+woken meanwhile would share their cores. So a job that follows such a loop is given to them, as a
+parallel region of the same OpenMP library. A region ends when all its threads have come, which is
+slow where one sleeps or has lost its core: whether they run is asked before, and a region that
+ended late is not followed by another for a while.
+"""
+
+from __future__ import annotations
+
+# Ticks of a processor's clock, some 0.4 ns each.
+LATE = 2_000_000  # from the caller's last piece to the end of a region: a thread has lost its core
+PENALTY = 1_000_000_000  # without a region after a late one
+RECENT = 25_000  # after a region its threads spin
+ASLEEP = 2_500_000  # for so long nobody asks again
+GLANCE = 1_300  # a thread that runs has used time meanwhile
+
+SLOTS = {
+    "enter": 80,  # address of GOMP_parallel, 0 where torch's threads are not asked
+    "number": 81,  # address of omp_get_thread_num
+    "master": 82,  # the thread that torch's helpers belong to: each caller has its own
+    "clock": 83,  # i32: the clock of time that the first of them has used
+    "entered": 84,  # when the last region ended
+    "barred": 85,  # no region before
+    "ended": 86,  # when the caller was through with its pieces
+}
+
+_TEXT = """\
+// One thread of a region. Where the caller comes back, the job is done.
+llvm.func internal @torch_part(%unused: !llvm.ptr) {{
+  {slots}
+  %none = arith.constant 0 : i32
+  %first = arith.constant 1 : i32
+  %front = arith.constant false
+  %number_i = llvm.load %number_at : !llvm.ptr -> i64
+  %number = llvm.inttoptr %number_i : i64 to !llvm.ptr
+  %rank = llvm.call %number() : !llvm.ptr, () -> i32
+  %caller = arith.cmpi eq, %rank, %none : i32
+  llvm.cond_br %caller, ^lead, ^help
+^lead:
+  llvm.call @take(%front) : (i1) -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.store %now, %ended_at : i64, !llvm.ptr
+  llvm.call @await() : () -> ()
+  llvm.return
+^help:
+  %sampled = arith.cmpi eq, %rank, %first : i32
+  llvm.cond_br %sampled, ^tell, ^work
+^tell:
+  %me = llvm.call @pthread_self() : () -> i64
+  %told = llvm.call @pthread_getcpuclockid(%me, %clock_at) : (i64, !llvm.ptr) -> i32
+  llvm.br ^work
+^work:
+  %odd = arith.trunci %rank : i32 to i1
+  llvm.call @take(%odd) : (i1) -> ()
+  llvm.return
+}}
+
+llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinline"]}} {{
+  {slots}
+  %null = llvm.mlir.zero : !llvm.ptr
+  %none = arith.constant 0 : i32
+  %late = arith.constant {late} : i64
+  %penalty = arith.constant {penalty} : i64
+  %part = llvm.mlir.addressof @torch_part : !llvm.ptr
+  %enter_i = llvm.load %enter_at : !llvm.ptr -> i64
+  %enter = llvm.inttoptr %enter_i : i64 to !llvm.ptr
+  %threads = arith.trunci %team : i64 to i32
+  llvm.call %enter(%part, %null, %threads, %none)
+    : !llvm.ptr, (!llvm.ptr, !llvm.ptr, i32, i32) -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.store %now, %entered_at : i64, !llvm.ptr
+  %ended = llvm.load %ended_at : !llvm.ptr -> i64
+  %waited = arith.subi %now, %ended : i64
+  %slow = arith.cmpi ugt, %waited, %late : i64
+  llvm.cond_br %slow, ^bar, ^out
+^bar:
+  %until = arith.addi %now, %penalty : i64
+  llvm.store %until, %barred_at : i64, !llvm.ptr
+  llvm.br ^out
+^out:
+  llvm.return
+}}
+
+// Nanoseconds that the first of torch's helpers has used; -1 where it is gone.
+llvm.func internal @torch_time() -> i64 {{
+  {slots}
+  %two = arith.constant 2 : i64
+  %none = arith.constant 0 : i32
+  %gone = arith.constant -1 : i64
+  %second = arith.constant 1000000000 : i64
+  %time = llvm.alloca %two x i64 : (i64) -> !llvm.ptr
+  %clock = llvm.load %clock_at : !llvm.ptr -> i32
+  %failed = llvm.call @clock_gettime(%clock, %time) : (i32, !llvm.ptr) -> i32
+  %seconds = llvm.load %time : !llvm.ptr -> i64
+  %rest_at = llvm.getelementptr %time[1] : (!llvm.ptr) -> !llvm.ptr, i64
+  %rest = llvm.load %rest_at : !llvm.ptr -> i64
+  %whole = arith.muli %seconds, %second : i64
+  %sum = arith.addi %whole, %rest : i64
+  %good = arith.cmpi eq, %failed, %none : i32
+  %answer = arith.select %good, %sum, %gone : i64
+  llvm.return %answer : i64
+}}
+
+// Whether a region would find its threads awake. The first one of a process starts them.
+llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}} {{
+  {slots}
+  %zero = arith.constant 0 : i64
+  %yes = arith.constant true
+  %no = arith.constant false
+  %recent = arith.constant {recent} : i64
+  %asleep = arith.constant {asleep} : i64
+  %glance = arith.constant {glance} : i64
+  %enter = llvm.load %enter_at : !llvm.ptr -> i64
+  %there = arith.cmpi ne, %enter, %zero : i64
+  llvm.cond_br %there, ^known, ^out(%no : i1)
+^known:
+  %me = llvm.call @pthread_self() : () -> i64
+  %master = llvm.load %master_at : !llvm.ptr -> i64
+  %new = arith.cmpi eq, %master, %zero : i64
+  llvm.cond_br %new, ^adopt, ^check
+^adopt:
+  llvm.store %me, %master_at : i64, !llvm.ptr
+  llvm.br ^out(%yes : i1)
+^check:
+  %mine = arith.cmpi eq, %master, %me : i64
+  llvm.cond_br %mine, ^when, ^out(%no : i1)
+^when:
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %barred = llvm.load %barred_at : !llvm.ptr -> i64
+  %allowed = arith.cmpi uge, %now, %barred : i64
+  llvm.cond_br %allowed, ^since, ^out(%no : i1)
+^since:
+  %entered = llvm.load %entered_at : !llvm.ptr -> i64
+  %passed = arith.subi %now, %entered : i64
+  %close = arith.cmpi ult, %passed, %recent : i64
+  llvm.cond_br %close, ^out(%yes : i1), ^look
+^look:
+  %before = llvm.call @torch_time() : () -> i64
+  llvm.br ^spin
+^spin:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %then = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %looked = arith.subi %then, %now : i64
+  %enough = arith.cmpi ugt, %looked, %glance : i64
+  llvm.cond_br %enough, ^again, ^spin
+^again:
+  %after = llvm.call @torch_time() : () -> i64
+  %runs = arith.cmpi sgt, %after, %before : i64
+  llvm.cond_br %runs, ^out(%runs : i1), ^rest
+^rest:
+  %later = arith.addi %then, %asleep : i64
+  llvm.store %later, %barred_at : i64, !llvm.ptr
+  llvm.br ^out(%no : i1)
+^out(%answer: i1):
+  llvm.return %answer : i1
+}}
+"""
+
+
+def text(slots: str) -> str:
+    """The functions; `slots` names the places of the pool's state."""
+    return _TEXT.format(
+        slots=slots, late=LATE, penalty=PENALTY, recent=RECENT, asleep=ASLEEP, glance=GLANCE
+    )

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 # Ticks of a processor's clock, some 0.4 ns each.
 LATE = 2_000_000  # from the caller's last piece to the end of a region: a thread has lost its core
-PENALTY = 1_000_000_000  # without a region after a late one
+# Without a region after a late one: four times as long after each, less by 1/128 for one on time.
+LEAST_PENALTY = 25_000_000
+MOST_PENALTY = 1_600_000_000
 RECENT = 25_000  # after a region its threads spin
 ASLEEP = 2_500_000  # for so long nobody asks again
 GLANCE = 1_300  # a thread that runs has used time meanwhile
@@ -23,6 +25,7 @@ SLOTS = {
     "clock": 83,  # i32: the clock of time that the first of them has used
     "entered": 84,  # when the last region ended
     "barred": 85,  # no region before
+    "penalty": 87,  # the last one
     "ended": 86,  # when the caller was through with its pieces
 }
 
@@ -62,7 +65,10 @@ llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinli
   %null = llvm.mlir.zero : !llvm.ptr
   %none = arith.constant 0 : i32
   %late = arith.constant {late} : i64
-  %penalty = arith.constant {penalty} : i64
+  %least = arith.constant {least} : i64
+  %most = arith.constant {most} : i64
+  %twice = arith.constant 2 : i64
+  %less = arith.constant 7 : i64
   %part = llvm.mlir.addressof @torch_part : !llvm.ptr
   %enter_i = llvm.load %enter_at : !llvm.ptr -> i64
   %enter = llvm.inttoptr %enter_i : i64 to !llvm.ptr
@@ -74,12 +80,20 @@ llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinli
   %ended = llvm.load %ended_at : !llvm.ptr -> i64
   %waited = arith.subi %now, %ended : i64
   %slow = arith.cmpi ugt, %waited, %late : i64
-  llvm.cond_br %slow, ^bar, ^out
+  %last = llvm.load %penalty_at : !llvm.ptr -> i64
+  llvm.cond_br %slow, ^bar, ^forget
 ^bar:
+  %more = arith.shli %last, %twice : i64
+  %some = arith.maxui %more, %least : i64
+  %penalty = arith.minui %some, %most : i64
   %until = arith.addi %now, %penalty : i64
   llvm.store %until, %barred_at : i64, !llvm.ptr
-  llvm.br ^out
-^out:
+  llvm.store %penalty, %penalty_at : i64, !llvm.ptr
+  llvm.return
+^forget:
+  %part_of = arith.shrui %last, %less : i64
+  %rest = arith.subi %last, %part_of : i64
+  llvm.store %rest, %penalty_at : i64, !llvm.ptr
   llvm.return
 }}
 
@@ -162,5 +176,11 @@ llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}
 def text(slots: str) -> str:
     """The functions; `slots` names the places of the pool's state."""
     return _TEXT.format(
-        slots=slots, late=LATE, penalty=PENALTY, recent=RECENT, asleep=ASLEEP, glance=GLANCE
+        slots=slots,
+        late=LATE,
+        least=LEAST_PENALTY,
+        most=MOST_PENALTY,
+        recent=RECENT,
+        asleep=ASLEEP,
+        glance=GLANCE,
     )

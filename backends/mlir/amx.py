@@ -2,8 +2,8 @@
 
 Two by two tiles of sums are under way, so that each tile of an operand that is read is multiplied
 twice. Registers are named, not allocated: nothing else in a kernel uses them. Where a tile has
-fewer rows than a register, those of sums and of the left operand have as many. Sums go to memory,
-row by row.
+fewer rows than a register, those of sums and of the left operand have as many; a kernel with tiles
+of several heights says so before each product. Sums go to memory, row by row.
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stack.ir.node import Node
+from stack.ir.contraction import tile_extents
+from stack.ir.node import Node, walk
 from stack.ir.types import F32
 from stack.target import Mma
 
 from .elementwise import Unprintable
 from .fetch import fetches_of
 from .micro_kernel import Operands
-from .mma import mma_of
+from .mma import is_stored, mma_of
 from .views import View, at, loop, step
 
 if TYPE_CHECKING:
@@ -43,19 +44,31 @@ def layout(rows: int = ROWS) -> list[int]:
     return found
 
 
-def configure(p: Printer, rows: int = ROWS) -> None:
-    """The registers, before everything else; they are released at the end."""
-    if p.tile_rows not in (0, rows):
-        raise Unprintable(f"products of {p.tile_rows} rows and of {rows} in one kernel")
-    if p.tile_rows:
-        return
-    p.tile_rows = rows
-    p.reserve("%tiles", LAYOUT, "i8")
-    p.top += [
-        f"  %layout = arith.constant dense<{layout(rows)}> : vector<{LAYOUT}xi8>",
-        f"  llvm.store %layout, %tiles : vector<{LAYOUT}xi8>, !llvm.ptr",
-        '  llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles) : (!llvm.ptr) -> ()',
-    ]
+def configure(p: Printer, rows: int) -> None:
+    """Registers for products of so many rows; they are released at the end.
+
+    Once, before everything else, where all products of a kernel have as many; else for each.
+    """
+    use = f'llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles{rows}) : (!llvm.ptr) -> ()'
+    if not p.tile_rows:
+        p.tile_rows = _heights(p)
+        for height in p.tile_rows:
+            at, which = f"%tiles{height}", f"%layout{height}"
+            p.reserve(at, LAYOUT, "i8")
+            p.top += [
+                f"  {which} = arith.constant dense<{layout(height)}> : vector<{LAYOUT}xi8>",
+                f"  llvm.store {which}, {at} : vector<{LAYOUT}xi8>, !llvm.ptr",
+            ]
+        if len(p.tile_rows) == 1:
+            p.top.append(f"  {use}")
+    if len(p.tile_rows) > 1:
+        p.put(use)
+
+
+def _heights(p: Printer) -> list[int]:
+    """Rows of registers of sums, of all products of a kernel."""
+    tiles = (tile_extents(n) for _, n in walk(p.block) if is_stored(n, p.cpu))
+    return sorted({min(ROWS, t.rows) for t in tiles if t is not None})
 
 
 def store_sums(p: Printer, node: Node, target: View) -> None:

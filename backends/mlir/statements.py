@@ -72,7 +72,7 @@ class Statements:
         self.depth = 1
         self.values: dict[Node, str] = {}
         self.stored: dict[Node, View] = {}  # sums that an instruction has stored
-        self.tile_rows = 0  # of registers of AMX, where they are in use
+        self.tile_rows: list[int] = []  # of registers of AMX, where they are in use
         self.count = 0
         self.hint = ""
 

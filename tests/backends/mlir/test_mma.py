@@ -205,6 +205,7 @@ def test_another_machine_has_the_instructions_of_tiles() -> None:
         pytest.param(NATIVE, (2, 20, 100), 33, marks=has_vectors),
         pytest.param(TILES, (2, 64, 256), 64, marks=has_vectors),
         pytest.param(TILES, (2, 100, 200), 64, marks=has_vectors),  # the last 72 keys
+        pytest.param(TILES, (2, 64, 256), 40, marks=has_vectors),  # the last 8 columns
     ],
 )
 def test_both_products_of_a_stream(

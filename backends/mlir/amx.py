@@ -9,6 +9,7 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 
 
 from __future__ import annotations
 
+from math import gcd
 from typing import TYPE_CHECKING
 
 from stack.ir.contraction import tile_extents
@@ -30,7 +31,7 @@ ROWS, ROW_BYTES = 16, 64  # of a register
 LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
 WIDTHS, HEIGHTS = 16, 48  # where in it
 RIGHT = 6  # the first register of the right operand, behind those of sums and of the left one
-BLOCK = 2  # tiles of sums below and beside each other
+BLOCK = 2  # tiles of sums below and beside each other, at most
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
@@ -96,7 +97,7 @@ class _Tiles(Operands):
         if column != 1:
             raise Unprintable("sums whose lanes are apart in memory")
         below, beside = len(self.offsets) // self.height, self.lanes // mma.lanes
-        across = min(BLOCK, below), min(BLOCK, beside)
+        across = gcd(BLOCK, below), gcd(BLOCK, beside)
         rows, lanes = across[0] * self.height, across[1] * mma.lanes
 
         def block(i: str, j: str) -> None:

@@ -20,6 +20,7 @@ from stack.ir.storage import decode, encode, storage_dtype
 from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
+from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.tile import alone, tile_group
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 
@@ -75,6 +76,23 @@ def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator)
     text = check(rule, first, second, TILES, rng)
     assert "tdpbf16ps" in text
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(48, 32), (32, 48), (8, 32), (48, 48)])
+def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Generator) -> None:
+    """Tiles of sums that are not two by two in registers, and such as have fewer rows."""
+    x, w = (round_bf16(rng.normal(size=s).astype(np.float32)) for s in ((96, 64), (64, 96)))
+    operands = [param(n, tensor("bf16", *v.shape)) for n, v in (("x", x), ("w", w))]
+    group = alone(Builder().dot(*operands, rule="m k, k n -> m n"))
+    text, run = compiled(
+        distribute_kernel(tile_gemm(group, lanes, rows, TILES), target=TILES), TILES
+    )
+    assert "tdpbf16ps" in text
+    stored = [encode(v, BF16) for v in (x, w)]
+    out = encode(np.full((96, 96), np.nan, np.float32), BF16)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    want = x.astype(np.float64) @ w.astype(np.float64)
+    np.testing.assert_allclose(decode(out, BF16), want, rtol=2**-8, atol=1e-4)
 
 
 # four neighbours at once, of which 37 is no whole number

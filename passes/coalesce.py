@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule
-from stack.ir.builder import make
+from stack.ir.builder import make, remade_block
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
@@ -152,16 +152,11 @@ class _Axes:
             type_ = node.tensor.with_shape(shape)
             args = [done[a] for a in node.args]
             done[node] = Node(node.op, args, self._attrs(node, kept), type_)
-        blocks = [self._block(block, done) for block in group.blocks]
+        blocks = [remade_block(block, done) for block in group.blocks]
         args = [reshaped(a, p.shape) for a, p in zip(group.args, blocks[0].params, strict=True)]
         types = tuple(r.tensor for r in blocks[-1].results)
         type_ = TupleType(types) if isinstance(group.type, TupleType) else types[0]
         return Node(group.op, args, group.attrs, type_, blocks)
-
-    def _block(self, block: Block, done: dict[Node, Node]) -> Block:
-        names = {done[n]: name for n, name in block.names.items() if n in done}
-        locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
-        return Block([done[p] for p in block.params], [done[r] for r in block.results], names, locs)
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""

@@ -107,7 +107,6 @@ class _Gemm(Rebuilt):
         shared = [n for n in right_names if n in self.left_names and n != self.lane]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.mma = mma = tile_mma(dot, cpu)
-        real = [n for n in shared if sizes[n] > 1] or shared[-1:]
         load = unconverted(right)
         self.nest, _ = nest_of(block, "grid")
         moving = [n for n in self.nest if n.blocks[0].params[0] in load.vars]
@@ -116,10 +115,10 @@ class _Gemm(Rebuilt):
         self.which = [n.blocks[0].params[0] for n in moving]
         self.below = self.nest[self.cut :]
         width = sizes[self.lane], right.dtype.bytes
-        self.left_bytes = self._all_rows() * math.prod(map(sizes.__getitem__, real))
+        self.left_bytes = self._all_rows() * math.prod(map(sizes.__getitem__, shared))
         self.left_bytes *= unconverted(dot.args[1 - self.right]).dtype.bytes
         near = 0 if mma else self.left_bytes
-        walk = walk_of(real, self.left_names, sizes, width, cpu, mma, near)
+        walk = walk_of(shared, self.left_names, sizes, width, cpu, mma, near)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by

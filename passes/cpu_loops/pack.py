@@ -15,6 +15,8 @@ from stack.target import Cpu, Mma
 PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
 LEAST_SHARE = 1 / 16  # of it, for a block beside rows that stay there
+BESIDE_SHARE = 1 / 4  # of what these leave of it, for such a block
+MOST_BLOCKS = 16  # times as many as have to be, to find a number of them that divides an axis
 MOST_BYTES = 2 << 20  # local memory is on the stack
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
@@ -39,12 +41,12 @@ def block_size(
     whole = math.prod(extents) * lanes * width
     part = depth if len(extents) == 1 else 1
     most = BLOCK_SHARE * cache
-    beside = max(LEAST_SHARE * cache, (cache - rows) / 4)
+    beside = max(LEAST_SHARE * cache, BESIDE_SHARE * (cache - rows))
     for size in (min(most, beside), most) if 0 < rows < cache else (most,):
         least = -(-whole // int(size))
         if least == 1:
             return 0
-        for count in range(least, min(16 * least, first) + 1):
+        for count in range(least, min(MOST_BLOCKS * least, first) + 1):
             if first % (count * part) == 0:
                 return first // count
     return 0 if whole <= MOST_BYTES else None

@@ -40,6 +40,8 @@ class Turned:
         if is_masked:  # it may say that a place is outside
             index = [_within(b, i, static(s) - 1) for i, s in zip(index, memory.shape, strict=True)]
         index[along] = _begin(_index(load)[along]) or constant(0, I64)
+        if is_masked:
+            index[along] = _within(b, index[along], static(memory.shape[along]) - extent)
         index[-1] = self._start(b, load, begin)
         between = (1,) * (len(index) - along - 2)
         shape = TensorType(load.dtype, (extent, *between, self.rows), "tile")
@@ -92,7 +94,7 @@ def turned(program: Block, cpu: Cpu) -> Turned | None:
     rows = min(row.attrs["extent"], *(_most_rows(n, cpu) for n in loads))
     room = sum(rows * tile_extent(n) * n.dtype.bytes for n in loads)
     fits = room <= CACHE_SHARE * cpu.cache_bytes
-    is_few = rows == 1 or (rows < LEAST_ROWS and not any(map(_mask, loads)))
+    is_few = rows < (2 if any(map(_mask, loads)) else LEAST_ROWS)
     return Turned(tuple(loads), rows) if fits and not is_few else None
 
 

@@ -14,7 +14,7 @@ class Walk:
     """How sums go over contracted axes.
 
     Attributes:
-        order: the axes.
+        order: the axes, but for those of one element.
         cut: the axis of which a part is packed at once.
         block: elements of that part; 0 for all, None where nothing fits.
     """
@@ -47,7 +47,8 @@ def walk_of(
         mma: the instruction.
         rows: bytes of all rows of the left operand; 0: they come from far.
     """
-    order = tuple(sorted(contracted, key=left.index))
+    real = [n for n in contracted if sizes[n] > 1] or contracted[-1:]
+    order = tuple(sorted(real, key=left.index))
     cut = order[0] if mma else max(order, key=lambda n: sizes[n])
     extents = [sizes[cut], *(sizes[n] for n in order if n != cut)]
     return Walk(order, cut, block_size(extents, *panel, cpu, mma.depth if mma else 1, rows))

@@ -93,7 +93,7 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
 def _fits(vectors: int, rows: int, cpu: Cpu) -> bool:
     """Whether sums fit in registers; what one row alone is multiplied with stays in memory."""
-    return vectors * rows <= cpu.sums and (rows == 1 or rows <= cpu.most_rows(vectors))
+    return vectors <= cpu.sums if rows == 1 else rows <= cpu.most_rows(vectors)
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:

@@ -12,8 +12,8 @@ from collections.abc import Set
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import F32
-
-LOG2E = 1.4426950408889634  # exp(x) is exp2(x * this)
+from stack.passes.tiling.frame import LOG2E
+from stack.rewrite.engine import Replacement, replace
 
 
 def with_powers_of_two(stream: Node) -> Node:
@@ -28,13 +28,8 @@ def with_powers_of_two(stream: Node) -> Node:
 
 
 def _rewritten(block: Block, held: Set[Node]) -> Block:
-    done: dict[Node, Node] = {p: p for p in block.params}
-    for node in block.nodes:
-        new = node.rebuilt([done.get(a, a) for a in node.args])
-        done[node] = _power(new) if _is_relative(node, held) else new
-    names = {done[n]: name for n, name in block.names.items() if n in done}
-    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
-    return Block(block.params, [done[r] for r in block.results], names, locs)
+    powers = {n: Replacement(_power(n)) for n in block.nodes if _is_relative(n, held)}
+    return replace(block, powers) if powers else block
 
 
 def _is_relative(node: Node, held: Set[Node]) -> bool:

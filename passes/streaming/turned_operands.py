@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import make, param, remade
+from stack.ir.builder import make, param, remade, remade_block
 from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
@@ -104,10 +104,7 @@ def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node
     """A block with parameters after `start` that `own` replaces; `backs` is what it reads."""
     done = {p: p for p in start}
     done.update(zip(block.params[len(start) :], backs, strict=True))
-    done = remade(block.results, done)
-    names = {done[n]: name for n, name in block.names.items() if n in done}
-    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
-    return Block([*start, *own], [done[r] for r in block.results], names, locs)
+    return remade_block(block, remade(block.results, done), [*start, *own])
 
 
 def _inverse(perm: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stack.errors import RuleError
-from stack.ir.builder import param, remade
+from stack.ir.builder import param, remade, remade_block
 from stack.ir.node import Block, Node
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
@@ -84,6 +84,4 @@ def _rebuilt(
             made = view.rebuilt((made,))
         done[old] = made
     done = remade(block.results, done)
-    names = {done[n]: name for n, name in block.names.items() if n in done}
-    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
-    return Block([*start, *own.values()], [done[r] for r in block.results], names, locs)
+    return remade_block(block, done, [*start, *own.values()])

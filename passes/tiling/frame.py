@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from stack.ir import ops
 from stack.ir.algebra import COMBINE as COMBINE
 from stack.ir.dim import Dim, Expr
@@ -9,6 +11,7 @@ from stack.ir.node import Node
 from stack.ir.types import F32, DType
 
 EXPENSIVE = 8  # scalar operations from which a value is kept rather than computed again
+LOG2E = math.log2(math.e)  # exp(x) is exp2(x * this)
 
 
 def power_of_two(size: int) -> int:

@@ -235,6 +235,19 @@ def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node
     return done
 
 
+def remade_block(
+    block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
+) -> Block:
+    """What stands for a block: `done` has what stands for its nodes, which keep names and lines.
+
+    `params`: its parameters, where they are not those that stand for the old ones.
+    """
+    names = {done[n]: name for n, name in block.names.items() if n in done}
+    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+    own = [done[p] for p in block.params] if params is None else params
+    return Block([*own], [done[r] for r in block.results], names, locs)
+
+
 def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
     """An open block among the nodes that stand for those outside of it."""
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
@@ -260,8 +273,4 @@ def _substitute(block: Block, values: Mapping[str, int], mapping: dict[Node, Nod
             mapping[node] = constant(attrs["value"], node.dtype)
         else:
             mapping[node] = Node(node.op, args, attrs, substitute_type(node.type, values), blocks)
-    params = [mapping[p] for p in block.params]
-    results = [mapping[r] for r in block.results]
-    names = {mapping[n]: name for n, name in block.names.items()}
-    locs = {mapping[n]: lines for n, lines in block.locs.items()}
-    return Block(params, results, names, locs)
+    return remade_block(block, mapping)

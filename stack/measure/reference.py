@@ -10,6 +10,7 @@ import numpy as np
 
 from stack.errors import StackError, VerifyError
 from stack.hosted.nodes import check_calls
+from stack.ir.builder import remade_block
 from stack.ir.data import Data
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16, DTYPES, F64, DType, TensorType, TupleType, Type
@@ -53,10 +54,7 @@ def _block(block: Block, known: dict[Node, Node]) -> Block:
         mapping[p] = Node(p.op, (), p.attrs, widen_type(p.type))
     for node in block.nodes:
         mapping[node] = _node(node, mapping)
-    names = {mapping[n]: name for n, name in block.names.items()}
-    lines = {mapping[n]: held for n, held in block.locs.items()}
-    params = [mapping[p] for p in block.params]
-    return Block(params, [mapping[r] for r in block.results], names, lines)
+    return remade_block(block, mapping)
 
 
 def _node(node: Node, mapping: dict[Node, Node]) -> Node:

@@ -19,8 +19,8 @@ from stack.target import Mma
 
 from .elementwise import Unprintable
 from .fetch import fetches_of
-from .micro_kernel import Operands
 from .mma import is_stored, mma_of
+from .sums import Operands
 from .views import View, at, loop, step
 
 if TYPE_CHECKING:

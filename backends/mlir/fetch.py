@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stack.ir.node import Node
+from stack.target.record import LINE
 
 from .views import fetched, step, view
 
 if TYPE_CHECKING:
     from .printer import Printer
 
-LINE = 64  # bytes that come from memory together
 FIRST, SECOND = 3, 2  # levels of cache, as LLVM counts them
 
 

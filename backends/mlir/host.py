@@ -16,14 +16,13 @@ from stack.ir.node import Node
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DType
 from stack.run.cache import Cache
+from stack.target.record import LINE
 
 from ..runtime.device import CallOpaque, Library, Make, Work
 from ..runtime.program import Program
 from .address import address
 from .library import library_of
 from .loops import Loop, native_kernels
-
-LINE = 64  # bytes of the cache that move together
 
 
 class Host:

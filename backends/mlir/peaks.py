@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.target import Cpu, Mma
+from stack.target.record import LINE
 
 from . import amx, jit, threads
 
 TILES = 4  # of AMX, which has eight registers
 PROGRAMS, STEPS = 64, 4000
-LINE = 64  # bytes, which vectors do not cross
 ALIGNED = f"{{alignment = {LINE} : i64}}"
 
 

@@ -14,6 +14,8 @@ from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 SUMS = 0.75  # of a core's registers
+LINE = 64  # bytes that memory and caches of a CPU move together
+FIRST_LEVEL = 32 << 10  # bytes of a CPU's first-level cache, at least
 NO_SOURCES: Mapping[str, str] = {}
 
 

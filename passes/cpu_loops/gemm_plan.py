@@ -1,0 +1,169 @@
+"""How the product of a tile kernel is done on a CPU: its panels, their blocks, and who takes which.
+
+A chunk of work is one panel of columns (of one batch entry) and some tiles of rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stack.ir.contraction import is_along_depth
+from stack.ir.node import Block, topological
+from stack.ir.traits import in_windows, is_load, nest_of, unconverted
+from stack.passes.cpu_loops.counts import Counts
+from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
+from stack.passes.cpu_loops.pack import FEW_ROWS, Panel, run_of
+from stack.passes.cpu_loops.walk import walk_of
+from stack.passes.tiling.contraction import operand_names, result_names
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import extent_of
+from stack.target import Cpu
+
+SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
+ROWS_SHARE = 1 / 2  # of the second-level cache, for the rows that all panels are multiplied with
+SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
+IMBALANCE = 0.1  # of the work, which threads may wait for one of them
+
+
+class GemmPlan:
+    """What is decided of the block of a tile kernel with one dot.
+
+    Attributes:
+        dot: the product, of a tile of rows with a panel.
+        lane: its axis of columns.
+        right: which operand has that axis, and is packed.
+        left_names: axes of the other one.
+        nest: the loops of the grid.
+        cut: how many of them say which panel; those below it say which tile of rows.
+        which: variables of those that say which panel.
+        below: the loops over tiles of rows.
+        panel: what is packed.
+        in_place: whether the dot reads the right operand where it is.
+        size: how much of the panel is packed at once; 0 for all.
+        raised: what rows are raised by.
+        groups: that the tiles of rows fall into, each of `share` of the outermost loop over them.
+        ahead: rows from one tile to the next, of which memory is asked for in time; 0 for none.
+    """
+
+    def __init__(self, block: Block, cpu: Cpu) -> None:
+        self.block = block
+        self.cpu = cpu
+        dot = find_dot(block)
+        assert dot is not None
+        self.dot = dot
+        self.lane = result_names(dot)[-1]
+        self.right = 1 if self.lane in operand_names(dot, 1) else 0
+        self.left_names = operand_names(dot, 1 - self.right)
+        right_names = operand_names(dot, self.right)
+        right = dot.args[self.right]
+        sizes = dict(zip(right_names, map(static, right.shape), strict=True))
+        shared = [n for n in right_names if n in self.left_names and n != self.lane]
+        self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
+        self.mma = mma = tile_mma(dot, cpu)
+        load = unconverted(right)
+        self.nest, _ = nest_of(block, "grid")
+        moving = [n for n in self.nest if n.blocks[0].params[0] in load.vars]
+        # loops above the cut say which panel, those below it which tile of rows
+        self.cut = self.nest.index(moving[-1]) + 1 if moving else 0
+        self.which = [n.blocks[0].params[0] for n in moving]
+        self.below = self.nest[self.cut :]
+        width = sizes[self.lane], right.dtype.bytes
+        self.left_bytes = self._all_rows() * math.prod(map(sizes.__getitem__, shared))
+        self.left_bytes *= unconverted(dot.args[1 - self.right]).dtype.bytes
+        near = 0 if mma else self.left_bytes
+        walk = walk_of(shared, self.left_names, sizes, width, cpu, mma, near)
+        group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
+        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
+        self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by
+        names = tuple(right_names), walk.order, walk.cut
+        self.panel = Panel(load, *names, self.lane, right.dtype, group)
+        self.in_place = self._reads_in_place()
+        self.size = 0 if self.in_place else walk.block or 0
+        self.raised = 0 if self.in_place else self.offset  # what rows are raised by here
+        self.groups = self._groups()
+        self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
+        self.ahead = self._ahead()
+
+    def packed_operand(self) -> int | None:
+        """Which operand is packed: an array whose panels the indices of the grid name alone."""
+        memory, *index = self.panel.load.args
+        is_named = not any(map(is_load, topological(index)))
+        is_read_once = all(n is self.panel.load for n in reads(self.block, memory))
+        if self.in_place or not (is_named and is_read_once and memory in self.block.params):
+            return None
+        return self.block.params.index(memory)
+
+    def _all_rows(self) -> int:
+        return math.prod(extent_of(n) for n in self.below) * self.rows
+
+    def _reads_in_place(self) -> bool:
+        """Whether the dot reads the right operand where it is."""
+        panel = self.panel
+        if in_windows(panel.load):
+            return True  # neighbouring places are neighbouring lanes
+        memory = panel.load.args[0]
+        is_few = self._all_rows() <= FEW_ROWS
+        if is_along_depth(self.dot):
+            is_whole = panel.size(panel.contracted[-1]) % run_of(self.mma, self.cpu) == 0
+            return is_few and is_whole and panel.lanes <= self.cpu.lanes
+        if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
+            return False
+        if panel.group > 1:  # neighbours are put together again for each tile of rows
+            sums = (self.rows + bool(self.offset)) * panel.lanes // self.cpu.lanes
+            return self._all_rows() <= self.rows and sums <= self.cpu.sums
+        is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
+        return is_few or is_packed
+
+    def _groups(self) -> int:
+        """Groups that the tiles of rows fall into, so that all threads have work."""
+        if not self.below:
+            return 1
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut])
+        rows, most = self._all_rows(), extent_of(self.below[0])
+        groups = 1
+        if self.size:
+            held = int(SUMS_SHARE * self.cpu.cache_bytes)
+            groups = -(-rows * self.panel.lanes * self.dot.dtype.bytes // held)
+        least = SPLIT_ROWS * self.speed
+        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
+            groups += 1
+        return min(groups, most)
+
+    def _ahead(self) -> int:
+        """Rows from one tile to the next, of which memory is asked for in time."""
+        left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
+        if self.rows == 1 or self.in_place or not self.below or not is_load(left):
+            return 0
+        if self.left_bytes <= ROWS_SHARE * self.cpu.cache_bytes:
+            return 0  # they are there since the last panel
+        where = left.args[self.left_names.index(row) - len(self.left_names)]
+        return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
+
+    def counts(self, is_prepacked: bool) -> Counts:
+        """Of all chunks together; `is_prepacked`: another kernel packs the panels."""
+        panel, mma = self.panel, self.mma
+        tiles = math.prod(extent_of(n) for n in self.nest)
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
+        rows = self.rows + bool(self.offset and self.in_place)  # one more, of raised zeros
+        depth = panel.depth
+        steps, once = tiles * depth // self.depth, 0
+        vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
+        if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
+            multiplies = loads = -(-self.rows // mma.rows) * (panel.lanes // mma.lanes)
+        elif is_along_depth(self.dot) and self.in_place:
+            multiplies, few = rows * panel.lanes, min(panel.lanes, self.cpu.sums_beside(rows))
+            loads = (self.rows + few) * panel.lanes // few
+            steps = tiles * depth // run_of(mma, self.cpu)
+        else:
+            multiplies, loads = rows * vectors, self.rows + vectors
+            if self.raised:  # a row of zeros for each chunk
+                once = vectors * chunks * depth // self.depth
+        size = depth * panel.lanes * panel.dtype.bytes
+        packed = 0 if self.in_place or is_prepacked else chunks * size
+        return Counts(multiplies * steps + once, loads * steps + once, packed, tiles * size)
+
+
+def _uneven(chunks: int, cpu: Cpu) -> bool:
+    """Whether 2, 4, 8 and so on threads, as many as there are cores, would wait for one of them."""
+    threads = (1 << i for i in range(1, cpu.cores.bit_length()))
+    return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in threads)

@@ -41,7 +41,7 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
         return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)
-    return next((m for m in known if _divides(m, rows, lanes, sizes[depth])), None)
+    return next((m for m in known if m.covers(rows, lanes, sizes[depth])), None)
 
 
 def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
@@ -76,12 +76,6 @@ def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     most = cpu.most_rows(DEPTH_COLUMNS)
     rows = fitting_rows(height, most // 2 + 1, most, FEW_PANEL_ROWS)
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
-
-
-def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:
-    """Whether whole tiles cover a product: the last of rows and of lanes may start early."""
-    is_tall = rows >= mma.rows or mma.takes_part(rows)
-    return is_tall and lanes >= mma.lanes and depth % mma.depth == 0
 
 
 def mma_lanes(

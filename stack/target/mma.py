@@ -51,7 +51,16 @@ class Mma:
     def divides(self, rows: int, lanes: int, depth: int) -> bool:
         """Whether it does so many sums of so many products without a rest."""
         is_whole = rows % self.rows == 0 or self.takes_part(rows)
-        return is_whole and lanes % self.lanes == 0 and depth % self.depth == 0
+        return is_whole and lanes % self.lanes == 0 and self._divides_depth(depth)
+
+    def covers(self, rows: int, lanes: int, depth: int) -> bool:
+        """The same with whole tiles, the last of which may start early."""
+        is_tall = rows >= self.rows or self.takes_part(rows)
+        return is_tall and lanes >= self.lanes and self._divides_depth(depth)
+
+    def _divides_depth(self, depth: int) -> bool:
+        """One group alone is none: as an operand it looks like rows that lie along the depth."""
+        return depth % self.depth == 0 and depth > self.group
 
     def takes_part(self, rows: int) -> bool:
         """Whether so many rows are a part of what it does, and enough of it."""

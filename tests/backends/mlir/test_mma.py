@@ -105,6 +105,8 @@ INTEGERS: list[tuple[str, Shape, Shape]] = [
     ("m k, n k -> m n", (4, 256), (71, 256)),
     ("m k, k n -> m n", (6, 64), (64, 64)),
     ("m k, n k -> m n", (20, 12288), (17, 12288)),
+    ("m k, k n -> m n", (40, 4), (4, 71)),  # one group
+    ("m k, k n -> m n", (40, 8), (8, 71)),
 ]
 
 
@@ -130,7 +132,7 @@ def test_integers(rule: str, first: Shape, second: Shape) -> None:
     assert "vpdpbusd" not in check_integers(rule, first, second, plain)
     if "avx512vnni" in cpu_at_hand().features:
         text = check_integers(rule, first, second, NATIVE)
-        assert ("vpdpbusd" in text) == (first[-1] % 4 == 0)
+        assert ("vpdpbusd" in text) == (first[-1] % 4 == 0 and first[-1] > 4)
 
 
 @pytest.mark.parametrize(("rule", "first", "second"), INTEGERS[:3])

@@ -112,7 +112,7 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
     may merge them with it, behind the axis that they are behind."""
     x = node.args[0]
     perm = axis_order(x)
-    if perm is None:
+    if not perm:  # nor where there is no axis
         return None
     axes: Sequence[int] = node.attrs["axes"]
     back = inverse(perm)

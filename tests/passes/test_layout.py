@@ -183,3 +183,17 @@ def test_repeated_elements_take_a_transpose_along() -> None:
     """)
     result = Pipeline("layout").run(func, check=True).func
     assert [n.op for n in result.nodes] == ["broadcast", "reshape", "exp"]
+
+
+def test_a_number_has_no_axes_to_broadcast_first() -> None:
+    func = parse("""func @f(%x: f32[], %y: f32[]) -> (f32[], f32[17]) at tensor {
+      %t = transpose(%x) {perm=[]} : f32[]
+      %s = transpose(%y) {perm=[]} : f32[]
+      %m = max(%t, %s) : f32[]
+      %u = transpose(%t) {perm=[]} : f32[]
+      %z = broadcast(%u) {axes=[]} : f32[17]
+      return %m, %z
+    }
+    """)
+    result = Pipeline("layout").run(func, check=True).func
+    assert result.results[1].shape == (17,)

@@ -186,13 +186,13 @@ def test_repeated_elements_take_a_transpose_along() -> None:
 
 
 def test_a_number_has_no_axes_to_broadcast_first() -> None:
-    func = parse("""func @f(%x: f32[], %y: f32[]) -> (f32[], f32[17]) at tensor {
-      %t = transpose(%x) {perm=[]} : f32[]
-      %s = transpose(%y) {perm=[]} : f32[]
-      %m = max(%t, %s) : f32[]
-      %u = transpose(%t) {perm=[]} : f32[]
+    func = parse("""func @f(%x: f32[], %y: f32[2, 3]) -> (f32[3, 2], f32[17]) at tensor {
+      %s = sort(%y) {axis=0, descending=false, num_keys=1} : (f32[2, 3])
+      %i = item(%s) {index=0} : f32[2, 3]
+      %t = transpose(%i) {perm=[1, 0]} : f32[3, 2]
+      %u = transpose(%x) {perm=[]} : f32[]
       %z = broadcast(%u) {axes=[]} : f32[17]
-      return %m, %z
+      return %t, %z
     }
     """)
     result = Pipeline("layout").run(func, check=True).func

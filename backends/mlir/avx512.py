@@ -18,9 +18,7 @@ def scaled(b: Body, p: str, n: str, x: str, least: float) -> str:
     t, bits = vector(b.element, width), max(width, 8)
     zero = b.do(f"arith.constant dense<0.0> : {t}")
     low = b.do(constant(least, b.element, width))
-    more, more_type = "", ""
-    if width == LANES:
-        more, more_type = ", " + b.do("arith.constant 4 : i32"), ", i32"
+    more, more_type = _rounding(b, width)
 
     def one(p: str, n: str, x: str) -> str:
         mask = b.do(f"arith.cmpf uge, {x}, {low} : {t}")
@@ -41,9 +39,7 @@ def above_floor(b: Body, x: str) -> str:
     width = min(b.lanes, LANES)
     t, bits = vector(b.element, width), max(width, 8)
     how, every = b.do("arith.constant 9 : i32"), b.do(f"arith.constant -1 : i{bits}")
-    more, more_type = "", ""
-    if width == LANES:
-        more, more_type = ", " + b.do("arith.constant 4 : i32"), ", i32"
+    more, more_type = _rounding(b, width)
 
     def one(x: str) -> str:
         return b.do(
@@ -52,6 +48,11 @@ def above_floor(b: Body, x: str) -> str:
         )
 
     return _by_register(b, [(x, b.type)], one)
+
+
+def _rounding(b: Body, width: int) -> tuple[str, str]:
+    """The operand that instructions on whole registers alone have, to round as ever."""
+    return (", " + b.do("arith.constant 4 : i32"), ", i32") if width == LANES else ("", "")
 
 
 def looked_up(b: Body, table: Sequence[float], index: str) -> str:

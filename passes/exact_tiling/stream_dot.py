@@ -106,7 +106,10 @@ class StreamProducts(StreamMemory):
         )
 
     def depth_of(self, dot: Node, extent: int) -> int:
-        """The depth of a product of keys, with zeros where tiles of an instruction take more."""
+        """The depth of a product of keys, with zeros where tiles of an instruction take more.
+
+        As it is, where half of a tile and more would be zeros: vectors take less than that.
+        """
         depths = (m.depth for m in self.cpu.mmas(product_types(dot)) if m.rows > 1)
         most = next(depths, 1)
         return -(-extent // most) * most if 2 * extent >= most else extent

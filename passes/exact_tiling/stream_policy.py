@@ -14,8 +14,8 @@ from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Sp
 from stack.target import Cpu
 
 PANEL = 64  # keys of a panel: its products stay in the first level of cache
-# where an instruction multiplies tiles, products take little, and corrections of sums much: these
-# are once in a panel
+# the same where an instruction multiplies tiles: products take little then, and corrections of
+# sums, which are once in a panel, much
 TILED_PANEL = 128
 
 

@@ -82,7 +82,7 @@ def _as_read(joint: Joint, node: Node) -> Node:
         users = [u for u in joint.users.get(node, ()) if u in joint.forward or u in joint.needed]
         if len(users) != 1 or not ops.is_whole_view(users[0]) or repeats(users[0]):
             break
-        if users[0] in joint.late or node in joint.outputs:
+        if users[0] in joint.late or node in joint.func.results:
             break
         (node,) = users
     return node

@@ -103,6 +103,15 @@ def test_native_sweep(part: int) -> None:
 # ---- what they found
 
 FOUND = {
+    # partition kept what the forward pass reads of a value that is a gradient itself
+    "a gradient that the forward pass reads transposed": """
+func @main(%x: f32[4, 6]) -> (f32[4], f32[4, 4]) at tensor {
+  %y = dot(%x, %x) {rule="i k, j k -> i j"} : f32[4, 4]
+  %z = transpose(%y) {perm=[1, 0]} : f32[4, 4]
+  %sum = reduce(%z) {axes=[1], kind="sum"} : f32[4]
+  return %sum, %y
+}
+""",
     # a reshape that neither merges nor splits was taken for one that does
     "transpose before an unclean reshape": """
 func @main(%x: f32[20, 8]) -> (f32[4, 40]) at tensor {

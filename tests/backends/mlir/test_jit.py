@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_stages_are_text() -> None:
     assert jit.lower(low) == low
     assembly = jit.assembly(SCALE)
     assert "<scale>:" in assembly or assembly.startswith("; no disassembly")
+
+
+def test_values_stay_in_registers() -> None:
+    """LLVM's lowest level is that of its passes: code is generated as at any other."""
+    assembly = jit.assembly(SCALE)
+    if assembly.startswith("; no disassembly"):
+        pytest.skip("neither objdump nor llvm-objdump is installed")
+    body = assembly.partition("<scale>:")[2].partition(">:\n")[0]
+    assert "mul" in body
+    assert not re.search(r"\(%[re][sb]p\)|\[(sp|x29)\b", body)
 
 
 def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:

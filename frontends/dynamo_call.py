@@ -95,7 +95,7 @@ class TorchCalls:
         opened: list[ExitStack] = []
         self._here.opened = opened
         try:
-            if captures:
+            if captures or not (torch.compiler.is_compiling() or self._entries.are_made()):
                 self._set_up(opened)
             return self._call(*args, **kwargs)
         except exc.TorchDynamoException as error:

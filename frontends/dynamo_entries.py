@@ -67,6 +67,10 @@ class Entries:
         self.simple = code.co_argcount if is_simple else -1
         self.found: tuple[_Entry, ...] = ()
 
+    def are_made(self) -> bool:
+        """Whether Dynamo has compiled the function, and has not been reset since."""
+        return bool(_debug_get_cache_entry_list(self.fn.__code__))
+
     def refresh(self) -> None:
         """See what Dynamo has compiled by now."""
         fn = self.fn

@@ -215,7 +215,8 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     wanted = list(names)
     if not wanted:
         return Library({}, None)
-    found = stored(key(text), wanted, cache)
+    entry = key(text)
+    found = stored(entry, wanted, cache)
     if found is not None:
         return found
     engine = _engine(_lowered(text), text, cache)
@@ -227,7 +228,7 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
             pass  # The engine can always run what it compiled; only the cache does without.
         else:
             if cache is not None:
-                cache.put(key(text), code)
+                cache.put(entry, code)
             return library
     return _from_engine(engine, wanted)
 

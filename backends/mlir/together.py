@@ -62,8 +62,9 @@ def _compiled(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel
     except jit.CompileError:
         return {}
     if cache is not None and elf.supported():
+        entry = jit.key(module)
         for text, name in zip(texts, names, strict=True):
-            cache.put(_place(text), f"{jit.key(module)} {name}".encode())
+            cache.put(_place(text), f"{entry} {name}".encode())
     return {text: library[name] for text, name in zip(texts, names, strict=True)}
 
 

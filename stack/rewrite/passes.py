@@ -79,6 +79,8 @@ def option_text(value: Any) -> str:
 
 def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
     """A pass from option texts; raises UsageError naming the options that exist."""
+    if not options:
+        return cls()
     known = {spec.name: spec for spec in option_fields(cls)}
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}

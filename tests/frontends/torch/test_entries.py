@@ -249,6 +249,19 @@ def test_what_dynamo_forgets_is_captured_again(long_ways: list[int]) -> None:
     assert len(compiled.graphs) == count + 1
 
 
+@pytest.mark.usefixtures("fresh")
+def test_after_a_reset_hooks_are_guarded_and_recurrent_modules_traced() -> None:
+    lstm, linear = torch.nn.LSTM(4, 3), torch.nn.Linear(4, 3)
+    x = torch.randn(5, 2, 4)
+    with torch.no_grad():
+        recurrent, compiled = stack.compile(lstm, x), stack.compile(linear, x)
+        torch._dynamo.reset()
+        torch.testing.assert_close(recurrent(x)[0], lstm(x)[0])
+        compiled(x)
+        linear.register_forward_hook(lambda module, args, result: result * 2)
+        torch.testing.assert_close(compiled(x), linear(x))
+
+
 def test_preparing_runs_nothing_after_a_call() -> None:
     x = draw(4)
     compiled = stack.compile(torch.tanh, x)

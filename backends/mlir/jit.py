@@ -33,9 +33,9 @@ from ..runtime.values import Value
 from . import bindings, elf, locations, pool, threads, unlocked
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
-# Kernels come in vectors, unrolled, with what is equal made once: LLVM's passes over its IR make them
-# no faster, and take it as long as to generate code. That (registers, the order of instructions,
-# what stays the same in a loop) is as at any other level; a test looks at it.
+# Kernels come in vectors, unrolled, with what is equal made once: LLVM's passes over its IR make
+# them no faster, and take it as long as to generate code. That (registers, the order of
+# instructions, what stays the same in a loop) is as at any other level; a test looks at it.
 OPT_LEVEL = 0
 
 # A change of how text becomes code that a key would not show otherwise.

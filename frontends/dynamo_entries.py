@@ -8,10 +8,12 @@ so does one for which no guard holds.
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import CO_VARARGS, CO_VARKEYWORDS
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -22,10 +24,14 @@ from torch._C._dynamo.eval_frame import (
 )
 from torch._C._functorch import get_dynamic_layer_stack_depth
 from torch._dynamo import eval_frame
+from torch._dynamo.eval_frame import innermost_fn
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _layers: Callable[[], int] = get_dynamic_layer_stack_depth
 _trace: Callable[[], Any] = torch._C._get_tracing_state
+
+_GRAPH = "__compiled_fn_"  # how Dynamo names what it calls for a graph, among a function's globals
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,9 @@ class Entries:
         places = self.names[code.co_argcount - len(defaults) : code.co_argcount]
         self.defaults = {**dict(zip(places, defaults, strict=True)), **(fn.__kwdefaults__ or {})}
         # how many arguments say all, where they come by position; -1 where they never do
-        is_simple = not (self.rest or self.words or code.co_kwonlyargcount or code.co_freevars)
+        is_simple = not (self.rest or self.words or code.co_kwonlyargcount)
         self.simple = code.co_argcount if is_simple else -1
+        self.cells = tuple(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         self.found: tuple[_Entry, ...] = ()
 
     def are_made(self) -> bool:
@@ -73,16 +80,18 @@ class Entries:
 
     def refresh(self) -> None:
         """See what Dynamo has compiled by now."""
-        fn = self.fn
-        made: list[_Entry] = []
-        for entry in _debug_get_cache_entry_list(fn.__code__):
-            own = FunctionType(
-                entry.code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__
-            )
-            own.__kwdefaults__ = fn.__kwdefaults__
-            guards = entry.guard_manager
-            made.append(_Entry(guards, guards.root.check, own))
-        self.found = tuple(made)
+        known = {id(e.owner): e for e in self.found}
+        entries = _debug_get_cache_entry_list(self.fn.__code__)
+        self.found = tuple(known.get(id(e.guard_manager)) or self._entry(e) for e in entries)
+
+    def _entry(self, entry: Any) -> _Entry:
+        fn, guards = self.fn, entry.guard_manager
+        code, names = _bare(entry.code, fn.__globals__)
+        own = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+        own.__kwdefaults__ = fn.__kwdefaults__
+        for name in names:
+            weakref.finalize(own, fn.__globals__.pop, name, None)
+        return _Entry(guards, guards.root.check, own)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
         """The code for a call, which takes `bound` and its arguments; None where Dynamo is asked.
@@ -93,10 +102,15 @@ class Entries:
             return None
         everything = (*self.bound, *args) if self.bound else args
         if len(everything) == self.simple and not kwargs:
-            given = dict(zip(self.names, everything, strict=True))
+            given = dict(zip(self.names, everything))  # noqa: B905  # asked in every call
         else:
             given = self._named(everything, kwargs)
         if given is None:
+            return None
+        try:
+            for name, cell in self.cells:
+                given[name] = cell.cell_contents
+        except ValueError:  # not assigned yet
             return None
         for entry in self.found:
             if entry.owner.cache_entry is not None and entry.holds(given):
@@ -106,7 +120,7 @@ class Entries:
         return None
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """What the function finds under its names; None where it does not take these arguments."""
+        """What arguments are under their names; None where it does not take these arguments."""
         code = self.fn.__code__
         count = code.co_argcount
         given = dict(zip(self.names[:count], args, strict=False))
@@ -127,12 +141,24 @@ class Entries:
                 if name not in self.defaults:
                     return None
                 given[name] = self.defaults[name]
-        try:
-            for name, cell in zip(code.co_freevars, self.fn.__closure__ or (), strict=True):
-                given[name] = cell.cell_contents
-        except ValueError:  # not assigned yet
-            return None
         return given
+
+
+def _bare(code: CodeType, names: dict[str, Any]) -> tuple[CodeType, list[str]]:
+    """Dynamo's code, calling graphs without the wrapper that keeps Dynamo from tracing them.
+
+    Nobody traces where we call. Graphs get names of their own beside those that Dynamo gave them;
+    gives these, too.
+    """
+    found: dict[str, str] = {}
+    for name in code.co_names:
+        wrapped = names.get(name) if name.startswith(_GRAPH) else None
+        if wrapped is None or not getattr(wrapped, "_torchdynamo_disable_recursive", False):
+            continue
+        found[name] = f"{name}_bare_{next(_numbers)}"
+        names[found[name]] = innermost_fn(wrapped)
+    bare = code.replace(co_names=tuple(found.get(n, n) for n in code.co_names))
+    return bare, [*found.values()]
 
 
 def _is_plain() -> bool:

@@ -16,7 +16,9 @@ from torch._dynamo.variables import higher_order_ops
 from stack.frontends.dynamo_values import Values
 from stack.frontends.fx_meta import meta_kernels
 
-_COLLECTS = "run_gc_after_compile"
+# settings of Dynamo's, not of every torch: a collection after each capture, and marks for a profile
+# in the code that it makes, which take two thirds of the time of calling that code
+_OFF = ("run_gc_after_compile", "record_runtime_overhead")
 _LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
 _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
 
@@ -28,12 +30,12 @@ def spared() -> Iterator[None]:
     The time of guards is measured, with all caches emptied before, for the log of guards; the
     source line of each guard is written into its text, and we cut it off; source files are split
     into tokens to find the functions of lines, for traces of calls; values are compared with a
-    function whose module imports half of `torch.distributed`; and the collector, which we hold
-    back, is called. What nodes that are alike give is asked once, see `dynamo_values`.
+    function whose module imports half of `torch.distributed`; the collector, which we hold back, is
+    called; and each call of a graph is told to a profiler. What nodes that are alike give is asked once, see `dynamo_values`.
     """
     with ExitStack() as stack:
-        if hasattr(torch._dynamo.config, _COLLECTS):
-            stack.enter_context(torch._dynamo.config.patch({_COLLECTS: False}))
+        known = {name: False for name in _OFF if hasattr(torch._dynamo.config, name)}
+        stack.enter_context(torch._dynamo.config.patch(known))
         stack.enter_context(meta_kernels())
         for holder, name, plain in _plain():
             if hasattr(holder, name):  # not every torch does each of them

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any
 
 import torch
@@ -18,6 +19,8 @@ from stack.run.backend import ByAddress
 from stack.run.frontend import Arrays, Direct, Finds
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, elements
+
+_address = torch.Tensor.data_ptr
 
 
 def direct(
@@ -51,22 +54,23 @@ def caller(
     """
     guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     is_alike, call = guards.check, program.call
+    is_whole = [*places] == [*range(len(args))]
+    is_own = [*numbers] == [*range(len(layouts))]
 
     def run(args: Arrays) -> list[torch.Tensor] | None:
         if not is_alike(*args):
             return None
-        held = kept([args[place] for place in places]) if kept is not None else None
+        given = args if is_whole else [args[place] for place in places]
+        held = kept([*given]) if kept is not None else None
         if held is None and kept is not None:
             return None
         try:
-            made = [_empty_strided_cpu(*layout) for layout in layouts]
+            made: list[torch.Tensor] = [*starmap(_empty_strided_cpu, layouts)]
         except RuntimeError:  # out of memory: the long way says what it was for
             return None
-        addresses = [] if held is None else [*held.addresses]
-        addresses += [args[place].data_ptr() for place in places]
-        addresses += [tensor.data_ptr() for tensor in made]
-        call(addresses)
-        return [made[number] for number in numbers]
+        addresses = [*map(_address, given), *map(_address, made)]
+        call(addresses if held is None else [*held.addresses, *addresses])
+        return made if is_own else [made[number] for number in numbers]
 
     return run
 

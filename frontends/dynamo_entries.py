@@ -102,7 +102,7 @@ class Entries:
             return None
         everything = (*self.bound, *args) if self.bound else args
         if len(everything) == self.simple and not kwargs:
-            given = dict(zip(self.names, everything))  # noqa: B905  # asked in every call
+            given = dict(zip(self.names, everything))
         else:
             given = self._named(everything, kwargs)
         if given is None:

@@ -31,7 +31,8 @@ def spared() -> Iterator[None]:
     source line of each guard is written into its text, and we cut it off; source files are split
     into tokens to find the functions of lines, for traces of calls; values are compared with a
     function whose module imports half of `torch.distributed`; the collector, which we hold back, is
-    called; and each call of a graph is told to a profiler. What nodes that are alike give is asked once, see `dynamo_values`.
+    called; and the code that is made tells a profiler of each call of a graph. What nodes that are
+    alike give is asked once, see `dynamo_values`.
     """
     with ExitStack() as stack:
         known = {name: False for name in _OFF if hasattr(torch._dynamo.config, name)}

@@ -8,6 +8,8 @@ A stream runs on parts of its axis too; see `streaming.parts`.
 
 A stage is priced by waves of programs; see `blocking.tile_choice` for products. Where a person
 wrote a schedule for the value, its parts are as that says: `c: k=1024@grid m=64 n=64`.
+
+On a CPU, `cpu_loops.shared_sums` says which reductions have too few rows for its threads.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from stack.passes.blocking.reduce import MAX_WHOLE
 from stack.passes.blocking.row_policy import COLUMNS, LOOP_TILE
 from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
 from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
+from stack.passes.cpu_loops.shared_sums import shared
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
@@ -36,7 +39,7 @@ from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import PART, part_of
-from stack.target import Gpu
+from stack.target import Cpu, Gpu
 
 DEPTH = 256  # elements of a contracted axis that a part keeps at least
 LEAST = 16  # elements of a part
@@ -62,6 +65,8 @@ class SplitReductions(Pass):
     streams: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
+        if isinstance(log.target, Cpu):
+            return rewrite(func, [Simple("split_reduce", ("reduce",), shared)], log)
         rules = [
             Simple("split_reduce", ("reduce",), self._reduce),
             Simple("split_dot", ("dot",), self._dot),

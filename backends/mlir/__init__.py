@@ -32,7 +32,7 @@ BACKEND = Backend(
                 "inline,canonicalize,roll,fold,decompose{apart=false},indexed,canonicalize",
             ),
             ("laid-out", "layout{windows=true},canonicalize"),
-            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold"),
+            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold,split_reductions"),
             ("fused", "fuse,coalesce"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),

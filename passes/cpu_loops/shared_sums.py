@@ -1,0 +1,97 @@
+"""Long reductions of few rows in parts, which the threads of a CPU share.
+
+A kernel shares out what a reduction keeps, and walks along a row on one thread: the sum of a whole
+array would be one thread's. Its reduced axis becomes (parts, rest): a first stage reduces the rest,
+threads taking parts, a second one the parts. How many parts there are does not depend on how many
+threads run, and so neither does the result. Partial sums of 16-bit floats are f32.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stack.ir.builder import Builder, make
+from stack.ir.node import Node
+from stack.ir.traits import is_input, is_reduction
+from stack.passes.rules.dot_layout import reshaped
+from stack.passes.tiling.frame import COMBINE, wide
+from stack.rewrite.engine import Scope
+from stack.target import Cpu
+
+PIECES = 8  # parts for each core: what a thread takes at a time, it takes in pieces
+THREADS = 2  # that have to gain by it: more of them gain more
+GAIN = 0.8  # of the time of one stage: what two may take
+
+
+def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A reduction that would be a single thread's work for long, in two stages; None for others."""
+    source, axes = node.args[0], sorted(int(a) for a in node.attrs["axes"])
+    sizes = [s for s in source.shape if isinstance(s, int)]
+    is_run = axes == [*range(axes[0], axes[0] + len(axes))] if axes else False
+    if not is_run or len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
+        return None
+    cpu = scope.log.cpu
+    extent = math.prod(sizes[a] for a in axes)
+    kept = math.prod(sizes) // extent
+    # what a reduction down columns keeps lies side by side: one thread takes a vector of it
+    rows = kept if axes[-1] == len(sizes) - 1 else -(-kept // cpu.lanes)
+    if rows >= THREADS or not _pays(kept * extent, cpu):
+        return None
+    if _is_stage(node, scope):
+        return None
+    parts = _parts(extent, cpu)
+    if extent % parts and not is_input(source):
+        return None  # what computes it would run apart, for two slices of it
+    name = scope.block.names.get(node, node.op)
+    scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
+    return _in_stages(node, axes, extent, parts)
+
+
+def _pays(count: int, cpu: Cpu) -> bool:
+    """Whether threads reduce so many elements faster with one more kernel, a vector each cycle."""
+    alone = count / (cpu.lanes * cpu.clock)
+    return alone / THREADS + 2 * cpu.launch < GAIN * alone
+
+
+def _parts(extent: int, cpu: Cpu) -> int:
+    """Into how many parts: near to some for each core, without a rest where that can be."""
+    wanted = PIECES * cpu.cores
+    near = [p for p in range(cpu.cores, wanted * PIECES) if extent % p == 0]
+    return min(near, key=lambda p: abs(math.log(p / wanted)), default=wanted)
+
+
+def _is_stage(node: Node, scope: Scope) -> bool:
+    """Whether a reduction is one stage of two already."""
+    others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
+    others += [a for a in node.args if is_reduction(a)]
+    return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
+
+
+def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
+    """What is in a part is reduced, then the parts, then what is left over."""
+    source, kind, first = node.args[0], node.attrs["kind"], axes[0]
+    dtype = wide(node.dtype)
+    before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
+    line = reshaped(source, (*before, extent, *after))
+    if line.dtype != dtype:
+        line = make("cast", (line,), hint=line.tensor.with_dtype(dtype))
+    whole = extent - extent % parts
+
+    def reduced(x: Node, axis: int) -> Node:
+        return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
+
+    split = reshaped(_cut(line, first, 0, whole), (*before, parts, extent // parts, *after))
+    made = reduced(reduced(split, first + 1), first)
+    if whole < extent:
+        made = make(COMBINE[str(kind)], (made, reduced(_cut(line, first, whole, extent), first)))
+    return made if dtype == node.dtype else make("cast", (made,), hint=node.type)
+
+
+def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
+    """A range of an axis."""
+    if (start, stop) == (0, x.shape[axis]):
+        return x
+    rank = x.tensor.rank
+    starts = tuple(start if a == axis else 0 for a in range(rank))
+    stops = tuple(stop if a == axis else x.shape[a] for a in range(rank))
+    return make("slice", (x,), {"start": starts, "limit": stops, "step": (1,) * rank})

@@ -34,7 +34,7 @@ _GRAPH = "__compiled_fn_"  # how Dynamo names what it calls for a graph, among a
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     """Code for arguments of which guards hold.
 
@@ -98,7 +98,8 @@ class Entries:
 
         That changes nothing where it is asked after all.
         """
-        if not self.found or not _is_plain():
+        found = self.found
+        if not found or not _is_plain():
             return None
         everything = (*self.bound, *args) if self.bound else args
         if len(everything) == self.simple and not kwargs:
@@ -112,10 +113,10 @@ class Entries:
                 given[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             return None
-        for entry in self.found:
+        for entry in found:
             if entry.owner.cache_entry is not None and entry.holds(given):
-                if entry is not self.found[0]:  # the next call is likely to be of this kind
-                    self.found = (entry, *(e for e in self.found if e is not entry))
+                if entry is not found[0]:  # the next call is likely to be of this kind
+                    self.found = (entry, *(e for e in found if e is not entry))
                 return entry.code
         return None
 

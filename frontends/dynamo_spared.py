@@ -17,7 +17,7 @@ from stack.frontends.dynamo_values import Values
 from stack.frontends.fx_meta import meta_kernels
 
 # settings of Dynamo's, not of every torch: a collection after each capture, and marks for a profile
-# in the code that it makes, which take two thirds of the time of calling that code
+# in the code that it makes, which take as long as all else in it
 _OFF = ("run_gc_after_compile", "record_runtime_overhead")
 _LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
 _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -330,3 +331,20 @@ def test_threads_share_entries() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_names_of_graphs_go_with_the_code_that_uses_them() -> None:
+    def own_names() -> set[str]:
+        return {name for name in by_default.__globals__ if "_bare_" in name}
+
+    before = own_names()
+    x, wider = draw(3, 5), draw(4, 5)
+    compiled = stack.compile(by_default, x)
+    for given in (x, wider, x, wider):
+        close(compiled(given), wide(by_default(given)))
+    assert len(own_names() - before) == 2  # one of each graph, however often entries were seen
+    calls: Any = compiled._calls  # pyright: ignore[reportPrivateUsage]
+    calls._entries.found = ()
+    gc.collect()
+    assert not own_names() - before
+    close(compiled(x), wide(by_default(x)))

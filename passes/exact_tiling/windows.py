@@ -115,7 +115,7 @@ def why_kept(node: Node, cpu: Cpu) -> str:
     if not node.attrs.get("channels_last"):
         return "copies of its image would cost more"
     try:
-        *_, mma = tile_and_mma(_dot_of(product_of_windows(node, cpu)), cpu)
+        *_, mma = tile_and_mma(contraction_of(product_of_windows(node, cpu)), cpu)
     except CannotTile as error:
         return str(error)
     fastest = next(iter(cpu.mmas(product_types(node))), None)
@@ -156,7 +156,7 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
     return reshaped(dot, node.shape)
 
 
-def _dot_of(node: Node) -> Node:
+def contraction_of(node: Node) -> Node:
     """The product that a result is made of, by what is done to it."""
     while node.op != "dot":
         node = node.args[0]

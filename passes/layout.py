@@ -10,6 +10,7 @@ from stack.ir.builder import Builder
 from stack.ir.conv_op import sums_over_images
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
+from stack.passes.exact_tiling.phases import product_of_phases
 from stack.passes.exact_tiling.windows import fills_vectors, why_kept, why_library
 from stack.passes.rules.convolutions import (
     are_apart,
@@ -60,6 +61,7 @@ class Layout(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         if self.windows:
+            func = rewrite(func, (phases_together,), log)
             pays = _windows_pay(func, log)
             first = (windows_last,) if pays else (single_channels, places_apart)
             func = rewrite(func, (*first, windows_apart), log)
@@ -80,6 +82,12 @@ def _may_stand_last(conv: Node) -> bool:
     """Whether channels of a convolution may: windows are read along them, by libraries as well."""
     is_other = conv.attrs.get("channels_last") or sums_over_images(conv)
     return conv.dtype.is_float and conv.tensor.rank > 2 and not is_other
+
+
+@on("conv")
+def phases_together(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """An image with holes: one product makes all phases of the result."""
+    return product_of_phases(node, scope.log.cpu)
 
 
 @on("conv")

@@ -7,7 +7,7 @@ from stack.ir.contraction import product_types
 from stack.ir.conv_op import channels_second
 from stack.ir.dim import floordiv
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, behind
+from stack.ir.traits import axis_order
 from stack.ir.types import F32
 from stack.passes.exact_tiling.gemm import tile_and_mma
 from stack.passes.exact_tiling.mma import known_to_libraries
@@ -29,14 +29,17 @@ def why_library(conv: Node, cpu: Cpu) -> str:
         return f"libraries have instructions for products of {conv.dtype}"
     if conv.attrs["groups"] == 1 or has_single_channels(conv):
         return ""
+    if any(missing_of_tiles(conv, cpu)):
+        return ""  # zeros make up tiles
     results, lanes = _results_and_lanes(conv, cpu)
     return f"of {lanes} lanes {lanes - results} would idle in a group" if results < lanes else ""
 
 
 def fills_vectors(conv: Node, cpu: Cpu) -> bool:
-    """Whether few lanes idle in the vectors that hold the results of a place."""
+    """Whether few lanes idle in the vectors that hold the results of a place, or no more than those
+    of a library, which multiplies in the same tiles."""
     results, lanes = _results_and_lanes(conv, cpu)
-    return -results % lanes <= IDLE * results
+    return -results % lanes <= IDLE * results or any(missing_of_tiles(conv, cpu))
 
 
 def _results_and_lanes(conv: Node, cpu: Cpu) -> tuple[int, int]:
@@ -79,10 +82,30 @@ def _packs_neighbours(conv: Node, cpu: Cpu) -> bool:
     return any(m.group > 1 for m in cpu.mmas(product_types(conv)))
 
 
-def missing_neighbours(conv: Node, cpu: Cpu) -> int:
-    """Channels that a group lacks for the instruction that multiplies some of them together."""
+def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
+    """Channels and results that a group lacks for an instruction that multiplies whole tiles.
+
+    None where places do not fill its rows, where zeros are so many that other instructions are
+    faster, and where each channel is by itself.
+    """
+    fastest = next(iter(cpu.mmas(product_types(conv))), None)
+    if fastest is None or fastest.rows == 1 or has_single_channels(conv):
+        return 0, 0
+    places = static(channels_second(conv.shape, conv.attrs)[-1])
+    is_tall = places >= fastest.rows or fastest.takes_part(places)
+    if not is_tall or _fills_little(conv, cpu):
+        return 0, 0
+    channels = static(channels_second(conv.args[1].shape, conv.attrs)[1])
+    results, _ = _results_and_lanes(conv, cpu)
+    return -channels % fastest.depth, max(fastest.lanes - results, 0)
+
+
+def missing(conv: Node, cpu: Cpu) -> tuple[int, int]:
+    """Channels and results that a group lacks for the instruction that is to multiply it."""
+    if any(found := missing_of_tiles(conv, cpu)):
+        return found
     group = min((m.group for m in cpu.mmas(product_types(conv))), default=1)
-    return -static(channels_second(conv.args[1].shape, conv.attrs)[1]) % group
+    return -static(channels_second(conv.args[1].shape, conv.attrs)[1]) % group, 0
 
 
 def why_kept(node: Node, cpu: Cpu) -> str:
@@ -92,7 +115,7 @@ def why_kept(node: Node, cpu: Cpu) -> str:
     if not node.attrs.get("channels_last"):
         return "copies of its image would cost more"
     try:
-        *_, mma = tile_and_mma(behind(product_of_windows(node, cpu)), cpu)
+        *_, mma = tile_and_mma(contraction_of(product_of_windows(node, cpu)), cpu)
     except CannotTile as error:
         return str(error)
     fastest = next(iter(cpu.mmas(product_types(node))), None)
@@ -112,20 +135,32 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
     if order is not None and not _packs_neighbours(node, cpu):  # it is read as it lies
         w, weight = w.args[0], [weight[order.index(i)] for i in range(rank + 2)]
     if has_single_channels(node):
-        parts, more = ["o"], 0  # each channel is a product of its own
+        parts, more, beside = ["o"], 0, 0  # each channel is a product of its own
     else:
-        parts, more = ["c"], missing_neighbours(node, cpu)
-        w = with_zeros(w, [0] * len(weight), [more if n == "c" else 0 for n in weight])
+        parts, (more, beside) = ["c"], missing(node, cpu)
         if at["groups"] != 1:
             parts = ["g", "c"]
             x = reshaped(x, (*x.shape[:-1], at["groups"], channels))
             w, weight = _in_groups(w, weight, at["groups"])
+        added = {"c": more, "o": beside}
+        w = with_zeros(w, [0] * len(weight), [added.get(n, 0) for n in weight])
     none = [0] * (len(parts) - 1)
     image = with_zeros(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
     inputs = ["n", *places, *taps, *parts], weight
     result = ["n", *places, *(n for n in parts if n == "g"), "o"]
     dot = make_dot((make("unfold", (image,), attrs), w), inputs, result, node)
+    if beside:
+        limit = (*dot.shape[:-1], static(dot.shape[-1]) - beside)
+        steps = {"start": (0,) * len(limit), "limit": limit, "step": (1,) * len(limit)}
+        dot = make("slice", (dot,), steps)
     return reshaped(dot, node.shape)
+
+
+def contraction_of(node: Node) -> Node:
+    """The product that a result is made of, by what is done to it."""
+    while node.op != "dot":
+        node = node.args[0]
+    return node
 
 
 def product_of_places(node: Node) -> Node:

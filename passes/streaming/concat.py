@@ -17,7 +17,6 @@ from stack.ir.traits import (
     converts,
     extremum,
     is_alias,
-    is_part,
     is_reduction,
     signs,
     spread,
@@ -90,7 +89,7 @@ class _Split:
                 elif is_reduction(user) and user.attrs["axes"] == (self.axis,):
                     changed[user] = Replacement(user)
                     reduces = True
-                elif is_part(user) and self._is_long(user):
+                elif user.op == "slice" and self._is_long(user):
                     changed[user] = Replacement(user)
                 else:
                     raise Refusal(f"{self.graph.name(user)} needs the whole of it")
@@ -109,7 +108,7 @@ class _Split:
 
     def _end(self, node: Node) -> Node:
         parts = self.parts[node.args[0]]
-        if is_part(node):
+        if node.op == "slice":
             moved = {k: list(node.attrs[k]) for k in ("start", "limit", "step")}
             for key in ("start", "limit"):
                 moved[key][self.axis] = add(moved[key][self.axis], -int(str(self.start)))

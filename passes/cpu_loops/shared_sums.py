@@ -3,7 +3,8 @@
 A kernel shares out what a reduction keeps, and walks along a row on one thread: the sum of a whole
 array would be one thread's. Its reduced axis becomes (parts, rest): a first stage reduces the rest,
 threads taking parts, a second one the parts. How many parts there are does not depend on how many
-threads run, and so neither does the result. Partial sums of 16-bit floats are f32.
+threads run, and so neither does the result. Partial sums of 16-bit floats are f32; the few
+that make up a sum of floats are added in f64, as the last additions decide on its error.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from stack.ir.builder import Builder, make
 from stack.ir.node import Node
 from stack.ir.traits import is_input, is_reduction
+from stack.ir.types import F64, DType
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import COMBINE, wide
 from stack.rewrite.engine import Scope
@@ -72,19 +74,23 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
     before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
-    line = reshaped(source, (*before, extent, *after))
-    if line.dtype != dtype:
-        line = make("cast", (line,), hint=line.tensor.with_dtype(dtype))
+    line = _cast(reshaped(source, (*before, extent, *after)), dtype)
     whole = extent - extent % parts
 
     def reduced(x: Node, axis: int) -> Node:
         return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
 
+    last = F64 if kind == "sum" and dtype.is_float else dtype
     split = reshaped(_cut(line, first, 0, whole), (*before, parts, extent // parts, *after))
-    made = reduced(reduced(split, first + 1), first)
+    made = reduced(_cast(reduced(split, first + 1), last), first)
     if whole < extent:
-        made = make(COMBINE[str(kind)], (made, reduced(_cut(line, first, whole, extent), first)))
-    return made if dtype == node.dtype else make("cast", (made,), hint=node.type)
+        rest = reduced(_cut(line, first, whole, extent), first)
+        made = make(COMBINE[str(kind)], (made, _cast(rest, last)))
+    return _cast(made, node.dtype)
+
+
+def _cast(x: Node, dtype: DType) -> Node:
+    return x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
 
 
 def _cut(x: Node, axis: int, start: int, stop: int) -> Node:

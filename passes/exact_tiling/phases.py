@@ -57,12 +57,14 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
     dot = contraction_of(product_of_windows(made, cpu))
     left, (*_, more) = dot.args[0], dot.args[0].shape
     weight = _by_phase(node, taps, static(more), static(dot.shape[-1]))
-    inputs, output = ([[a.names[0] for a in o] for o in v] for v in _rule(dot))
+    rule = parse_rule(dot.attrs["rule"])
+    windows, made_as = ([a.names[0] for a in o] for o in (rule.inputs[0], rule.outputs[0]))
     phases = [f"p{i}" for i in range(rank)]
     groups = ["g"] if at["groups"] != 1 else []
     spread = [v for i in range(rank) for v in (f"s{i}", f"p{i}")]
     names = [*groups, *phases, *(f"k{i}" for i in range(rank)), "c", "o"]
-    product = make_dot((left, weight), (inputs[0], names), ["n", *spread, *output[0][1 + rank :]], node)
+    result = ["n", *spread, *made_as[1 + rank :]]
+    product = make_dot((left, weight), (windows, names), result, node)
     counts = [b - a + 1 for a, b in zip(first, last, strict=True)]
     whole = [count * s for count, s in zip(counts, steps, strict=True)]
     before = [s - 1 - v - s * j for s, v, j in zip(steps, at["low"], first, strict=True)]
@@ -73,11 +75,6 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
     joined = reshaped(product, (node.shape[0], *whole, *dot.shape[1 + rank :]))
     cut = _inside(joined, *own)
     return transposed(reshaped(cut, (node.shape[0], *sizes, outs)), inverse(behind))
-
-
-def _rule(dot: Node):
-    rule = parse_rule(dot.attrs["rule"])
-    return rule.inputs, rule.outputs
 
 
 def _has_phases(node: Node) -> bool:
@@ -95,9 +92,7 @@ def _has_phases(node: Node) -> bool:
     return any(s != 1 for s in steps) and whole <= MOST_TAPS * prod(window)
 
 
-def _of_one_phase(
-    node: Node, x: Node, outer: list[int], low: list[int], high: list[int]
-) -> Node:
+def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: list[int]) -> Node:
     """The convolution of one phase, of a weight that stands for all of them."""
     at, ones = node.attrs, (1,) * len(low)
     channels = static(x.shape[-1]) // at["groups"]

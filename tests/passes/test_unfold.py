@@ -147,7 +147,8 @@ def test_libraries_keep_what_they_have_instructions_for(target: str, stays: bool
 
 
 @pytest.mark.parametrize(
-    "places, channels, stays", [(16, 32, False), (9, 32, False), (4, 32, True), (16, 24, True)]
+    "places, channels, stays",
+    [(16, 32, False), (9, 32, False), (4, 32, True), (16, 24, False), (16, 3, True)],
 )
 def test_a_library_keeps_what_does_not_fill_tiles(places: int, channels: int, stays: bool) -> None:
     """Where a CPU has tiles; without them vectors do the same."""

@@ -37,7 +37,15 @@ CASES: dict[str, tuple[Any, tuple[int, ...], bool]] = {
     "groups of a line": (nn.Conv1d(96, 96, 64, 1, 32, groups=4), (2, 96, 37), True),
     "groups of a volume": (nn.Conv3d(8, 32, 2, 1, 1, groups=2), (1, 8, 3, 4, 5), True),
     "narrow groups": (nn.Conv2d(8, 12, 3, 1, 1, groups=2), (1, 8, 9, 9), False),
-    "transposed": (nn.ConvTranspose2d(8, 12, 3, 2, 1), (1, 8, 9, 9), False),
+    "phases": (nn.ConvTranspose2d(8, 32, 4, 2, 1), (2, 8, 9, 7), True),
+    "transposed, of windows apart": (nn.ConvTranspose2d(5, 17, 2, 2), (1, 5, 1, 11), False),
+    "phases of a part of the image": (nn.ConvTranspose1d(3, 16, 5, 3, 4), (2, 3, 13), True),
+    "phases with zeros": (nn.ConvTranspose2d(6, 40, (3, 1), (2, 1), 1, (1, 0)), (1, 6, 5, 6), True),
+    "phases in groups": (nn.ConvTranspose2d(6, 32, 3, 2, 0, 1, groups=2), (1, 6, 7, 5), True),
+    "phases of a volume": (nn.ConvTranspose3d(4, 16, 4, 2, 1), (1, 4, 2, 3, 5), True),
+    "transposed, of few results": (nn.ConvTranspose2d(8, 12, 3, 2, 1), (1, 8, 9, 9), False),
+    "transposed, of few taps": (nn.ConvTranspose2d(8, 16, 1, 2), (1, 8, 9, 9), False),
+    "transposed, with gaps": (nn.ConvTranspose2d(8, 16, 3, 2, dilation=2), (1, 8, 9, 9), False),
 }
 
 
@@ -148,6 +156,35 @@ def test_few_results_are_computed_along_places(outs: int, groups: int, side: int
     assert next(k.name for k in small.run.kernels) == "torch.convolution.conv"
     row = nn.Sequential(*[nn.Conv2d(3, 3, 3, padding=1) for _ in range(5)])
     assert {k.kind for k in check(row, (1, 3, 20, 20)).run.kernels} == {"generated"}
+
+
+TILES: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "few results": (nn.Conv2d(64, 3, 3, 1, 1), (1, 64, 17, 17)),
+    "narrow groups": (nn.Conv2d(96, 48, 3, 2, 1, groups=4), (2, 96, 19, 37)),
+    "phases": (nn.ConvTranspose2d(24, 12, 4, 2, 1), (1, 24, 18, 19)),
+}
+
+
+@pytest.mark.parametrize("name", TILES)
+@pytest.mark.skipif(cpu_at_hand().name != "amx", reason="this CPU has no tiles")
+def test_zeros_make_up_tiles(name: str) -> None:
+    """Of channels and of results, which are left out again; numbers that are none stay apart."""
+    part, shape = TILES[name]
+    module = copy.deepcopy(part).to(torch.bfloat16)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    with torch.no_grad():
+        compiled = stack.compile(module, x, backend="mlir")
+        got = compiled(x).double()
+        wild = x.clone()
+        wild[0, 5, 3, 4] = torch.inf
+        got_wild = compiled(wild)
+        expected = module.double()(x.double())
+        expected_wild = module(wild.double())
+    assert {k.kind for k in compiled.run.kernels} == {"generated"}
+    assert "tdpbf16ps" in compiled.run["asm"].text
+    step = torch.finfo(torch.bfloat16).eps
+    torch.testing.assert_close(got, expected, rtol=2 * step, atol=2 * step)
+    assert (got_wild.isfinite() == expected_wild.isfinite()).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -3,7 +3,8 @@
     program("llama", device="cuda", train=True)
 
 gives what is timed. Weights are random, nothing is downloaded. A program on a CPU is a smaller
-member of its family on a shorter input, in f32; on a GPU weights and inputs are bf16.
+member of its family on a shorter input. Weights and inputs of a torch program are f32 or bf16 on a
+CPU, bf16 on a GPU; a JAX program has the types that it was written with.
 """
 
 from __future__ import annotations
@@ -57,16 +58,31 @@ class ModelProgram:
     train: bool = False
 
 
-def program(name: str, device: str = "cpu", train: bool = False) -> ModelProgram:
-    """A program by its name. Raises KeyError for one that is not in `FAMILIES`."""
+def program(
+    name: str, device: str = "cpu", train: bool = False, dtype: str | None = None
+) -> ModelProgram:
+    """A program by its name, in an element type of `dtypes`, the first where none is named.
+
+    Raises KeyError for a program that is not in `FAMILIES`, or a type that it is not written for.
+    """
     family = next((f for f, names in FAMILIES.items() if name in names), None)
     if family is None:
         raise KeyError(f"no program {name!r}; there are: {', '.join(sum(FAMILIES.values(), ()))}")
     make = importlib.import_module(f"stack.demos.suite_{family}").PROGRAMS[name]
     setting = Setting(device, train)
+    known = dtypes(family, device)
+    if dtype is not None and dtype not in known:
+        raise KeyError(f"{name} on {device} is no program in {dtype}; it is in {', '.join(known)}")
     framework = "jax" if family == "jax" else "torch"
-    fn, args = make(setting) if framework == "jax" else _placed(make, setting)
+    fn, args = make(setting) if framework == "jax" else _placed(make, setting, dtype or known[0])
     return ModelProgram(framework, fn, args, train)
+
+
+def dtypes(family: str, device: str = "cpu") -> tuple[str, ...]:
+    """Element types that programs of a family are timed in, the usual one first."""
+    if family == "jax":
+        return ("f32",)
+    return ("f32", "bf16") if device == "cpu" else ("bf16",)
 
 
 def target(name: str, device: str = "cpu", train: bool = False) -> tuple[Any, tuple[Any, ...]]:
@@ -76,13 +92,13 @@ def target(name: str, device: str = "cpu", train: bool = False) -> tuple[Any, tu
 
 
 def _placed(
-    make: Callable[[Setting], tuple[Any, tuple[Any, ...]]], setting: Setting
+    make: Callable[[Setting], tuple[Any, tuple[Any, ...]]], setting: Setting, dtype: str
 ) -> tuple[Any, tuple[Any, ...]]:
-    """A module and its inputs on the device, in the element type of the setting."""
+    """A module and its inputs on the device, in an element type."""
     import torch
 
     torch.manual_seed(0)
-    kind = torch.bfloat16 if setting.large else torch.float32
+    kind = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
     with torch.device(setting.device):
         module, args = make(setting)
     if setting.train:

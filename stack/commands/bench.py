@@ -59,7 +59,7 @@ TEXT = f"""
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
       M1        models as people write them, forward: Hugging Face's with their default
                 attention, torch's own modules, networks of convolutions, speech, recommendation,
-                JAX programs with scan, vmap and while
+                JAX programs with scan, vmap and while; torch's in f32 and bf16 on a CPU
       M2        their training steps (with --train)
       M3        first results in fresh processes
     suite ops, on the CPU or (`ops gpu`) on a GPU, by the rows of the others: hosted operators, what
@@ -85,7 +85,7 @@ TEXT = f"""
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
       stackc bench cpu --rows C3 --csv c3.csv --plot c3.png
       stackc bench cpu --rows C1 --with 'tvm{{trials=512,cache=DIR}}' --via native
-      stackc bench models --only family=text
+      stackc bench models --only family=text --only dtype=bf16
       stackc bench ops --quick                        a minute or two
       stackc bench models gpu --quick --train --json > train.json
       stackc bench model.py:net -i 'f32[8,128]' --with inductor,xla,eager

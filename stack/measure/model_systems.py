@@ -163,7 +163,11 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
     mode, freezing = options.pop("mode", None), bool(options.pop("freezing", False))
     if options:
         raise UsageError(f"inductor takes mode= and freezing= here, not {', '.join(options)}")
-    inner = torch_call(program, torch.compile(program.fn, mode=mode, dynamic=False))
+    # settings go with the call: another system of this module is another entry of Dynamo's
+    settings = importlib.import_module("torch._inductor").list_mode_options(mode or "default")
+    if freezing:
+        settings["freezing"] = True
+    inner = torch_call(program, torch.compile(program.fn, options=settings, dynamic=False))
     call = inner
     if mode in REPLAYS:
 
@@ -179,16 +183,15 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
         torch_leaves,
         _waiter(device),
         count=lambda: _inductor_counts(code),
-        compiling=lambda: _empty_inductor(code, freezing),
+        compiling=lambda: _empty_inductor(code),
     )
 
 
 @contextmanager
-def _empty_inductor(code: list[str], freezing: bool) -> Generator[None]:
+def _empty_inductor(code: list[str]) -> Generator[None]:
     """Empty caches for what is compiled in it; keeps the wrappers that Inductor writes."""
-    config = importlib.import_module("torch._inductor.config")
     graph = importlib.import_module("torch._inductor.graph").GraphLowering
-    with fresh_caches(), config.patch(freezing=freezing), contextlib.ExitStack() as stack:
+    with fresh_caches(), contextlib.ExitStack() as stack:
         if hasattr(graph, "save_output_code"):
             stack.enter_context(mock.patch.object(graph, "save_output_code", code.append))
         yield

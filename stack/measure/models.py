@@ -18,13 +18,12 @@ FROZEN = "inductor{freezing=true}"  # weights as constants: no gradients
 COLD = ("llama", "gpt2", "resnet50", "rnn_scan")
 
 
-def families() -> dict[str, tuple[str, ...]]:
-    """Names of programs by family, from where the programs are."""
-    return import_named(SPEC.partition(":")[0]).FAMILIES
-
-
 def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -> list[Case]:
-    """Every model on a device. `quick` leaves out Inductor's search, and the cold processes."""
+    """Every model on a device, in each of its element types.
+
+    `quick` leaves out Inductor's search, the cold processes, and all but the usual element type.
+    """
+    suite = import_named(SPEC.partition(":")[0])
     kind = device.partition(":")[0]
     peers = PEERS[kind] if quick else f"{PEERS[kind]},{TUNED[kind]}"
     if kind == "cpu" and not (quick or train):
@@ -33,15 +32,16 @@ def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -
     cases = [
         Case(
             row,
-            {"family": family, "model": name},
+            {"family": family, "model": name, "dtype": dtype},
             SPEC,
-            {"name": name, "device": device, "train": train},
+            {"name": name, "device": device, "train": train, "dtype": dtype},
             frontend="jax" if family == "jax" else "torch",
             peers=peers,
-            quick=True,
+            quick=dtype == suite.dtypes(family, device)[0],
         )
-        for family, names in families().items()
+        for family, names in suite.FAMILIES.items()
         for name in names
+        for dtype in suite.dtypes(family, device)
     ]
     return cases if train else [*cases, *_cold(device, kind)]
 

@@ -19,7 +19,7 @@ from stack.measure import model_bench, model_worker  # noqa: E402
 from stack.measure.child import Lost, Worker  # noqa: E402
 from stack.measure.model_bench import model_bench as run_suite  # noqa: E402
 from stack.measure.model_check import errors_of, judge, worst  # noqa: E402
-from stack.measure.model_systems import _inductor_counts  # noqa: E402
+from stack.measure.model_systems import _inductor_counts, ways  # noqa: E402
 from stack.measure.models import model_cases  # noqa: E402
 from stack.measure.reproduce import Failure, write_reproducers  # noqa: E402
 from stack.measure.roofline import Ceilings  # noqa: E402
@@ -68,6 +68,32 @@ def test_the_suite_lists_every_program_once() -> None:
     assert all("reduce-overhead" in c.peers for c in model_cases("cuda", quick=True))
 
 
+def test_programs_of_torch_have_two_element_types_on_a_cpu() -> None:
+    cases = [c for c in model_cases("cpu") if c.row == "M1"]
+    kinds = {(c.case["family"] == "jax", c.case["dtype"]) for c in cases}
+    assert kinds == {(False, "f32"), (False, "bf16"), (True, "f32")}
+    assert not any(c.quick for c in cases if c.case["dtype"] == "bf16")
+    gpu = {c.case["dtype"] for c in model_cases("cuda") if c.row == "M1"}
+    assert gpu == {"bf16", "f32"}  # f32 are JAX's
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_a_program_is_in_the_element_type_it_is_asked_for(dtype: str) -> None:
+    wanted = {"f32": torch.float32, "bf16": torch.bfloat16}[dtype]
+    made = suite.program("mobilenet", dtype=dtype)
+    assert {p.dtype for p in made.fn.parameters()} == {wanted}
+    assert [a.dtype for a in made.args] == [wanted]
+    with torch.no_grad():
+        assert made.fn(*made.args).dtype == wanted
+
+
+def test_an_element_type_that_a_program_is_not_written_for_is_refused() -> None:
+    with pytest.raises(KeyError, match="rnn_scan on cpu is no program in bf16; it is in f32"):
+        suite.program("rnn_scan", dtype="bf16")
+    with pytest.raises(KeyError, match="gpt2 on cuda is no program in f32; it is in bf16"):
+        suite.program("gpt2", device="cuda", dtype="f32")
+
+
 @pytest.mark.parametrize("name", ["mobilenet", "gru", "distilbert"])
 def test_a_program_of_torch_has_all_gradients(name: str) -> None:
     made = suite.program(name, train=True)
@@ -105,6 +131,26 @@ def test_errors_are_judged_by_those_of_eager() -> None:
     assert worst(found, eager) == pytest.approx(0.05)
     assert errors_of(exact, exact[:1]) == [math.inf]
     assert judge([math.inf], [0.0], ["float32"])
+
+
+def test_every_system_of_inductor_compiles_by_its_own_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # one module, one process: Dynamo would answer the second from what it compiled for the first
+    seen: list[dict[str, object]] = []
+
+    def compile_fx(graph: Any, _: Any, config_patches: dict[str, object], **__: Any) -> Any:
+        seen.append(config_patches)
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    module = torch.nn.Linear(3, 5)
+    made = suite.ModelProgram("torch", module, (torch.ones(2, 3),))
+    peers = "inductor,inductor{freezing=true},inductor{mode=max-autotune-no-cudagraphs}"
+    for way in ways(made, peers, "mlir", "cpu", lambda: pytest.fail("nothing is replayed"))[1:]:
+        way.make().call()
+    assert [s.get("freezing", False) for s in seen] == [False, True, False]
+    assert [s.get("max_autotune", False) for s in seen] == [False, False, True]
 
 
 def test_launches_are_counted_in_what_inductor_writes() -> None:

@@ -114,19 +114,30 @@ def _work_on_others(group: Group) -> float:
 
 @on("reshape")
 def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group."""
-    inner = node.args[0]
-    if ops.lookup(inner.op).kind != "elementwise":
-        return None
-    if len({a for a in inner.args if a.shape}) != 1:
-        return None
-    if scope.used_outside(inner, (node,)):
+    """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group.
+
+    All the way or not at all: halfway, the group that makes x has the view in its middle, where it
+    is an index into a dot's tile. At its end it is a view of the result.
+    """
+    inner, source = node.args[0], _source(node, scope)
+    if source is inner or source.op == "dot" or ops.lookup(source.op).kind == "elementwise":
         return None
     args = [
         make("reshape", (a,), hint=a.tensor.with_shape(node.shape)) if a.shape else a
         for a in inner.args
     ]
     return make(inner.op, args, inner.attrs, hint=node.type)
+
+
+def _source(user: Node, scope: Scope) -> Node:
+    """What the elementwise ops of one array before a node, which nothing else reads, begin with."""
+    node = user.args[0]
+    while ops.lookup(node.op).kind == "elementwise" and not scope.used_outside(node, (user,)):
+        arrays = {a for a in node.args if a.shape}
+        if len(arrays) != 1:
+            break
+        user, (node,) = node, arrays
+    return node
 
 
 @dataclass(frozen=True)

@@ -343,3 +343,46 @@ def test_copies_are_made_in_program_order() -> None:
     ]
     (record,) = Pipeline("fuse").run(b.func("f", [x, *tables], made[::-1])).records
     assert [r.node for r in record.rewrites if r.rule == "copy_producer"] == ["%m0"]
+
+
+HEADS = """%d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[64, 128]
+%bb = broadcast(%b) {axes=[1]} : f32[64, 128]
+%h = add(%d, %bb) : f32[64, 128]
+%c = cast(%h) : bf16[64, 128]
+%z = reshape(%c) : bf16[64, 4, 32]"""
+
+
+def test_a_view_of_an_argument_comes_before_what_is_computed_of_it() -> None:
+    lines = """%e = exp(%x) : f32[64, 128]
+%c = cast(%e) : bf16[64, 128]
+%z = reshape(%c) : bf16[64, 4, 32]"""
+    record = run(func(X, lines))
+    (group,) = groups(record)
+    assert [n.op for n in group.blocks[0].nodes] == ["exp", "cast"]
+    assert group.args[0].op == "reshape"
+
+
+def test_a_view_of_an_epilogue_is_one_of_its_result() -> None:
+    """In the middle, between the sum and the cast, it would be an index into a tile of the dot."""
+    record = run(func(LINEAR, HEADS))
+    (group,) = groups(record)
+    assert [n.op for n in group.blocks[0].nodes] == ["dot", "broadcast", "add", "cast"]
+    assert bare(record) == {"reshape"}
+
+
+def test_a_view_of_a_bare_dot_stays_behind_its_cast() -> None:
+    lines = """%d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[64, 128]
+%c = cast(%d) : bf16[64, 128]
+%z = reshape(%c) : bf16[64, 4, 32]"""
+    (group,) = groups(run(func(LINEAR, lines)))
+    assert [n.op for n in group.blocks[0].nodes] == ["dot", "cast"]
+
+
+def test_a_view_of_what_others_read_stays_where_it_is() -> None:
+    lines = """%e = exp(%x) : f32[64, 128]
+%s = reduce(%e) {axes=[1], kind="sum"} : f32[64]
+%c = cast(%e) : bf16[64, 128]
+%v = reshape(%c) : bf16[64, 4, 32]
+%z = reduce(%v) {axes=[2], kind="max"} : bf16[64, 4]"""
+    record = run(func(X, lines.replace("%z =", "%y =") + "\n%z = neg(%s) : f32[64]"))
+    assert "reshape_first" not in {r.rule for r in record.rewrites}

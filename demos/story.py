@@ -48,8 +48,8 @@ def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None
     args = parser.parse_args(argv)
     failed = 0
     print(
-        f"on {device_text()}\nratios hold on this machine only; a time that spreads over more than"
-        f" {100 * NOISY:.0f} % of itself makes none (noisy)"
+        f"on {device_text()}\nratios hold on this machine only; one that spreads over more than"
+        f" {100 * NOISY:.0f} % between rounds is none (noisy)"
     )
     for name in [args.block] if args.block else list(blocks):
         programs: list[Program] = []

@@ -25,7 +25,7 @@ from stack.measure.roofline import (
 )
 from stack.measure.suite import Case
 from stack.measure.systems import Program, Say, System, capture_program
-from stack.measure.timing import ROUNDS, is_noisy
+from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
 from stack.run.specs import parse_backends
@@ -33,7 +33,7 @@ from stack.run.specs import parse_backends
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error", "kernels", "note"),
+    *("compile_s", "error", "kernels", "note", "rounds_ms"),
 )
 OURS = ("generated", "hand")
 Row = dict[str, Any]
@@ -93,7 +93,7 @@ class Bench:
         keys = list(dict.fromkeys(k for r in self.rows for k in r["case"]))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        rest = [c for c in COLUMNS if c not in ("row", "case")]
+        rest = [c for c in COLUMNS if c not in ("row", "case", "rounds_ms")]
         writer.writerow(["row", *keys, *rest])
         for row in self.rows:
             case = [row["case"].get(k, "") for k in keys]
@@ -214,6 +214,7 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
         entry.update(error=row["max_error"] if row["ok"] else None, note=row["note"])
         entry.update(kernels=row["kernels"])
+        entry["rounds_ms"] = row["rounds_ms"]
         entry["limit_ms"] = limit
         entry["is_ours"] = system.via == "own"
         if not row["ok"]:
@@ -264,17 +265,17 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
 def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
     """Ratios and shares of rows (default: all), once they and the ceilings are there.
 
-    A ratio whose time, or that of the best other, spreads over more than NOISY is none: the note
-    of its row says how much.
+    A ratio that spreads over more than NOISY is none: the note of its row says how much.
     """
     held = found.rows if rows is None else rows
     for case in by_case(held):
         timed = [r for r in case if not r["is_ours"] and r["ms"]]
-        best = min(timed, key=lambda r: r["ms"], default=None)
         for row in case:
-            if row["ms"] and best:
-                noisy = _noisy(row, best)
-                row["ratio_to_best_peer"] = None if noisy else best["ms"] / row["ms"]
+            if row["ms"] and timed:
+                ratios = {r["system"]: _ratio(r, row) for r in timed}
+                best = min(ratios, key=lambda name: ratios[name].median)
+                noisy = _noisy(best, ratios[best])
+                row["ratio_to_best_peer"] = None if noisy else ratios[best].median
                 row["note"] = "; ".join(filter(None, (row.get("note"), noisy)))
             limit = row.pop("limit_ms", None)
             if row["ms"] and limit:
@@ -287,19 +288,17 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
         row.pop("is_ours", None)
 
 
-def spread_of(row: Row) -> float:
-    """Its spread as a share of its time."""
-    return float(row["spread"] or 0.0) / float(row["ms"])
-
-
-def _noisy(row: Row, other: Row) -> str:
-    """Why two times make no ratio, "" where they do."""
-    if not any(is_noisy(r["ms"], r["spread"]) for r in (row, other)):
+def _noisy(system: str, found: Ratio) -> str:
+    """Why a ratio to a system is none, "" where it is one."""
+    if not found.is_noisy:
         return ""
-    text = f"noisy: spread {100 * spread_of(row):.0f} %"
-    if other is row:
-        return text
-    return f"{text}, that of {other['system']} {100 * spread_of(other):.0f} %"
+    share = 100 * found.spread / found.median
+    return f"noisy: {system} over it spreads over {share:.0f} % (most: {100 * NOISY:.0f} %)"
+
+
+def _ratio(other: Row, own: Row) -> Ratio:
+    """How many times as long as ours, by rounds where there were any."""
+    return ratio(*(r["rounds_ms"] or [r["ms"]] for r in (own, other)))
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
@@ -359,12 +358,12 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
             if own not in held:
                 continue
             row = held[own]
-            found = {s: _ratio(held.get(s), row) for s in columns}
+            found = {s: _told(held.get(s), row) for s in columns}
             noisy = any(found[s] == "noisy" for s in peers)
             found["best"] = "noisy" if noisy else row["ratio_to_best_peer"]
-            for system, ratio in found.items():
-                if isinstance(ratio, float):
-                    ratios.setdefault((own, system), []).append(ratio)
+            for system, times in found.items():
+                if isinstance(times, float):
+                    ratios.setdefault((own, system), []).append(times)
             shares = row["share_of_limit"]
             lines.append(
                 [
@@ -372,7 +371,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
                     row["kernels"],
-                    *(_times(ratio) for ratio in found.values()),
+                    *(_times(times) for times in found.values()),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
@@ -388,11 +387,12 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _ratio(row: Row | None, own: Row) -> float | str | None:
-    """How many times as long as ours; "noisy" where the times make no ratio."""
+def _told(row: Row | None, own: Row) -> float | str | None:
+    """How many times as long as ours; "noisy" where that moves too much."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
-    return "noisy" if _noisy(own, row) else float(row["ms"] / own["ms"])
+    found = _ratio(row, own)
+    return "noisy" if found.is_noisy else found.median
 
 
 def _times(value: float | str | None) -> str:

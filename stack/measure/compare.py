@@ -20,7 +20,7 @@ from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, peer_systems
-from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
+from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, ratio
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
@@ -29,7 +29,7 @@ SCHEMA = "stack.compare/1"
 WAYS = ("ir", "native")
 COLUMNS = (
     *("system", "via", "ok", "kernels", "library_calls", "counts_what", "compile_s", "run_ms"),
-    *("run_ms_spread", "peak_bytes", "max_error", "error_vs_eager", "note"),
+    *("run_ms_spread", "rounds_ms", "peak_bytes", "max_error", "error_vs_eager", "note"),
 )
 
 
@@ -216,6 +216,7 @@ def _row(system: System, timing: Timing | None, checks: Checks) -> dict[str, Any
     row["library_calls"] = sum(k.kind != "generated" for k in kernels)
     row["run_ms"] = timing.median * 1e3
     row["run_ms_spread"] = timing.spread * 1e3
+    row["rounds_ms"] = [1e3 * s for s in timing.rounds]
     row["max_error"], row["error_vs_eager"], row["ok"] = checks.errors(results)
     notes = [runner.note, checks.note]
     if not row["ok"]:
@@ -252,12 +253,11 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
-    """How many times as long as ours, where both times hold still."""
+    """How many times as long as ours, by rounds, where that holds still."""
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
-    if any(is_noisy(r["run_ms"], r["run_ms_spread"]) for r in (own, row)):
-        return "noisy"
-    return f"{row['run_ms'] / own['run_ms']:.2f}x"
+    found = ratio(own["rounds_ms"], row["rounds_ms"])
+    return "noisy" if found.is_noisy else f"{found.median:.2f}x"
 
 
 def _error_text(value: float | None) -> str:
@@ -274,9 +274,9 @@ def legend(comparison: Comparison) -> str:
     columns = (
         "error: largest difference from a double precision run, relative to the largest value."
         " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
-        " call, caches empty for each system.\nvs ours: noisy where a spread is above"
-        f" {100 * NOISY:.0f} % of its time. via ir: our function replayed; native: the user's\n"
-        "own program; own: ours, called as its user calls it."
+        " call, caches empty for each system.\nvs ours: by rounds; noisy where these ratios spread"
+        f" over more than {100 * NOISY:.0f} %. via ir: our function\nreplayed; native: the user's"
+        " own program; own: ours, called as its user calls it."
     )
     return columns + "\n" + "\n".join(counts)
 

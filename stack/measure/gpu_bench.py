@@ -88,6 +88,7 @@ class GpuBench:
         row.update(
             ms=entry["ms"],
             spread=entry["spread"],
+            rounds_ms=entry["rounds_ms"],
             compile_s=entry["compile_s"],
             error=None if entry["problem"] else entry["error"],
             is_ours=entry["is_ours"],

@@ -127,7 +127,7 @@ class CaseRun:
         entry: dict[str, Any] = {
             "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
             "note": "", "error": None, "compile_s": None, "ms": None, "spread": None,
-            "peak_bytes": None,
+            "rounds_ms": None, "peak_bytes": None,
         }  # fmt: skip
         self.entries.append(entry)
         before = self._allocated()
@@ -223,6 +223,7 @@ class CaseRun:
                 entry["problem"] = first_line(timing)
                 continue
             entry.update(ms=timing.median * 1e3, spread=timing.spread * 1e3)
+            entry["rounds_ms"] = [1e3 * s for s in timing.rounds]
             entry["note"] = "; ".join(filter(None, (entry["note"], clock.note)))
             self.is_spoiled |= clock.is_spoiled
 

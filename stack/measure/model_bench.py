@@ -220,7 +220,7 @@ class ModelBench:
 
     def _entry(self, case: Case, entry: dict[str, Any], reply: dict[str, Any]) -> Row:
         row = self._row(case, entry["system"], entry["kind"])
-        same = ("ms", "spread", "compile_s", "is_ours", "peak_bytes", "note")
+        same = ("ms", "spread", "rounds_ms", "compile_s", "is_ours", "peak_bytes", "note")
         row.update({k: entry[k] for k in (*same, "kernels", "library", "fallback")})
         row.update(error=entry["error"], eager_error=reply["usual"])
         row["limit_ms"] = self._limit(reply)

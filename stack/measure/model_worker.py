@@ -107,7 +107,8 @@ class ModelRun:
         entry: Entry = {
             "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
             "note": "", "error": None, "compile_s": None, "ms": None, "spread": None,
-            "peak_bytes": None, "kernels": None, "library": None, "fallback": None,
+            "rounds_ms": None, "peak_bytes": None, "kernels": None, "library": None,
+            "fallback": None,
         }  # fmt: skip
         self.entries.append(entry)
         before = self._allocated()
@@ -180,6 +181,7 @@ class ModelRun:
         for (_, entry), timing in zip(self.systems, timings, strict=True):
             if isinstance(timing, Timing):
                 entry.update(ms=timing.median * 1e3, spread=timing.spread * 1e3)
+                entry["rounds_ms"] = [1e3 * s for s in timing.rounds]
                 continue
             self._check_device(timing)
             entry["problem"] = first_line(timing)

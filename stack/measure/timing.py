@@ -13,7 +13,7 @@ LEAST = 5
 WINDOW = 0.02  # seconds that one measurement lasts at least
 WARM = 0.25  # seconds of warm-up for each system
 REST = 0.01  # seconds between two systems
-NOISY = 0.05  # spread of a time, as a share of it, above which it makes no ratio
+NOISY = 0.05  # spread of a time or a ratio, as a share of it, above which it holds for nothing
 SLOW = 2.0  # seconds for a call after which LEAST rounds have to do
 
 
@@ -34,8 +34,31 @@ class Timing:
         return quantile(self.rounds, 0.75) - quantile(self.rounds, 0.25)
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """One system's times over another's, of the same rounds.
+
+    Machines that are shared go from one speed to another for seconds: both systems of a round have
+    the same, so that their ratio holds still where the times do not.
+    """
+
+    median: float
+    spread: float  # distance between the quartiles
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether it moves too much to be told."""
+        return is_noisy(self.median, self.spread)
+
+
+def ratio(own: Sequence[float], other: Sequence[float]) -> Ratio:
+    """How many times as long as `own` the other takes, by rounds; those of the shorter count."""
+    found = Timing(tuple(b / a for a, b in zip(own, other, strict=False)))
+    return Ratio(found.median, found.spread)
+
+
 def is_noisy(time: float, spread: float | None) -> bool:
-    """Whether a time moves too much to make a ratio."""
+    """Whether a time, or a ratio, moves too much to be told."""
     return (spread or 0.0) > NOISY * time
 
 

@@ -358,7 +358,8 @@ class FakeWorker:
         made = [
             {
                 "system": name, "kind": "hand" if "hand" in name else "peer", "ms": ms,
-                "spread": 0.01, "compile_s": 1.0, "error": 0.0, "problem": "", "note": "",
+                "spread": 0.01, "rounds_ms": [ms], "compile_s": 1.0, "error": 0.0, "problem": "",
+                "note": "",
                 "is_ours": name in ("stack-triton", "hand-kernel"), "peak_bytes": 8,
             }
             for name, ms in times.items()

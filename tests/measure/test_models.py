@@ -238,7 +238,8 @@ def test_a_system_that_kills_its_process_is_left_out(monkeypatch: pytest.MonkeyP
                 ("compile_s", "peak_bytes", "kernels", "library", "fallback", "error")
             )
             entry.update(system="stack-mlir", kind="generated", is_ours=True, note="", problem="")
-            return {"done": {"entries": [{**entry, "ms": 1.0, "spread": 0.0}], "usual": 0.0}}
+            entry.update(ms=1.0, spread=0.0, rounds_ms=[1.0])
+            return {"done": {"entries": [entry], "usual": 0.0}}
 
         def close(self, patience: float) -> None: ...
 

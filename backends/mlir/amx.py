@@ -3,7 +3,8 @@
 Two by two tiles of sums are under way, so that each tile of an operand that is read is multiplied
 twice. Registers are named, not allocated: nothing else in a kernel uses them. Where a tile has
 fewer rows than a register, those of sums and of the left operand have as many; a kernel with tiles
-of several heights says so before each product. Sums go to memory, row by row.
+of several heights says so before each product. Sums go to memory, row by row. No register is left
+to load into while others are multiplied: a panel in the second-level cache is asked for instead.
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 """
 
@@ -18,7 +19,7 @@ from stack.ir.types import F32
 from stack.target import Mma
 
 from .elementwise import Unprintable
-from .fetch import fetches_of
+from .fetch import FIRST, fetches_of, prefetch
 from .mma import is_stored, mma_of
 from .sums import Operands
 from .views import View, at, loop, step
@@ -144,9 +145,20 @@ class _Tiles(Operands):
                 number = p.do(f"arith.addi {p.do(f'arith.muli {turn}, {count} : i64')}, {k} : i64")
                 for fetch in self.fetches:
                     fetch.step(number, self.turns * (extent // by))
+            if self.is_far():
+                self._ask(b, len(sums[0]))
             self._multiply(a, b, sums)
 
         loop(p, extent // by, add)
+
+    def _ask(self, right: str, beside: int) -> None:
+        """Ask for the tiles of the right operand that the next step multiplies, row by row."""
+        p, mma, row = self.p, self.mma, self.b_stride[self.axes[-1][0]]
+        rows = mma.depth // mma.group
+        for i in range(rows, 2 * rows):
+            for j in range(beside):
+                place = i * row + j * mma.lanes * self.lane_stride
+                prefetch(p, at(p, right, place, self.b.dtype), FIRST)
 
     def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
         """Add one tile of each operand's rows and lanes."""

@@ -61,6 +61,12 @@ class Operands:
             self.row_stride = self.a_stride[output[0]]
             self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
+    def is_far(self) -> bool:
+        """Whether lanes are those of a packed panel that the first-level cache does not hold."""
+        width = self.lanes * self.lane_stride
+        size = width * math.prod(extent for _, extent in self.axes) * self.b.dtype.bytes
+        return self.b_stride[self.axes[-1][0]] == width and size > FIRST_LEVEL
+
 
 class Sums(Operands):
     """Sums in registers, one vector for each row, over a loop for each contracted axis.
@@ -135,12 +141,10 @@ class Sums(Operands):
 
     def _near(self) -> range:
         """Where lines of a packed panel begin that a step asks the second-level cache for."""
-        width = self.lanes * self.lane_stride
-        size = width * self.b.dtype.bytes
-        panel = size * math.prod(extent for _, extent in self.axes)
-        if self.b_stride[self.axes[-1][0]] != width or panel <= FIRST_LEVEL:
+        if not self.is_far():
             return range(0)
-        first = -(-AHEAD // size) * width
+        width = self.lanes * self.lane_stride
+        first = -(-AHEAD // (width * self.b.dtype.bytes)) * width
         return range(first, first + width, LINE // self.b.dtype.bytes)
 
     def _walk(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -93,6 +94,24 @@ def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Gener
     run(*(a.ctypes.data for a in (*stored, out)))
     want = x.astype(np.float64) @ w.astype(np.float64)
     np.testing.assert_allclose(decode(out, BF16), want, rtol=2**-8, atol=1e-4)
+
+
+# a panel of 32 KiB, one that a step more makes larger, and one tile beside none
+@pytest.mark.parametrize(
+    ("lanes", "depth", "tiles"), [(32, 512, 0), (32, 544, 2), (128, 768, 2), (16, 1056, 1)]
+)
+def test_tiles_ask_for_the_next_step_of_a_far_panel(lanes: int, depth: int, tiles: int) -> None:
+    operands = [param(n, tensor("bf16", size, depth)) for n, size in (("x", 64), ("w", lanes))]
+    group = alone(Builder().dot(*operands, rule="m k, n k -> m n"))
+    kernel = distribute_kernel(tile_gemm(group, lanes, 32, TILES), target=TILES)
+    text = print_kernel(kernel, "k", target=TILES)
+    near = re.findall(r'prefetch"\((%\w+)\) <\{cache = 1 : i32, hint = 3 ', text)
+    found = re.search(r'tileloadd64"\(%\w+, (%\w+),', text)  # of the panel
+    assert found is not None
+    places = dict(re.findall(rf"(%\w+) = llvm\.getelementptr {found[1]}\[(\d+)\]", text))
+    row = 2 * lanes
+    want = [r * row + 32 * j for r in range(16, 32) for j in range(tiles)]
+    assert [int(places[p]) for p in near] == want
 
 
 # four neighbours at once, of which 37 is no whole number

@@ -12,7 +12,13 @@ import stack
 from stack.errors import StackError
 from stack.ir import Builder, constant, param, tensor
 from stack.measure.reference import error_of, reference, widen
-from stack.measure.roofline import Ceilings, floor_seconds, least_bytes, matmul_flops
+from stack.measure.roofline import (
+    Ceilings,
+    floor_seconds,
+    least_bytes,
+    matmul_flops,
+    memory_bytes,
+)
 from stack.measure.timing import Timing, interleave, quantile, repeat, warm_up
 
 CEILINGS = Ceilings({"f32": 1e9, "bf16": 4e9}, {1 << 10: 1e10, 1 << 20: 1e9}, 1, "made up")
@@ -125,6 +131,17 @@ def test_a_system_that_fails_drops_out() -> None:
     assert len(calls) == 5
 
 
+def test_bytes_of_memory_that_elements_lie_in() -> None:
+    whole = np.zeros((32, 64), np.float32)
+    assert memory_bytes(whole) == memory_bytes(whole.T[::-1]) == 4 * 32 * 64
+    assert memory_bytes(whole[:, ::2]) == 4 * 32 * 32
+    assert memory_bytes(np.broadcast_to(whole[0, ::2], (7, 32))) == 4 * 32
+    windows = np.lib.stride_tricks.sliding_window_view(whole[0], 8)
+    assert memory_bytes(windows) == 4 * 64 < windows.nbytes
+    assert memory_bytes(whole[0, 0:1].reshape(())) == 4
+    assert memory_bytes(whole[:0]) == 0
+
+
 def test_quick_calls_are_repeated() -> None:
     assert warm_up(lambda n: 1e-4 * n, least=0, window=0.02) == 200
     assert repeat(lambda: time.sleep(0.01))(2) >= 0.02
@@ -139,6 +156,7 @@ def test_floors() -> None:
     assert matmul_flops(func) == {"f32": 2 * 32 * 64 * 16}
     assert least_bytes(func) == 4 * (32 * 64 + 64 * 16 + 32 * 16)
     assert floor_seconds(func, CEILINGS) == pytest.approx(2 * 32 * 64 * 16 / 1e9)
+    assert least_bytes(func, [4 * 64, 4 * 64 * 16, 0]) == 4 * (64 + 64 * 16 + 32 * 16)
     assert CEILINGS.bytes_at(4 << 20) == 1e9
     assert CEILINGS.bytes_at(1 << 12) == 1e10
     assert CEILINGS.bytes == 1e9

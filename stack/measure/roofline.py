@@ -196,7 +196,7 @@ def _flops(node: Node) -> float:
 def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
     """What must travel at least: every parameter that is used read once, every result written.
 
-    `given`: bytes of memory that each parameter has, see `memory_bytes`; by default its elements'.
+    `given`: bytes of memory that each parameter has, by default that of all places.
     """
     used = {a for n in func.nodes for a in n.args} | set(func.results)
     sizes = given or [_bytes(p.type) for p in func.params]
@@ -204,13 +204,13 @@ def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
     return read + sum(_bytes(r.type) for r in func.results)
 
 
-def memory_bytes(array: np.ndarray) -> int:
-    """Bytes of memory that the elements of an array lie in: several may lie in one place."""
-    if not array.size:
+def memory_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of memory that an array has: several places of it may be one of them."""
+    if 0 in shape:
         return 0
-    steps = [(n, abs(stride)) for n, stride in zip(array.shape, array.strides, strict=True)]
-    places = math.prod(n for n, stride in steps if stride) * array.itemsize
-    return min(places, sum((n - 1) * stride for n, stride in steps) + array.itemsize)
+    steps = [(n, abs(stride)) for n, stride in zip(shape, strides, strict=True)]
+    places = math.prod(n for n, stride in steps if stride)
+    return min(places, sum((n - 1) * stride for n, stride in steps) + 1)
 
 
 def _bytes(type_: TensorType | TupleType) -> float:

@@ -13,7 +13,7 @@ import stack.plugins as plugins
 from stack.errors import BackendMissing, StackError
 from stack.ir.node import Func
 from stack.measure.caches import fresh_caches
-from stack.measure.roofline import memory_bytes
+from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
@@ -75,14 +75,19 @@ def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> Program
 def program_of(captured: Captured, frontend: Frontend) -> Program:
     """Inputs of a captured program as storage arrays: its weights, then its example arguments."""
     arrays = [*captured.bound, *captured.flatten(*captured.args)]
-    found = [
-        frontend.to_numpy(a, p.dtype) for a, p in zip(arrays, captured.func.params, strict=True)
-    ]
     storage = [
-        np.ascontiguousarray(held).reshape(np.shape(a))
-        for held, a in zip(found, arrays, strict=True)
+        np.ascontiguousarray(frontend.to_numpy(a, p.dtype)).reshape(np.shape(a))
+        for a, p in zip(arrays, captured.func.params, strict=True)
     ]
-    return Program(captured, frontend, storage, [*map(memory_bytes, found)])
+    given = [_memory(a, held) for a, held in zip(arrays, storage, strict=True)]
+    return Program(captured, frontend, storage, given)
+
+
+def _memory(array: Any, held: np.ndarray) -> float:
+    """Bytes that an array lies in. Torch alone has arrays that are not dense, with a `stride`."""
+    strides = array.stride() if hasattr(array, "stride") else None
+    elements = held.size if strides is None else memory_elements(array.shape, strides)
+    return elements * held.itemsize
 
 
 def own_system(

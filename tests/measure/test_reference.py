@@ -17,7 +17,7 @@ from stack.measure.roofline import (
     floor_seconds,
     least_bytes,
     matmul_flops,
-    memory_bytes,
+    memory_elements,
 )
 from stack.measure.timing import Timing, interleave, quantile, repeat, warm_up
 
@@ -131,15 +131,13 @@ def test_a_system_that_fails_drops_out() -> None:
     assert len(calls) == 5
 
 
-def test_bytes_of_memory_that_elements_lie_in() -> None:
-    whole = np.zeros((32, 64), np.float32)
-    assert memory_bytes(whole) == memory_bytes(whole.T[::-1]) == 4 * 32 * 64
-    assert memory_bytes(whole[:, ::2]) == 4 * 32 * 32
-    assert memory_bytes(np.broadcast_to(whole[0, ::2], (7, 32))) == 4 * 32
-    windows = np.lib.stride_tricks.sliding_window_view(whole[0], 8)
-    assert memory_bytes(windows) == 4 * 64 < windows.nbytes
-    assert memory_bytes(whole[0, 0:1].reshape(())) == 4
-    assert memory_bytes(whole[:0]) == 0
+def test_elements_of_memory() -> None:
+    assert memory_elements((32, 64), (64, 1)) == memory_elements((64, 32), (1, 64)) == 32 * 64
+    assert memory_elements((32, 32), (64, 2)) == 32 * 32  # every second column
+    assert memory_elements((7, 32), (0, 2)) == 32  # one row for all
+    assert memory_elements((57, 8), (1, 1)) == 64  # windows that overlap
+    assert memory_elements((), ()) == memory_elements((1,), (0,)) == 1
+    assert memory_elements((0, 64), (64, 1)) == 0
 
 
 def test_quick_calls_are_repeated() -> None:

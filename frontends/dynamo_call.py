@@ -31,6 +31,7 @@ from stack.run.refused import raise_as_eager
 
 # How Dynamo captures for us: hooks of modules are guarded and recurrent modules traced, which it
 # leaves out by default, and a program has as many graphs as its calls need.
+_is_traced = torch.compiler.is_dynamo_compiling
 _SETTINGS = {
     "skip_nnmodule_hook_guards": False,
     "allow_rnn": True,
@@ -81,11 +82,14 @@ class TorchCalls:
         raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # somebody traces us
+        if _is_traced():
             return self._called(args, kwargs, captures=False)
-        code = self._entries.find(args, kwargs)
+        entries = self._entries
+        code = entries.find(args, kwargs)
         if code is not None:
-            return code(*self._entries.bound, *args, **kwargs)
+            if kwargs or entries.bound:
+                return code(*entries.bound, *args, **kwargs)
+            return code(*args)
         result = self._called(args, kwargs, captures=False)
         self._entries.refresh()
         return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Any
 
 import torch
@@ -65,10 +64,10 @@ def caller(
         if held is None and kept is not None:
             return None
         try:
-            made: list[torch.Tensor] = [*starmap(_empty_strided_cpu, layouts)]
+            made: list[torch.Tensor] = [_empty_strided_cpu(*layout) for layout in layouts]
         except RuntimeError:  # out of memory: the long way says what it was for
             return None
-        addresses = [*map(_address, given), *map(_address, made)]
+        addresses = [*map(_address, (*given, *made))]
         call(addresses if held is None else [*held.addresses, *addresses])
         return made if is_own else [made[number] for number in numbers]
 

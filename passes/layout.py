@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from stack.passes.rules.convolutions import (
 )
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
-from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
+from stack.passes.rules.transposes import ALIGNED, HOIST_RULES, SINK_RULES
 from stack.rewrite.engine import Rule, Scope, on, rewrite
 from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log
@@ -151,7 +152,8 @@ def _takes_as_it_lies(node: Node) -> bool:
 
 
 def transposed_bytes(block: Block) -> int:
-    """Bytes that transposes move. Those that elementwise code reads in place count half."""
+    """Bytes that transposes move. Those that elementwise code reads in place count half, and more
+    than a copy where a reduction has it take one element of each line of memory."""
     total = 0
     readers: dict[object, list[Node]] = {}
     for node in block.nodes:
@@ -162,5 +164,23 @@ def transposed_bytes(block: Block) -> int:
     for node in block.nodes:
         if axis_order(node):
             must_exist = node in block.results or any(map(_takes_as_it_lies, readers.get(node, ())))
-            total += bytes_of(node) * (2 if must_exist else 1)
+            reads = 3 if _is_reduced_across(node, readers) else 1
+            total += bytes_of(node) * (2 if must_exist else reads)
     return total
+
+
+def _is_reduced_across(transpose: Node, readers: Mapping[object, Sequence[Node]]) -> bool:
+    """Whether elements that lie side by side in memory are reduced, and what is last is not."""
+    perm = axis_order(transpose) or ()
+    last = len(perm) - 1
+    along = perm.index(last)  # the axis that memory has last
+    seen, left = {transpose}, [transpose]
+    while left and along != last:
+        for reader in readers.get(left.pop(), ()):
+            axes = reader.attrs["axes"] if reader.op == "reduce" else ()
+            if along in axes and last not in axes:
+                return True
+            if reader.op in ALIGNED and reader.shape == transpose.shape and reader not in seen:
+                seen.add(reader)
+                left.append(reader)
+    return False

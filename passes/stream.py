@@ -25,6 +25,7 @@ from stack.passes.streaming.shared import dots_of, ends
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.turned_operands import turn_operands
+from stack.passes.streaming.turned_rows import turn_rows
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
@@ -70,7 +71,9 @@ class Stream(Pass):
             refused.update(set(step.nodes).difference(current.nodes))
             current = step
         current = write_transposed(read_parts(current))
-        done[block] = turn_operands(current, log) if self.loops == "cpu" else current
+        if self.loops == "cpu":
+            current = turn_rows(turn_operands(current, log), log)
+        done[block] = current
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:

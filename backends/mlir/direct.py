@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 from stack.run.backend import ByAddress
@@ -11,22 +12,35 @@ from .loops import native_kernels
 
 
 def by_address(program: Program) -> ByAddress | None:
-    """How a program is called by addresses; None where a step or a result needs an array."""
+    """How a program is called by addresses; None where a step or a fresh value needs an array."""
     roots = [value.root for value in program.results]
-    is_own = len(set(roots)) == len(roots) and set(roots) == set(program.fresh)
-    if native_kernels(program) is None or not is_own or not {*program.freed} <= {*program.inputs}:
+    # what kernels write is a result of its own, any other result a copy of what has an address
+    own = {root: number for number, root in reversed([*enumerate(roots)]) if root in program.fresh}
+    numbers = {value: number for number, value in enumerate(program.inputs)}
+    given = {**numbers, **{root: len(numbers) + number for root, number in own.items()}}
+    is_whole = set(own) == set(program.fresh) and all(root in given for root in roots)
+    if native_kernels(program) is None or not is_whole or not {*program.freed} <= {*numbers}:
         return None
     patches = [
-        (table, slot, number)
-        for number, value in enumerate([*program.inputs, *roots])
-        for table, slot in value.slots
+        (table, slot, number) for value, number in given.items() for table, slot in value.slots
     ]
+    copies = [
+        (len(numbers) + number, given[root], root.bytes)
+        for number, root in enumerate(roots)
+        if own.get(root) != number
+    ]
+    launches, acquire, release = program.bound, program.lock.acquire, program.lock.release
 
     def call(addresses: Sequence[int]) -> None:
-        with program.lock:
+        acquire()
+        try:
             for table, slot, number in patches:
                 table[slot] = addresses[number]
-            for launch in program.bound:
+            for launch in launches:
                 launch(0)
+        finally:
+            release()
+        for target, source, size in copies:
+            ctypes.memmove(addresses[target], addresses[source], size)
 
     return ByAddress(call, [value.shape for value in program.results], bool(program.freed))

@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Comparison:
-    """What a comparison found. `rows` have the keys of COLUMNS."""
+    """What a comparison found. `rows` have the keys of COLUMNS, `given` is as in `Program`."""
 
     device: str
     func: Func
@@ -43,6 +43,7 @@ class Comparison:
     groups: list[Group]
     systems: list[System] = field(default_factory=list[System])
     run: Run | None = None
+    given: Sequence[float] = ()
 
     @property
     def exit_code(self) -> int:
@@ -141,7 +142,7 @@ def measure(
     graph = systems[0].graph
     groups = align(systems)
     run = graph.run if graph is not None else None
-    return Comparison(device_text(), program.func, rows, groups, systems, run)
+    return Comparison(device_text(), program.func, rows, groups, systems, run, program.given)
 
 
 class Checks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -192,11 +193,24 @@ def _flops(node: Node) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def least_bytes(func: Func) -> float:
-    """What must travel at least: every parameter that is used read once, every result written."""
+def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
+    """What must travel at least: every parameter that is used read once, every result written.
+
+    `given`: bytes of memory that each parameter has, by default that of all places.
+    """
     used = {a for n in func.nodes for a in n.args} | set(func.results)
-    types = [p.type for p in func.params if p in used] + [r.type for r in func.results]
-    return sum(map(_bytes, types))
+    sizes = given or [_bytes(p.type) for p in func.params]
+    read = sum(size for p, size in zip(func.params, sizes, strict=True) if p in used)
+    return read + sum(_bytes(r.type) for r in func.results)
+
+
+def memory_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of memory that an array has: several places of it may be one of them."""
+    if 0 in shape:
+        return 0
+    steps = [(n, abs(stride)) for n, stride in zip(shape, strides, strict=True)]
+    places = math.prod(n for n, stride in steps if stride)
+    return min(places, sum((n - 1) * stride for n, stride in steps) + 1)
 
 
 def _bytes(type_: TensorType | TupleType) -> float:
@@ -204,10 +218,13 @@ def _bytes(type_: TensorType | TupleType) -> float:
     return float(sum(t.bytes for t in items if isinstance(t.bytes, int)))
 
 
-def floor_seconds(func: Func, ceilings: Ceilings) -> float:
-    """No implementation on this machine is faster: contractions at the peak, or the bytes."""
+def floor_seconds(func: Func, ceilings: Ceilings, given: Sequence[float] = ()) -> float:
+    """No implementation on this machine is faster: contractions at the peak, or the bytes.
+
+    `given`: as for `least_bytes`.
+    """
     compute = sum(n / ceilings.of(dtype) for dtype, n in matmul_flops(func).items())
-    size = least_bytes(func)
+    size = least_bytes(func, given)
     return max(compute, size / ceilings.bytes_at(size))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import stack.plugins as plugins
 from stack.errors import BackendMissing, StackError
 from stack.ir.node import Func
 from stack.measure.caches import fresh_caches
+from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
@@ -29,11 +30,15 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 @dataclass
 class Program:
-    """What all systems compile: one captured function and one set of inputs."""
+    """What all systems compile: one captured function and one set of inputs.
+
+    `given`: bytes of memory that the inputs lie in, as their user has them.
+    """
 
     captured: Captured
     frontend: Frontend
     storage: list[np.ndarray]
+    given: list[float] = field(default_factory=list[float])
 
     @property
     def func(self) -> Func:
@@ -74,7 +79,15 @@ def program_of(captured: Captured, frontend: Frontend) -> Program:
         np.ascontiguousarray(frontend.to_numpy(a, p.dtype)).reshape(np.shape(a))
         for a, p in zip(arrays, captured.func.params, strict=True)
     ]
-    return Program(captured, frontend, storage)
+    given = [_memory(a, held) for a, held in zip(arrays, storage, strict=True)]
+    return Program(captured, frontend, storage, given)
+
+
+def _memory(array: Any, held: np.ndarray) -> float:
+    """Bytes that an array lies in. Torch alone has arrays that are not dense, with a `stride`."""
+    strides = array.stride() if hasattr(array, "stride") else None
+    elements = held.size if strides is None else memory_elements(array.shape, strides)
+    return elements * held.itemsize
 
 
 def own_system(

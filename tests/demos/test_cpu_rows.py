@@ -53,6 +53,13 @@ def test_awkward_input_is_torchs_alone() -> None:
 
 
 @pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
+def test_an_expanded_row_lies_in_memory_once(layout: str) -> None:
+    function, (x,) = awkward("torch", "sum", 7, 13, layout)
+    rows = 1 if layout == "expanded" else 7
+    assert capture_program(FRONTEND, function, (x,)).given == [4 * rows * 13]
+
+
+@pytest.mark.parametrize("layout", ["dense", *LAYOUTS])
 def test_peers_are_given_what_their_user_gives(layout: str) -> None:
     function, (x, *_) = awkward("torch", "softmax", 7, 13, layout)
     program = capture_program(FRONTEND, function, (x,))

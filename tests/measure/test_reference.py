@@ -12,7 +12,13 @@ import stack
 from stack.errors import StackError
 from stack.ir import Builder, constant, param, tensor
 from stack.measure.reference import error_of, reference, widen
-from stack.measure.roofline import Ceilings, floor_seconds, least_bytes, matmul_flops
+from stack.measure.roofline import (
+    Ceilings,
+    floor_seconds,
+    least_bytes,
+    matmul_flops,
+    memory_elements,
+)
 from stack.measure.timing import Timing, interleave, quantile, repeat, warm_up
 
 CEILINGS = Ceilings({"f32": 1e9, "bf16": 4e9}, {1 << 10: 1e10, 1 << 20: 1e9}, 1, "made up")
@@ -125,6 +131,15 @@ def test_a_system_that_fails_drops_out() -> None:
     assert len(calls) == 5
 
 
+def test_elements_of_memory() -> None:
+    assert memory_elements((32, 64), (64, 1)) == memory_elements((64, 32), (1, 64)) == 32 * 64
+    assert memory_elements((32, 32), (64, 2)) == 32 * 32  # every second column
+    assert memory_elements((7, 32), (0, 2)) == 32  # one row for all
+    assert memory_elements((57, 8), (1, 1)) == 64  # windows that overlap
+    assert memory_elements((), ()) == memory_elements((1,), (0,)) == 1
+    assert memory_elements((0, 64), (64, 1)) == 0
+
+
 def test_quick_calls_are_repeated() -> None:
     assert warm_up(lambda n: 1e-4 * n, least=0, window=0.02) == 200
     assert repeat(lambda: time.sleep(0.01))(2) >= 0.02
@@ -139,6 +154,7 @@ def test_floors() -> None:
     assert matmul_flops(func) == {"f32": 2 * 32 * 64 * 16}
     assert least_bytes(func) == 4 * (32 * 64 + 64 * 16 + 32 * 16)
     assert floor_seconds(func, CEILINGS) == pytest.approx(2 * 32 * 64 * 16 / 1e9)
+    assert least_bytes(func, [4 * 64, 4 * 64 * 16, 0]) == 4 * (64 + 64 * 16 + 32 * 16)
     assert CEILINGS.bytes_at(4 << 20) == 1e9
     assert CEILINGS.bytes_at(1 << 12) == 1e10
     assert CEILINGS.bytes == 1e9

@@ -35,6 +35,23 @@ REWRITES: Rewrites = {
         T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
         '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
     ),
+    "a reduction along lines of memory, and what it is subtracted from": (
+        M,
+        T + '%r = reduce(%t) {axes=[0], kind="max"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
+        '%r = reduce(%x) {axes=[1], kind="max"} : f32[4]\n'
+        + T
+        + "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
+    ),
+    "a reduction along lines of memory, of what is read again": (
+        M,
+        T + "%e = exp(%t) : f32[6, 4]\n"
+        '%r = reduce(%e) {axes=[0], kind="sum"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%e, %b) : f32[6, 4]",
+        "%e = exp(%x) : f32[4, 6]\n%u = transpose(%e) {perm=[1, 0]} : f32[6, 4]\n"
+        '%r = reduce(%e) {axes=[1], kind="sum"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%u, %b) : f32[6, 4]",
+    ),
     "through a reduction that leaves two axes": (
         CUBE,
         "%t = transpose(%x) {perm=[2, 1, 0]} : f32[4, 3, 2]\n"
@@ -108,6 +125,17 @@ REWRITES: Rewrites = {
 }
 KEPT: Kept = {
     "the result is a transpose": (M, T + "%z = neg(%t) : f32[6, 4]"),
+    "a reduction across lines of memory": (
+        M,
+        T + '%r = reduce(%t) {axes=[1], kind="max"} : f32[6]\n'
+        "%b = broadcast(%r) {axes=[0]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
+    ),
+    "a reduction of the axis that stays last": (
+        CUBE,
+        "%t = transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]\n"
+        '%r = reduce(%t) {axes=[2], kind="max"} : f32[3, 2]\n'
+        "%b = broadcast(%r) {axes=[0, 1]} : f32[3, 2, 4]\n%z = sub(%t, %b) : f32[3, 2, 4]",
+    ),
     "the other operand would move": (
         "%x: f32[4, 6], %y: f32[6, 4]",
         T + "%z = add(%t, %y) : f32[6, 4]",

@@ -95,11 +95,42 @@ def test_axes_in_another_order_are_no_copy() -> None:
     assert direct_of(compiled) is not None
 
 
-def test_a_program_that_returns_its_argument_needs_arrays() -> None:
+def test_a_result_that_nothing_computes_is_a_copy_of_its_own() -> None:
+    """A sum of one element is a view of its argument."""
+    x = draw(5, 1)
+    compiled = stack.compile(lambda x: (x.sum(1), torch.tanh(x)), x)
+    for _ in range(3):
+        found, _ = compiled(x)
+        found += 1
+        np.testing.assert_array_equal(found.numpy(), x.numpy()[:, 0] + 1)
+    assert direct_of(compiled) is not None
+
+
+def test_results_by_address_that_are_one_value_or_an_argument() -> None:
     func = stack.parse(
-        "func @f(%x: f32[4]) -> (f32[4], f32[4]) at tensor {\n"
+        "func @f(%x: f32[4], %w: f32[2, 2]) -> (f32[4], f32[4], f32[2, 2]) at tensor {\n"
         "  %y = tanh(%x) : f32[4]\n"
-        "  return %x, %y\n}"
+        "  %r = reshape(%y) : f32[2, 2]\n"
+        "  return %x, %y, %r\n}"
+    )
+    given = [np.arange(4, dtype=np.float32), np.ones((2, 2), np.float32)]
+    compiled = stack.compile(func, *given)
+    program = compiled.graph.executable_for(given).by_address
+    assert program is not None
+    found = [np.full(4, -1, np.float32) for _ in range(3)]
+    program.call([a.ctypes.data for a in (*given, *found)])
+    wanted = np.tanh(given[0].astype(np.float64))
+    np.testing.assert_array_equal(found[0], given[0])
+    for result in found[1:]:
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
+
+
+def test_a_program_that_returns_a_constant_needs_arrays() -> None:
+    func = stack.parse(
+        "func @f(%x: f32[4]) -> (f32[4], f32[2]) at tensor {\n"
+        "  %y = tanh(%x) : f32[4]\n"
+        "  %c = const() {value=data<f32[2], [1.0, 2.0]>} : f32[2]\n"
+        "  return %y, %c\n}"
     )
     compiled = stack.compile(func, np.ones(4, np.float32))
     ready = [np.ones(4, np.float32)]

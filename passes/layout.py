@@ -140,8 +140,9 @@ def _stands_second(conv: Node, cpu: Cpu) -> bool:
     if comes_last(conv):
         window, steps = channels_second(conv.args[1].shape, conv.attrs)[2:], conv.attrs["stride"]
         return is_sum_of_taps(conv) and prod(map(static, window)) < READS * prod(steps)
-    is_row = static(conv.shape[-1]) >= cpu.lanes
-    return are_apart(conv) or are_places(conv) or (is_sum_of_taps(conv) and is_row)
+    if are_apart(conv) or are_places(conv):
+        return True
+    return is_sum_of_taps(conv) and static(conv.shape[-1]) >= cpu.lanes
 
 
 def _is_overlapping(conv: Node) -> bool:

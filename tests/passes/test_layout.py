@@ -244,3 +244,15 @@ def test_few_readers_of_a_place_are_sums_of_taps_beside_a_copy() -> None:
     result = Pipeline("layout{windows=true}").run(parse(text), check=True).func
     ops = {n.op for n in result.nodes}
     assert "conv" not in ops and "transpose" not in ops and "mul" in ops
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_a_convolution_of_unknown_sizes_stays(groups: int) -> None:
+    func = parse(f"""func @f<n in 1..64>(%x: f32[1, 16, 8, n], %w: f32[16, {16 // groups}, 3, 3])
+      -> (f32[1, 16, 8, n]) at tensor {{
+      %z = conv(%x, %w) {{channels_last=false, groups={groups}, high=[1, 1], lhs_dilation=[1, 1],
+        low=[1, 1], rhs_dilation=[1, 1], stride=[1, 1]}} : f32[1, 16, 8, n]
+      return %z
+    }}
+    """)
+    assert Pipeline("layout{windows=true}").run(func).func is func

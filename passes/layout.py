@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder
-from stack.ir.conv_op import sums_over_images
+from stack.ir.conv_op import channels_second, sums_over_images
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
 from stack.passes.exact_tiling.phases import product_of_phases
@@ -16,6 +17,7 @@ from stack.passes.exact_tiling.windows import fills_vectors, why_kept, why_libra
 from stack.passes.rules.convolutions import (
     are_apart,
     are_places,
+    comes_last,
     is_sum_of_taps,
     places_apart,
     single_channels,
@@ -25,10 +27,12 @@ from stack.passes.rules.convolutions import (
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import ALIGNED, HOIST_RULES, SINK_RULES
+from stack.passes.tiling.frame import static
 from stack.rewrite.engine import Rule, Scope, on, rewrite
 from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Cpu
 
 _BASE: tuple[Rule, ...] = (*MOVEMENT_RULES, *DOT_RULES)
 _STEPS: dict[str, tuple[Rule, ...]] = {
@@ -43,6 +47,8 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("hoist",),
     ("sink", "hoist"),
 )
+
+READS = 4  # of a place, for which a copy of a padded image with channels last pays
 
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 
@@ -116,7 +122,7 @@ def _windows_pay(func: Func, log: Log) -> bool:
     """Whether transposes of images take less than the passes that they save: epilogues of products,
     and what a library reorders around convolutions that become products."""
     moved = [n for _, n in walk(func.body) if n.op == "conv" and _may_stand_last(n)]
-    if all(are_apart(n) or are_places(n) or is_sum_of_taps(n) for n in moved):
+    if all(_stands_second(n, log.cpu) for n in moved):
         return False
     trial = rewrite(func, (windows_last,), Log(target=log.target))
     _, left = _best(_Tried({(): (trial, Log())}))
@@ -128,6 +134,16 @@ def _windows_pay(func: Func, log: Log) -> bool:
     saved += sum(2 * (bytes_of(n) + bytes_of(n.args[0])) for n in products)
     log.note(f"windows of {len(convs)} convolutions: {left} bytes of transposes, for {saved}")
     return left <= saved
+
+
+def _stands_second(conv: Node, cpu: Cpu) -> bool:
+    """Whether a convolution that reads no place often is as fast with its channels second."""
+    if comes_last(conv):
+        window, steps = channels_second(conv.args[1].shape, conv.attrs)[2:], conv.attrs["stride"]
+        return is_sum_of_taps(conv) and prod(map(static, window)) < READS * prod(steps)
+    if are_apart(conv) or are_places(conv):
+        return True
+    return is_sum_of_taps(conv) and static(conv.shape[-1]) >= cpu.lanes
 
 
 def _is_overlapping(conv: Node) -> bool:

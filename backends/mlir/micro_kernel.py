@@ -18,6 +18,7 @@ from .copies import zipped
 from .elementwise import Unprintable, shaped
 from .mma import mma_of
 from .sums import Sums
+from .tap_sums import TapSums
 from .views import at
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def multiply(p: Printer, node: Node) -> list[str]:
     mma, found = mma_of(node, p.cpu), tile_extents(node)
     if is_along_depth(node) and (found is None or found.group == 1):
         return _DepthSums(p, node, mma).rows()
-    return (Sums(p, node) if mma is None else _WordSums(p, node, mma)).rows()
+    return (TapSums(p, node) if mma is None else _WordSums(p, node, mma)).rows()
 
 
 class _MmaSums(Sums):

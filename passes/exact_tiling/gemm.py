@@ -24,6 +24,7 @@ from stack.ir.traits import behind, contractions, in_windows, is_contraction, ma
 from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.walk import walk_of
+from stack.passes.exact_tiling.by_lane import shared_tile
 from stack.passes.exact_tiling.mma import (
     depth_tile,
     fitting_rows,
@@ -149,6 +150,11 @@ def tile_of(
     if sums_along_depth(dot, cpu):
         own = depth_tile(roles, cpu)
         return rows or own[0], lanes or own[1]
+    vector = cpu.vector_bytes // dtype.bytes
+    widths = [lanes] if lanes else [n * vector for n in WIDTHS if n * vector <= width]
+    shared = shared_tile(dot, roles, widths or [1 << (width.bit_length() - 1)], rows, cpu)
+    if shared is not None:
+        return shared
     others = 1 if mma and mma.offset else 0  # rows of sums, where few are multiplied in place
     lanes = lanes or pick_lanes(width, dtype, cpu, (rows or height) + others)
     return rows or pick_rows(height, lanes, dtype, cpu), lanes

@@ -116,11 +116,16 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
         if node.attrs["groups"] != 1:
             return None
         attrs["over_images"] = True
-    last = as_stored(range(rank), attrs)
-    comes_so = axis_order(x) is not None and for_free(x, last) is not None
-    if not comes_so and not _on_tensor_cores(node):
+    if not comes_last(node) and not _on_tensor_cores(node):
         return None
     return with_channels_last(node, attrs)
+
+
+def comes_last(conv: Node) -> bool:
+    """Whether the image of a convolution has its channels last in memory."""
+    x = conv.args[0]
+    last = as_stored(range(x.tensor.rank), {**conv.attrs, "channels_last": True})
+    return axis_order(x) is not None and for_free(x, last) is not None
 
 
 def with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:

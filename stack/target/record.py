@@ -14,6 +14,7 @@ from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 SUMS = 0.75  # of a core's registers
+TAPS = 0.25  # of them, for a row of taps that windows beside each other are multiplied with
 LINE = 64  # bytes that memory and caches of a CPU move together
 FIRST_LEVEL = 32 << 10  # bytes of a CPU's first-level cache, at least
 NO_SOURCES: Mapping[str, str] = {}
@@ -146,6 +147,10 @@ class Cpu(Target):
     def most_rows(self, vectors: int) -> int:
         """Rows of so many vectors of sums that fit beside one of what they are multiplied with."""
         return max(1, min(self.sums // vectors, (self.registers - 1) // vectors - 1))
+
+    def taps(self, row: int) -> int:
+        """Taps of a row of so many that are multiplied at a time."""
+        return min(row, int(TAPS * self.registers))
 
     def sums_beside(self, rows: int) -> int:
         """Vectors of sums for each of so many rows of a product, a power of two."""

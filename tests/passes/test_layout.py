@@ -225,3 +225,62 @@ def test_a_number_has_no_axes_to_broadcast_first() -> None:
     """)
     result = Pipeline("layout").run(func, check=True).func
     assert result.results[1].shape == (17,)
+
+
+def _image_first(rest: str, window: tuple[int, int], groups: int, taps: int, out: int) -> str:
+    """A convolution of an image and a weight whose channels stand last in memory."""
+    size, places = window
+    wide = groups if groups > 1 else 32
+    weight = f"{out}, {taps}, {taps}, {wide // groups}"
+    return f"""func @f(%x: f32[1, {size}, {size}, {wide}], %w: f32[{weight}])
+      -> (f32[1, {places}, {places}, {out}]) at tensor {{
+      %i = transpose(%x) {{perm=[0, 3, 1, 2]}} : f32[1, {wide}, {size}, {size}]
+      %v = transpose(%w) {{perm=[0, 3, 1, 2]}} : f32[{out}, {wide // groups}, {taps}, {taps}]
+      %c = conv(%i, %v) {{channels_last=false, groups={groups}, lhs_dilation=[1, 1], {rest}}}
+        : f32[1, {out}, {places}, {places}]
+      %z = transpose(%c) {{perm=[0, 2, 3, 1]}} : f32[1, {places}, {places}, {out}]
+      return %z
+    }}
+    """
+
+
+PLAIN = "high=[0, 0], low=[0, 0], rhs_dilation=[1, 1]"
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        # windows that touch: of the image as it lies
+        (
+            _image_first(f"{PLAIN}, stride=[2, 2]", (8, 4), 1, 2, 16),
+            ["reshape", "dot"],
+        ),
+        # a place is read by 25 windows
+        (
+            _image_first(f"{PLAIN}, stride=[1, 1]", (24, 20), 32, 5, 32),
+            ["conv"],
+        ),
+    ],
+)
+def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected: list[str]) -> None:
+    result = Pipeline("layout{windows=true}").run(parse(text), check=True).func
+    assert [n.op for n in result.nodes if n.op != "const"] == expected
+
+
+def test_few_readers_of_a_place_are_sums_of_taps_beside_a_copy() -> None:
+    text = _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32)
+    result = Pipeline("layout{windows=true}").run(parse(text), check=True).func
+    ops = {n.op for n in result.nodes}
+    assert "conv" not in ops and "transpose" not in ops and "mul" in ops
+
+
+@pytest.mark.parametrize("groups", [1, 16])
+def test_a_convolution_of_unknown_sizes_stays(groups: int) -> None:
+    func = parse(f"""func @f<n in 1..64>(%x: f32[1, 16, 8, n], %w: f32[16, {16 // groups}, 3, 3])
+      -> (f32[1, 16, 8, n]) at tensor {{
+      %z = conv(%x, %w) {{channels_last=false, groups={groups}, high=[1, 1], lhs_dilation=[1, 1],
+        low=[1, 1], rhs_dilation=[1, 1], stride=[1, 1]}} : f32[1, 16, 8, n]
+      return %z
+    }}
+    """)
+    assert Pipeline("layout{windows=true}").run(func).func is func

@@ -1,0 +1,78 @@
+"""Sums of neighbouring windows as MLIR text: what they share is read once.
+
+Places of the image that some of the windows cover are loaded, and widened, a single time, and
+multiplied with each tap that meets them: windows of seven taps share most of what they read with
+those beside them. Taps of a row are unrolled, as many at a time as registers have room for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from stack.ir.node import Node
+
+from .sums import BLOCKS, Sums
+from .views import at, step
+
+if TYPE_CHECKING:
+    from .printer import Printer
+
+Uses = dict[int, list[tuple[int, int]]]  # where a place is, to the windows and taps that meet there
+
+
+class TapSums(Sums):
+    """Sums of each lane by itself, over windows of which several cover a place."""
+
+    def __init__(self, p: Printer, node: Node) -> None:
+        super().__init__(p, node)
+        self.run = 0  # taps at a time, where windows share places
+        shared = [axis for axis in self.axes if self._shares(*axis)] if self.is_by_lane else []
+        if shared:
+            last = min(shared, key=lambda axis: len(self._uses(*axis)) / axis[1])
+            self.axes.remove(last)
+            self.axes.append(last)
+            self.run = p.cpu.taps(last[1])
+
+    def _shares(self, name: str, extent: int) -> bool:
+        if extent >= 2 * BLOCKS[-1]:
+            return False  # it is summed in blocks
+        return len(self._uses(name, extent)) < extent * len(self.offsets)
+
+    def _uses(self, name: str, taps: int) -> Uses:
+        found: Uses = defaultdict(list)
+        for row, offset in enumerate(self.offsets):
+            for tap in range(taps):
+                found[offset + tap * self.a_stride[name]].append((row, tap))
+        return found
+
+    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
+        if not self.run or depth < len(self.axes) - 1:
+            return super().sum(depth, lefts, right, sums)
+        p, (name, extent) = self.p, self.axes[-1]
+        whole = extent - extent % self.run
+
+        def add(k: str, totals: list[str]) -> list[str]:
+            left = step(p, lefts[0], k, self.a_stride[name], self.a.dtype)
+            line = step(p, right, k, self.b_stride[name], self.b.dtype)
+            return self._add(name, self.run, left, line, totals)
+
+        if whole > self.run:
+            first, last, by = (p.constant(f"{n} : i64") for n in (0, whole, self.run))
+            sums = self.loop(first, last, by, sums, add)
+        else:
+            sums = self._add(name, whole, lefts[0], right, sums)
+        left = at(p, lefts[0], whole * self.a_stride[name], self.a.dtype)
+        line = at(p, right, whole * self.b_stride[name], self.b.dtype)
+        return self._add(name, extent - whole, left, line, sums)
+
+    def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> list[str]:
+        """Sums with the products of some taps of a row."""
+        p, by, made = self.p, self.b_stride[name], list(sums)
+        lines = [at(p, right, tap * by, self.b.dtype) for tap in range(count)]
+        taps = [self.b.read(p, line, self.lanes) for line in lines]
+        for offset, uses in sorted(self._uses(name, count).items()):
+            place = self.a.read(p, at(p, left, offset, self.a.dtype), self.lanes)
+            for row, tap in uses:
+                made[row] = self.multiply_add(place, taps[tap], made[row])
+        return made

@@ -1,0 +1,55 @@
+"""Tiles of products of each lane by itself, in windows that share places of their image.
+
+A place is read once for all windows of a tile that cover it, so that a tile is few vectors of
+channels by many neighbouring windows: registers hold their sums, the taps of a row, and a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.node import Node
+from stack.ir.traits import in_windows, unconverted
+from stack.passes.tiling.contraction import Roles, operand_names
+from stack.target import Cpu
+
+LOAD = 0.5  # of the time of a multiplication: loading a vector from the first-level cache
+
+
+def shared_tile(
+    dot: Node, roles: Roles, lanes: Sequence[int], rows: int, cpu: Cpu
+) -> tuple[int, int] | None:
+    """Rows and columns of a tile, in the least time; None where windows of a row share nothing.
+
+    Args:
+        dot: the product.
+        roles: of its axes.
+        lanes: how many columns there may be.
+        rows: how many rows there are to be; 0 picks them.
+        cpu: whose registers hold a tile.
+    """
+    image, names = unconverted(dot.args[roles.left]), operand_names(dot, roles.left)
+    if not (roles.is_by_lane and in_windows(image)):
+        return None
+    at = image.attrs
+    axis = names.index(roles.row) - at["axis"] if roles.row else -1
+    if not 0 <= axis < len(at["window"]):
+        return None
+    count, by, apart = (at[name][axis] for name in ("window", "stride", "dilation"))
+    taps, height, width = cpu.taps(count), roles.sizes[roles.row], roles.sizes[roles.lane]
+    if by % apart or by // apart >= count:
+        return None
+
+    def cost(tile: tuple[int, int]) -> tuple[float, int]:
+        rows, lanes = tile
+        places = {row * by + tap * apart for row in range(rows) for tap in range(taps)}
+        loads = (len(places) + taps) / taps
+        tiles = -(-height // rows) * -(-width // lanes)
+        return tiles * lanes * (rows + LOAD * loads), -lanes
+
+    def most(lanes: int) -> int:
+        vectors = max(1, lanes // cpu.lanes)
+        return max(1, min(height, cpu.registers // vectors - taps - 1))
+
+    tiles = [(r, n) for n in lanes for r in ([rows] if rows else range(1, most(n) + 1))]
+    return min(tiles, key=cost)

@@ -58,23 +58,25 @@ class Layout(Pass):
     """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes.
 
     Attributes:
-        windows: whether convolutions that multiply windows get their channels last, where the
-            copies that are left cost less than what a library does around each of them. Others
-            whose windows do not overlap become products.
+        loops: whose kernels follow. With `cpu`, convolutions that multiply windows get their
+            channels last, where the copies that are left cost less than what a library does around
+            each of them; others whose windows do not overlap become products; and a transpose that
+            a reduction reads by one element of each line of memory costs more than a copy.
     """
 
     name: ClassVar[str] = "layout"
-    windows: bool = False
+    loops: str = ""
 
     def run(self, func: Func, log: Log) -> Func:
-        if self.windows:
+        is_cpu = self.loops == "cpu"
+        if is_cpu:
             func = rewrite(func, (phases_together,), log)
             pays = _windows_pay(func, log)
             first = (windows_last,) if pays else (single_channels, places_apart)
             func = rewrite(func, (*first, windows_apart), log)
         tried = _Tried({(): (func, Log(verbose=log.verbose))})
-        best, least = _best(tried)
-        before = transposed_bytes(func.body)
+        best, least = _best(tried, is_cpu)
+        before = transposed_bytes(func.body, is_cpu)
         log.note(f"plan {'+'.join(best)}: {before} bytes of transposes before, {least} after")
         if log.fuel.left is None:
             found, made = tried[best]
@@ -105,12 +107,12 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     return with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
-def _best(tried: _Tried) -> tuple[tuple[str, ...], int]:
+def _best(tried: _Tried, by_lines: bool) -> tuple[tuple[str, ...], int]:
     """The plan that leaves the fewest bytes of transposes, and how many."""
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:
-        cost = transposed_bytes(_apply(plan, tried)[0].body)
+        cost = transposed_bytes(_apply(plan, tried)[0].body, by_lines)
         if least is None or cost < least:
             best, least = plan, cost
         if least == 0:
@@ -125,7 +127,7 @@ def _windows_pay(func: Func, log: Log) -> bool:
     if all(_stands_second(n, log.cpu) for n in moved):
         return False
     trial = rewrite(func, (windows_last,), Log(target=log.target))
-    _, left = _best(_Tried({(): (trial, Log())}))
+    _, left = _best(_Tried({(): (trial, Log())}), by_lines=True)
     # weights of products are read as they lie
     left -= sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
     convs = [n for _, n in walk(trial.body) if n.op == "conv" and _is_overlapping(n)]
@@ -167,9 +169,9 @@ def _takes_as_it_lies(node: Node) -> bool:
     return whole or is_alias(node) or mixes(node) or reads_by_data(node)
 
 
-def transposed_bytes(block: Block) -> int:
-    """Bytes that transposes move. Those that elementwise code reads in place count half, and more
-    than a copy where a reduction has it take one element of each line of memory."""
+def transposed_bytes(block: Block, by_lines: bool = False) -> int:
+    """Bytes that transposes move. What elementwise code reads in place counts half; `by_lines`:
+    more than a copy where a reduction has it take one element of each line of memory."""
     total = 0
     readers: dict[object, list[Node]] = {}
     for node in block.nodes:
@@ -180,7 +182,7 @@ def transposed_bytes(block: Block) -> int:
     for node in block.nodes:
         if axis_order(node):
             must_exist = node in block.results or any(map(_takes_as_it_lies, readers.get(node, ())))
-            reads = 3 if _is_reduced_across(node, readers) else 1
+            reads = 3 if by_lines and _is_reduced_across(node, readers) else 1
             total += bytes_of(node) * (2 if must_exist else reads)
     return total
 

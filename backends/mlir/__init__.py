@@ -31,7 +31,7 @@ BACKEND = Backend(
                 "canonical",
                 "inline,canonicalize,roll,fold,decompose{apart=false},indexed,canonicalize",
             ),
-            ("laid-out", "layout{windows=true},canonicalize"),
+            ("laid-out", "layout{loops=cpu},canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold,split_reductions"),
             ("fused", "fuse,coalesce"),
             ("scheduled", "schedule{loops=cpu}"),

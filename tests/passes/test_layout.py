@@ -35,23 +35,6 @@ REWRITES: Rewrites = {
         T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
         '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
     ),
-    "a reduction along lines of memory, and what it is subtracted from": (
-        M,
-        T + '%r = reduce(%t) {axes=[0], kind="max"} : f32[4]\n'
-        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
-        '%r = reduce(%x) {axes=[1], kind="max"} : f32[4]\n'
-        + T
-        + "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
-    ),
-    "a reduction along lines of memory, of what is read again": (
-        M,
-        T + "%e = exp(%t) : f32[6, 4]\n"
-        '%r = reduce(%e) {axes=[0], kind="sum"} : f32[4]\n'
-        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%e, %b) : f32[6, 4]",
-        "%e = exp(%x) : f32[4, 6]\n%u = transpose(%e) {perm=[1, 0]} : f32[6, 4]\n"
-        '%r = reduce(%e) {axes=[1], kind="sum"} : f32[4]\n'
-        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%u, %b) : f32[6, 4]",
-    ),
     "through a reduction that leaves two axes": (
         CUBE,
         "%t = transpose(%x) {perm=[2, 1, 0]} : f32[4, 3, 2]\n"
@@ -156,9 +139,38 @@ KEPT: Kept = {
 }
 
 
+BY_LINES: dict[str, tuple[str, str, str]] = {
+    "a reduction along lines of memory, and what it is subtracted from": (
+        M,
+        T + '%r = reduce(%t) {axes=[0], kind="max"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
+        '%r = reduce(%x) {axes=[1], kind="max"} : f32[4]\n'
+        + T
+        + "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = sub(%t, %b) : f32[6, 4]",
+    ),
+    "a reduction along lines of memory, of what is read again": (
+        M,
+        T + "%e = exp(%t) : f32[6, 4]\n"
+        '%r = reduce(%e) {axes=[0], kind="sum"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%e, %b) : f32[6, 4]",
+        "%e = exp(%x) : f32[4, 6]\n%u = transpose(%e) {perm=[1, 0]} : f32[6, 4]\n"
+        '%r = reduce(%e) {axes=[1], kind="sum"} : f32[4]\n'
+        "%b = broadcast(%r) {axes=[1]} : f32[6, 4]\n%z = add(%u, %b) : f32[6, 4]",
+    ),
+}
+
+
 @pytest.mark.parametrize("name", REWRITES)
 def test_rewrites(name: str) -> None:
     check_rewrite("layout", REWRITES[name])
+
+
+@pytest.mark.parametrize("name", BY_LINES)
+def test_reductions_across_lines_cost_on_a_cpu(name: str) -> None:
+    """A GPU reads blocks of either order alike."""
+    params, before, _ = BY_LINES[name]
+    check_rewrite("layout{loops=cpu}", BY_LINES[name])
+    check_kept("layout", (params, before))
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -263,13 +275,13 @@ PLAIN = "high=[0, 0], low=[0, 0], rhs_dilation=[1, 1]"
     ],
 )
 def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected: list[str]) -> None:
-    result = Pipeline("layout{windows=true}").run(parse(text), check=True).func
+    result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
     assert [n.op for n in result.nodes if n.op != "const"] == expected
 
 
 def test_few_readers_of_a_place_are_sums_of_taps_beside_a_copy() -> None:
     text = _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32)
-    result = Pipeline("layout{windows=true}").run(parse(text), check=True).func
+    result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
     ops = {n.op for n in result.nodes}
     assert "conv" not in ops and "transpose" not in ops and "mul" in ops
 
@@ -283,4 +295,4 @@ def test_a_convolution_of_unknown_sizes_stays(groups: int) -> None:
       return %z
     }}
     """)
-    assert Pipeline("layout{windows=true}").run(func).func is func
+    assert Pipeline("layout{loops=cpu}").run(func).func is func

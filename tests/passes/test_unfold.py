@@ -106,7 +106,7 @@ def test_channels_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = "groups=1, high=[1, 1], lhs_dilation=[1, 1], low=[1, 1], rhs_dilation=[1, 1]"
     attrs = f"{plain}, stride=[1, 1]"
     check_rewrite(
-        "layout{windows=true}",
+        "layout{loops=cpu}",
         (
             "%x: f32[1, 4, 8, 8], %v: f32[4, 4, 3, 3], %w: f32[6, 4, 3, 3]",
             f"%y = conv(%x, %v) {{{attrs}}} : f32[1, 4, 8, 8]\n"
@@ -176,7 +176,7 @@ def test_a_library_s_between_products_has_its_channels_last(
         f"%b = conv(%a, %w) {{lhs_dilation=[2, 2], transposed=true, {ones}}} : f32[1, 4, 15, 15]\n"
         f"%z = conv(%b, %w) {{{plain}}} : f32[1, 4, 15, 15]",
     )
-    made = Pipeline("layout{windows=true}").run(source, check=True).func
+    made = Pipeline("layout{loops=cpu}").run(source, check=True).func
     moved = [n for n in made.nodes if n.op == "transpose" and n.args[0].shape[0] == 1]
     assert len(moved) == 2, str(made)  # of the image, and of the result
     assert all(n.attrs["channels_last"] for n in made.nodes if n.op == "conv")

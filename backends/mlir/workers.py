@@ -23,9 +23,21 @@ def submit(make: Callable[..., Made], *args: Any) -> Future[Made]:
     """What `make` gives of the arguments, from another thread."""
     if not _started:
         _started.append(ThreadPoolExecutor(threads.cores(), "stack-mlir"))
-    made = _started[0].submit(make, *args)
+    try:
+        made = _started[0].submit(make, *args)
+    except RuntimeError:  # Python is about to end, and starts no threads
+        return _made_here(make, *args)
     _under_way.add(made)
     made.add_done_callback(_under_way.discard)
+    return made
+
+
+def _made_here(make: Callable[..., Made], *args: Any) -> Future[Made]:
+    made: Future[Made] = Future()
+    try:
+        made.set_result(make(*args))
+    except Exception as error:
+        made.set_exception(error)
     return made
 
 

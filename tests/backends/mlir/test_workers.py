@@ -53,6 +53,23 @@ def test_a_fork_waits_and_a_child_has_threads_of_its_own() -> None:
     assert done.done()
 
 
+AT_THE_END = """
+import atexit
+from stack.backends.mlir import workers
+
+def last():
+    print(workers.submit(pow, 2, 5).result(), type(workers.submit(divmod, 1, 0).exception()))
+
+atexit.register(last)
+"""
+
+
+def test_python_may_be_about_to_end() -> None:
+    command = [sys.executable, "-c", AT_THE_END]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "32 <class 'ZeroDivisionError'>"
+
+
 AHEAD = """
 from stack.backends.mlir import BACKEND, pool, workers
 BACKEND.machine.warm({options})

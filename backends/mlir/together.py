@@ -35,8 +35,8 @@ def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
     others = [workers.submit(_compiled, part, cache) for part in parts[1:]]
     if parts:
         found.update(_compiled(parts[0], cache))
-    with phase("codegen"):  # of the others
-        for one in others:
+    for one in others:
+        with phase("codegen"):
             found.update(one.result())
     return found
 

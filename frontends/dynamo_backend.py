@@ -75,7 +75,7 @@ def compile_graph(
     device = _device(gm, example_inputs)
     guard_precision(gm)
     write_out(gm)
-    warm(options.get("backend") or default_backend(device))
+    warm(options.get("backend") or default_backend(device), options)
     maker = _Maker(gm, options, device, made, fn, target)
     with phase("trace"), plain_tracing(), held_back():
         graph = plain_graph(gm, example_inputs, decompositions())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from typing import Any
 
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from .compiler import compile_program, inspect_program, resume_program
+from . import pool
+from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through NumPy and are labelled library
 REFUSED = "erfinv,digamma"
@@ -17,6 +20,10 @@ def _missing() -> str | None:
     if importlib.util.find_spec("mlir") or importlib.util.find_spec("torch_mlir"):
         return None
     return "install the extra: pip install 'stack-compiler[mlir]'"
+
+
+def _warm(options: Mapping[str, Any]) -> None:
+    pool.ahead(cache_of(options))
 
 
 BACKEND = Backend(
@@ -44,5 +51,5 @@ BACKEND = Backend(
         hosts="cpu",
     ),
     options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
-    machine=Machine(at_hand=lambda _: cpu_at_hand()),
+    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand()),
 )

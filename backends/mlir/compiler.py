@@ -154,9 +154,14 @@ def symbol_of(name: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in name)
 
 
+def cache_of(options: Mapping[str, Any]) -> Cache | None:
+    """Where compiled kernels are kept."""
+    return Cache(cache_folder() / "mlir") if options.get("cache", True) else None
+
+
 def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
     """A program some of whose kernels are given as MLIR text, by name."""
-    compiler = Compiler(Cache(cache_folder() / "mlir"), cpu_of(options), texts)
+    compiler = Compiler(cache_of({}), cpu_of(options), texts)
     return _executable(func, compiler, options)
 
 
@@ -171,10 +176,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     Of compilation: `freeze=True` makes what depends on weights alone once, see `stack.compile`.
     """
-    use_cache, cpu = options.get("cache", True), cpu_of(options)
+    cpu = cpu_of(options)
     check_runs_here(cpu)
-    compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None, cpu)
-    return _executable(func, compiler, options)
+    return _executable(func, Compiler(cache_of(options), cpu), options)
 
 
 def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Executable:

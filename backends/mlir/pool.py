@@ -23,7 +23,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from . import elf, threads
+from . import elf, threads, workers
 from .pool_text import SIZE, SLOTS, text
 
 if TYPE_CHECKING:
@@ -96,6 +96,12 @@ def pool(cache: Cache | None = None) -> Pool | None:
     if found is not None:
         found.refresh()
     return found
+
+
+def ahead(cache: Cache | None) -> None:
+    """Have the pool compiled beside what comes first: most programs have a kernel that needs it."""
+    if not _pools and threads.cores() > 1:  # one core does one thing after the other
+        workers.submit(pool, cache)
 
 
 def address(cache: Cache | None = None) -> int:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from stack.phases import phase
 from stack.run.cache import Cache
 
-from . import elf, jit, threads
+from . import elf, jit, threads, workers
 
 ENTRY = "kernel"
 _FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
@@ -33,15 +32,12 @@ def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
     """
     found = dict(_stored(texts, cache))
     parts = _shared_out([text for text in texts if text not in found])
-    if len(parts) > 1:
-        with ThreadPoolExecutor(len(parts) - 1) as others:
-            started = [others.submit(_compiled, part, cache) for part in parts[1:]]
-            found.update(_compiled(parts[0], cache))
-            with phase("codegen"):  # of the others
-                for one in started:
-                    found.update(one.result())
-    elif parts:
+    others = [workers.submit(_compiled, part, cache) for part in parts[1:]]
+    if parts:
         found.update(_compiled(parts[0], cache))
+    for one in others:
+        with phase("codegen"):
+            found.update(one.result())
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from stack.errors import BackendMissing
@@ -49,7 +50,7 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
     return compile_program(func, options)
 
 
-def _warm() -> None:
+def _warm(_: Mapping[str, Any]) -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
         from .build import worker_pool
 

@@ -39,7 +39,9 @@ def make(
 ) -> Node:
     """A node with its inferred type. Raises RuleError naming operands and rule."""
     attrs = attrs or {}
-    return Node(op, args, attrs, infer_type(op, args, attrs, blocks, hint), blocks)
+    made = Node(op, args, attrs, infer_type(op, args, attrs, blocks, hint), blocks)
+    made.is_typed = True
+    return made
 
 
 class Builder:

@@ -98,7 +98,9 @@ class _Interned:
 class Node(_Interned):
     """One operation with its operands. Make nodes with a `Builder`, which infers the type."""
 
-    __slots__ = ("__weakref__", "args", "attrs", "blocks", "facts", "key", "op", "type", "vars")
+    __slots__ = (
+        "__weakref__", "args", "attrs", "blocks", "facts", "is_typed", "key", "op", "type", "vars",
+    )  # fmt: skip
 
     op: str
     args: tuple[Node, ...]
@@ -108,6 +110,7 @@ class Node(_Interned):
     vars: frozenset[Node]  # loop variables that the value depends on
     key: tuple[Any, ...]  # op and attributes, as equality takes them
     facts: dict[Any, Any] | None  # what was asked of it and of all alike, see `stack.ir.alike`
+    is_typed: bool  # whether the type is known to be what the op gives it
 
     def __new__(
         cls,
@@ -144,6 +147,7 @@ class Node(_Interned):
         self.type = type_
         self.blocks = blocks
         self.facts = None
+        self.is_typed = False
         used = [a.vars for a in args if a.vars]
         used.extend(b.free for b in blocks)
         if op == "var":
@@ -202,27 +206,29 @@ def deps(node: Node) -> tuple[Node, ...]:
 
 def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = None) -> list[Node]:
     """Every node that the roots need, operands first, in a stable order; no recursion."""
-    done: set[Node] = set()
-    entered: set[Node] = set()
-    order: list[Node] = []
+    done: dict[Node, None] = {}
     for root in roots:
-        stack = [root]
+        if inside is not None and not inside(root):
+            continue
+        stack: list[Node | None] = [root]
         while stack:
             node = stack.pop()
+            if node is None:  # all that the one below needs is there
+                node = stack.pop()
+                assert node is not None
+                done[node] = None
+                continue
             if node in done:
                 continue
-            if node not in entered:
-                if inside is not None and not inside(node):
-                    continue
-                first = [d for d in deps(node) if d not in done]
-                if first:
-                    entered.add(node)
-                    stack.append(node)
-                    stack.extend(reversed(first))
-                    continue
-            done.add(node)
-            order.append(node)
-    return order
+            first = [d for d in (deps(node) if node.blocks else node.args) if d not in done]
+            if inside is not None:
+                first = [d for d in first if inside(d)]
+            if first:
+                stack += (node, None)
+                stack += first[::-1]
+            else:
+                done[node] = None
+    return list(done)
 
 
 def by_distance(roots: Iterable[Node]) -> list[Node]:
@@ -283,10 +289,12 @@ class Block(_Interned):
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of this block alone, operands first, parameters left out."""
         own = set(self.params)
-        if not self.is_open:
-            return tuple(n for n in topological(self.results) if n not in own)
-        inner = topological(self.results, lambda n: not own.isdisjoint(n.vars))
-        return tuple(n for n in inner if n not in own)
+
+        def inside(node: Node) -> bool:
+            return not own.isdisjoint(node.vars)
+
+        found = topological(self.results, inside if self.is_open else None)
+        return tuple([n for n in found if n not in own])
 
     @cached_property
     def captures(self) -> tuple[Node, ...]:

@@ -6,8 +6,8 @@ from stack.errors import RuleError, VerifyError
 from stack.ir.alike import facts_of, once_alike
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
 from stack.ir.lexer import MAX_NESTING
-from stack.ir.node import Block, Func, Node, deps, topological
-from stack.ir.ops import LEVELS, OPS, infer_type
+from stack.ir.node import Block, Func, Node, deps
+from stack.ir.ops import LEVELS, OPS, OpDef, infer_type
 from stack.ir.printer import print_node
 from stack.ir.tile_contract import breaches
 from stack.ir.types import TupleType, Type
@@ -103,9 +103,8 @@ class _Verifier:
             loose = ", ".join(sorted(str(v.attrs["name"]) for v in block.free))
             user = next((n for n in block.nodes if n.vars), block.results[0])
             raise self.fail(f"{where} is closed but uses the loop variable(s) {loose}", user)
-        own = set(block.params)
-        for node in topological(block.results):
-            if node.op == "param" and node not in own:
+        for node in block.nodes:
+            if node.op == "param":  # its own are left out
                 user = next((n for n in block.nodes if node in deps(n)), node)
                 rule = f"{where} uses %{node.attrs['name']}, a parameter of another block"
                 raise self.fail(rule, user)
@@ -137,6 +136,16 @@ class _Verifier:
             self._node(node)
             facts[asked] = True
 
+    def _typed(self, node: Node, op: OpDef) -> None:
+        """Check the type of a node, which stays what it is: once."""
+        try:
+            inferred = _type_by_types(node) if op.kind in _BY_TYPES else _type(node)
+        except RuleError as error:
+            raise self.fail(str(error), node) from error
+        if inferred != node.type:
+            raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
+        node.is_typed = True
+
     def _node(self, node: Node) -> None:
         """Check a node against its op, then the blocks inside it."""
         op = OPS.get(node.op)
@@ -145,12 +154,8 @@ class _Verifier:
         if self.level not in op.levels:
             levels = ", ".join(level for level in LEVELS if level in op.levels)
             raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
-        try:
-            inferred = _type_by_types(node) if op.kind in _BY_TYPES else _type(node)
-        except RuleError as error:
-            raise self.fail(str(error), node) from error
-        if inferred != node.type:
-            raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
+        if not node.is_typed:
+            self._typed(node, op)
         self._places(node)
         if self.is_certain:
             outside = self.bounds.outside(node)

@@ -411,7 +411,12 @@ def _resolve(
     """
     done: dict[Node, Node] = {p: p for p in block.params}
     for node in found:
-        if node not in replaced and all(d in done for d in _needs(node)):
+        if node in replaced:
+            continue
+        for need in _needs(node):
+            if need not in done:
+                break
+        else:
             done[node] = node  # nothing that it is computed from changes
     expanding: set[Node] = set()
     stack: list[tuple[Node, str]] = [(r, "enter") for r in reversed(block.results)]

@@ -196,14 +196,14 @@ class Machine:
     """What runs a backend's code.
 
     Attributes:
-        warm: starts what takes a while to start, and returns at once: called where it can run, as
-            a program begins to be captured.
+        warm: starts what takes a while to start, and returns at once: called with a user's options
+            where it can run, as a program begins to be captured.
         identify: the device that options name and the versions that a measurement holds for.
         at_hand: the target that options name by their device: what is here, and where nothing
             is, the reference. None for peers, which know their machine.
     """
 
-    warm: Callable[[], None] | None = None
+    warm: Callable[[Mapping[str, Any]], None] | None = None
     identify: Callable[[dict[str, Any]], str] | None = None
     at_hand: Callable[[Mapping[str, Any]], Target] | None = None
 

@@ -85,14 +85,14 @@ def find_backend(name: str | None) -> Backend:
     return backend
 
 
-def warm(name: str | None) -> None:
+def warm(name: str | None, options: Mapping[str, Any]) -> None:
     """Let a backend start what it needs, while the program is being captured."""
     if name is None or name not in plugins.names("stack.backends"):
         return
     backend: Backend = plugins.load("stack.backends", name)
     start = backend.machine.warm
     if start is not None and backend.missing() is None:
-        start()
+        start(options)
 
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:

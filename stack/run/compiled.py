@@ -10,7 +10,7 @@ from typing import Any
 from stack.errors import StackError, UsageError
 from stack.ir.node import Func, Node
 from stack.phases import phase
-from stack.run.compile import DEVICE_BACKEND, find_frontend, warm
+from stack.run.compile import default_backend, find_frontend, warm
 from stack.run.frontend import Calls, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
@@ -106,7 +106,8 @@ class Compiled:
         if self._calls is None:
             frontend = find_frontend(self.fn, args, self.frontend_name)
             on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
-            warm(self.options.get("backend") or (DEVICE_BACKEND if on_gpu else None))
+            backend = self.options.get("backend") or default_backend("cuda" if on_gpu else "cpu")
+            warm(backend, self.options)
             if split(self.options.get("passes", "default"))[0]:
                 self._calls = WholeCalls(frontend, self.fn, self.options)
             else:

@@ -18,7 +18,7 @@ from stack.errors import StackError, VerifyError
 from stack.ir import Block, Builder, Data, Func, Node, TupleType, constant, param, tensor, verify
 from stack.ir.dim import symbol
 from stack.ir.lexer import MAX_NESTING
-from stack.ir.ops import OPS
+from stack.ir.ops import OPS, infer_type
 from stack.ir.types import F32, TensorType
 
 b = Builder()
@@ -360,3 +360,32 @@ def test_no_other_exception_from_random_nodes() -> None:
             accepted += 1
             nodes = (nodes + [made])[-30:]
     assert accepted > 20
+
+
+def test_what_the_builder_made_is_not_inferred_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A type that an op was asked for is known; one that a node was given is asked for, once."""
+    asked: list[str] = []
+
+    def infer(op: str, *rest: Any) -> Any:
+        asked.append(op)
+        return infer_type(op, *rest)
+
+    monkeypatch.setattr("stack.ir.verifier.infer_type", infer)
+    size = tensor("f32", 7, 11)
+    z = param("z", size)
+    built, given = b.exp(z), Node("neg", (z,), {}, size)
+    func = Func("f", Block((z,), (built, given)))
+    verify(func)
+    assert asked == ["neg"]
+    verify(func)
+    assert asked == ["neg"]
+
+
+def test_a_type_that_is_known_is_that_of_one_node() -> None:
+    z = param("z", tensor("f32", 7, 13))
+    good, bad = b.exp(z), Node("exp", (z,), {}, tensor("f32", 9, 13))
+    verify(Func("f", Block((z,), (good,))))
+    with pytest.raises(VerifyError, match="the axis rule gives"):
+        verify(Func("f", Block((z,), (good, bad))))
+    with pytest.raises(VerifyError, match="the axis rule gives"):  # an error is not forgotten
+        verify(Func("f", Block((z,), (bad,))))

@@ -1,0 +1,93 @@
+"""Threads that compile beside the calling one: what forks find, and what is begun ahead."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from stack.backends.mlir import BACKEND, bindings, elf, threads, workers
+
+pytest.importorskip("torch_mlir")
+
+
+def test_a_result_or_error_is_the_callers() -> None:
+    assert workers.submit(pow, 2, 5).result() == 32
+    with pytest.raises(ZeroDivisionError):
+        workers.submit(divmod, 1, 0).result()
+
+
+def test_a_thread_keeps_what_mlir_loaded_for_it() -> None:
+    def mine() -> tuple[int, int]:
+        return threading.get_ident(), id(bindings.context())
+
+    seen = {workers.submit(mine).result() for _ in range(20)}
+    assert len(seen) == len({thread for thread, _ in seen})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_fork_waits_and_a_child_has_threads_of_its_own() -> None:
+    lock, held = threading.Lock(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            time.sleep(0.1)
+
+    done = workers.submit(hold)
+    held.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+        child = os.fork()
+    if child == 0:
+        is_free = lock.acquire(timeout=5)
+        made = workers.submit(pow, 3, 3).result(timeout=5)
+        os._exit(0 if is_free and made == 27 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert done.done()
+
+
+AT_THE_END = """
+import atexit
+from stack.backends.mlir import workers
+
+def last():
+    print(workers.submit(pow, 2, 5).result(), type(workers.submit(divmod, 1, 0).exception()))
+
+atexit.register(last)
+"""
+
+
+def test_python_may_be_about_to_end() -> None:
+    command = [sys.executable, "-c", AT_THE_END]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "32 <class 'ZeroDivisionError'>"
+
+
+AHEAD = """
+from stack.backends.mlir import BACKEND, pool, workers
+BACKEND.machine.warm({options})
+workers._before_fork()
+print(len(pool._pools))
+"""
+
+
+@pytest.mark.skipif(not elf.supported() or threads.cores() < 2, reason="nothing is begun ahead")
+@pytest.mark.parametrize("options, is_kept", [({}, True), ({"cache": False}, False)])
+def test_the_pool_is_there_before_a_kernel_asks(
+    options: dict[str, bool], is_kept: bool, tmp_path: Path
+) -> None:
+    assert BACKEND.machine.warm is not None
+    command = [sys.executable, "-c", AHEAD.format(options=options)]
+    environment = {**os.environ, "STACK_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "1"
+    assert any(tmp_path.rglob("*.obj")) == is_kept

@@ -66,6 +66,14 @@ def _mul(cx: Context, x: Any, y: Any) -> Node:
     return cx.elementwise("mul", x, y, dtype=cx.want.dtype)
 
 
+@lowers("prims.fma.default")  # Dynamo's `addcmul_` and `addcdiv_`
+def _fma(cx: Context, x: Any, y: Any, z: Any) -> Node:
+    dtype: DType = cx.want.dtype
+    kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
+    product = cx.elementwise("mul", x, y, dtype=kind)
+    return cx.cast(cx.elementwise("add", product, z, dtype=kind), dtype)
+
+
 @lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "prims.div.default")
 def _div(cx: Context, x: Any, y: Any) -> Node:
     return cx.elementwise("div", x, y, dtype=cx.want.dtype)

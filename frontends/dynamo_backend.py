@@ -36,6 +36,7 @@ from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
+from stack.frontends.torch_tangents import takes_tangents
 from stack.frontends.torch_written import write_out
 from stack.phases import phase
 from stack.run.compile import default_backend, warm
@@ -72,6 +73,8 @@ def compile_graph(
         target: what the record calls the program.
     """
     _refuse_other_memory(gm, fn)
+    if takes_tangents():
+        return gm
     device = _device(gm, example_inputs)
     guard_precision(gm)
     write_out(gm)

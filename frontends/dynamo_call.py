@@ -26,6 +26,7 @@ from stack.frontends.dynamo_graph import Prepared, preparing
 from stack.frontends.dynamo_spared import spared
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
+from stack.frontends.torch_tangents import in_dual_level
 from stack.run.compiled import MANY_CHANGES, mismatch
 from stack.run.refused import raise_as_eager
 
@@ -74,6 +75,8 @@ class TorchCalls:
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile for these arguments; nothing runs, and no side effect happens."""
+        if in_dual_level():
+            raise StackError("within `dual_level` graphs run op by op in torch: compile before it")
         with preparing():
             try:
                 self._called(args, kwargs, captures=True)

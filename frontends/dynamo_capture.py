@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
-from stack.frontends import torch_draws, torch_layouts
+from stack.frontends import torch_draws, torch_layouts, torch_lists
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_notes import Notes, graph_notes
@@ -88,7 +88,8 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         for op, fn in table.items()
         if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
-    return {**found, **torch_draws.DECOMPOSITIONS, **torch_layouts.DECOMPOSITIONS}
+    parts = (torch_draws, torch_layouts, torch_lists)
+    return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
 
 
 @contextmanager

@@ -121,7 +121,7 @@ class Graph:
     def _called(self, args: list[Any]) -> list[Any]:
         """The long way, which says what is wrong with arguments; learns the short one."""
         arrays = self._arrays(args)
-        sizes = {n: int(args[i]) for n, i in self.loose.items()} if self.loose else {}
+        sizes = {n: args[i] for n, i in self.loose.items() if isinstance(args[i], int)}
         if _PREPARING.get():
             if self.func.results:
                 self._compiled(sizes).prepare(arrays)

@@ -122,11 +122,12 @@ class _Cut:
         cleanup_recompute_tags(self.joint, is_default_partition=False)
         outs = pytree.arg_tree_leaves(*_outputs(self.graph))
         results = list(dict.fromkeys(o for o in outs[: self.num_fwd_outputs] if _is_value(o)))
-        tangents = [n for n in self.graph.find_nodes(op="placeholder") if "tangents" in n.name]
+        placeholders = self.graph.find_nodes(op="placeholder")
+        self.tangents = [n for n in placeholders if "tangents" in n.name]
         self.gradients = [
             o
             for o in dict.fromkeys(outs[self.num_fwd_outputs :])
-            if _is_value(o) and storage_root(o) not in tangents
+            if _is_value(o) and storage_root(o) not in self.tangents
         ]
         if not self.gradients or not results:
             raise StackError("there is nothing to cut")
@@ -135,7 +136,7 @@ class _Cut:
         )
         cut = plugins.load("stack.passes", "partition")(
             results=len(results),
-            tangents=len(tangents),
+            tangents=len(self.tangents),
             balance=balance,
             recompute=tuple(dict.fromkeys(func.body.names[v] for v in self._checkpointed())),
             inputs=whole,
@@ -181,10 +182,17 @@ class _Cut:
         )
 
     def _known(self) -> dict[ir.Node, Node]:
-        """Torch's node for a value: of copies the one whose axes are in the order of memory."""
+        """Torch's node for a value: of copies the one whose axes are in the order of memory.
+
+        One that takes the shape of a tangent and no more, as ones that are counted, is a value of
+        the forward pass to us alone: torch has its node in the backward pass.
+        """
         known: dict[ir.Node, Node] = {}
+        later = set(self.tangents)
         for node, value in self.values.items():
-            if isinstance(value, ir.Node):
+            if node.op != "placeholder" and not later.isdisjoint(node.all_input_nodes):
+                later.add(node)
+            elif isinstance(value, ir.Node):
                 first = known.setdefault(value, node)
                 if value.op != "param" and not _is_row_major(first) and _is_row_major(node):
                     known[value] = node

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -71,6 +72,12 @@ def _layout(shape: Sequence[int], order: Order, dtype: torch.dtype) -> Layout:
     return tuple(shape[i] for i in back), tuple(strides[i] for i in back), dtype
 
 
+def has_parts(gm: GraphModule) -> bool:
+    """Whether a graph has modules, parameters or buffers of its own, whatever these hold."""
+    parts = chain(gm.children(), gm.parameters(), gm.buffers())
+    return any(True for _ in parts)  # a tensor, or a module, may be false itself
+
+
 def passes_on(gm: GraphModule, examples: Sequence[Any], count: int) -> bool:
     """Whether AOTAutograd gives its graph what it is given, and returns what that returns.
 
@@ -80,7 +87,7 @@ def passes_on(gm: GraphModule, examples: Sequence[Any], count: int) -> bool:
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    is_own = metadata is None or len(examples) != count or any(gm.parameters()) or any(gm.buffers())
+    is_own = metadata is None or len(examples) != count or has_parts(gm)
     if metadata is None or is_own or any(type(x) not in _PLAIN for x in examples):
         return False
     changed = (i.mutates_data or i.mutates_metadata for i in metadata.input_info)

@@ -32,6 +32,7 @@ from torch.fx import traceback as origins
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx, snapshot_fake
 from torch.utils import _pytree as pytree
 
+from stack.frontends.dynamo_near import has_parts
 from stack.frontends.fx_alike import Alike
 from stack.frontends.fx_looks import Operands, leaves, mapped, memory_of
 from stack.frontends.fx_meta import meta_kernels
@@ -89,8 +90,7 @@ def _is_plain(gm: GraphModule, examples: Sequence[Any]) -> bool:
         getattr(value, "requires_grad", False) for value in pytree.tree_leaves(made)
     )
     has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
-    has_parts = any(gm.children()) or any(gm.parameters()) or any(gm.buffers())
-    if has_gradients or has_mode or has_parts or any(type(x) not in _PLAIN for x in examples):
+    if has_gradients or has_mode or has_parts(gm) or any(type(x) not in _PLAIN for x in examples):
         return False
     return all(map(_is_tensors, made))
 

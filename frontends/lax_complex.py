@@ -14,7 +14,7 @@ import numpy as np
 from stack.frontends import pairs
 from stack.frontends.jax_words import is_complex
 from stack.frontends.lax import LOWERINGS, Lowering, NoLowering, Site, dtype_of
-from stack.frontends.lax_elementwise import aligned
+from stack.frontends.lax_elementwise import aligned, converted
 from stack.frontends.pairs import Pair
 from stack.ir.builder import constant
 from stack.ir.node import Node
@@ -148,7 +148,7 @@ def _convert(s: Site, x: Pair | Node, *, new_dtype: Any, **_: Any) -> Pair | Nod
         return Pair(s.cast(x.re, s.type.dtype), s.cast(x.im, s.type.dtype))
     if dtype_of(new_dtype) is BOOL:
         return s.b.or_(s.b.ne(x.re, 0.0), s.b.ne(x.im, 0.0))
-    return s.cast(x.re, dtype_of(new_dtype))
+    return converted(s, x.re, dtype_of(new_dtype))
 
 
 @rule("mul")

@@ -12,7 +12,7 @@ from stack.frontends.lax import NoLowering, Site, dtype_of, lower
 from stack.frontends.lax_move import broadcast
 from stack.ir.builder import constant
 from stack.ir.node import Node
-from stack.ir.types import DTYPES, F32
+from stack.ir.types import BOOL, DTYPES, F32, DType
 
 _SAME = {
     name: name
@@ -189,7 +189,23 @@ _select_n.handles_words = True
 
 @lower("convert_element_type")
 def _convert(s: Site, x: Node, *, new_dtype: Any, **_: Any) -> Node:
-    return s.cast(x, dtype_of(new_dtype))
+    return converted(s, x, dtype_of(new_dtype))
+
+
+def converted(s: Site, x: Node, dtype: DType) -> Node:
+    """`x` as another type. XLA defines all floats as integers: the nearest there is, 0 of nan."""
+    if not x.dtype.is_float or dtype.is_float or dtype is BOOL:
+        return s.cast(x, dtype)
+    b = s.b
+    wide = s.cast(x, F32) if x.dtype.bits == 16 else x
+    number = b.select(b.isnan(wide), 0.0, wide)
+    least, most = (int(limit) for limit in (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max))
+    above_least = b.max(number, float(least))
+    if int(np.dtype(wide.dtype.numpy).type(most)) == most:
+        return s.cast(b.min(above_least, float(most)), dtype)
+    # no float is the largest integer: the next one up is a power of two
+    over = b.ge(number, float(most + 1))
+    return b.select(over, constant(most, dtype), s.cast(above_least, dtype))
 
 
 @lower("reduce_precision")

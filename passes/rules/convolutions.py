@@ -41,7 +41,8 @@ def is_sum_of_taps(node: Node) -> bool:
     at, sizes = node.attrs, (*node.args[0].shape, *node.args[1].shape)
     if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
         return False
-    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
+    pads = (*at["low"], *at["high"])  # none where there is no window at all
+    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(pads, default=0) >= 0
     other = at.get("channels_last") or at.get("transposed") or not node.tensor.size
     window: Any = node.args[1].shape[2:]
     return is_plain and not other and has_single_channels(node) and prod(window) <= MOST_TAPS

@@ -130,10 +130,10 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
 
 
 def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
-    """Those of the source lines whose code has this word."""
-    if not word.isidentifier():
+    """Those of the source lines whose code has this word, or words with dots between."""
+    if not all(part.isidentifier() for part in word.split(".")):
         return []
-    is_there = re.compile(rf"\b{word}\b")
+    is_there = re.compile(rf"\b{re.escape(word)}\b")
     code = {name: text.splitlines() for name, text in run.sources.items()}
     found: list[str] = []
     for line in lines:

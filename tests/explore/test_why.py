@@ -132,7 +132,8 @@ def test_a_word_of_the_code_names_its_lines(tmp_path: Path) -> None:
     found = load_run(inspect_target(program, Settings("mlir")).save(tmp_path / "r"))
     assert where(found, "relu").source == ("m.py:5", "m.py:6")
     assert where(found, "torch").source == ("m.py:5",)
-    for none in ("rel", "f.relu", "sigmoid"):
+    assert where(found, "torch.relu").source == ("m.py:5",)
+    for none in ("rel", "f.relu", "torchrelu", "torch.rel", "sigmoid"):
         with pytest.raises(UsageError, match=f"no source line, module, node or kernel '{none}'"):
             where(found, none)
 

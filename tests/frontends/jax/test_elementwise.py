@@ -9,6 +9,8 @@ import pytest
 from jax import lax
 from jax_harness import check
 
+import stack
+
 RNG = np.random.default_rng(0)
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.5, 1e-30, 80.0])
 FLOATS = ["float32", "float16", "bfloat16"]
@@ -173,6 +175,19 @@ ALL = ["float32", "float16", "bfloat16", "int8", "int32", "uint8", "uint32", "bo
 @pytest.mark.parametrize("target", ALL)
 def test_convert(source: str, target: str) -> None:
     check(lambda x: lax.convert_element_type(x, target), draw((20,), source, 0, 9))
+
+
+@pytest.mark.parametrize("source", FLOATS)
+@pytest.mark.parametrize("target", INTS)
+def test_floats_that_no_integer_is(source: str, target: str) -> None:
+    """They become the nearest there is, and nan 0: what XLA says where C says nothing."""
+    limits = [127.5, 128, 255.9, 256, 300, 32767.5, 65535.5, 65536, 2147483520.0, 2**31, 3e9]
+    edges = [0.0, 0.5, 2.999, 4294967040.0, 2**32, 1e19, np.inf, np.nan]
+    x = jnp.asarray([sign * value for value in [*limits, *edges] for sign in (1, -1)], source)
+    check(lambda x: x.astype(target), x)
+    np.testing.assert_array_equal(
+        np.asarray(stack.compile(lambda x: x.astype(target), x)(x)), np.asarray(x.astype(target))
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -114,3 +115,36 @@ def test_floats_made_of_sizes() -> None:
         return x / math.sqrt(x.shape[-1]) + x.shape[0] ** 0.5 + 1 / x.shape[1]
 
     check_sizes(f, (shaped(4, 6),), (shaped(3, 8),))
+
+
+RAGGED = {
+    "scaled": lambda x: x * 2 + x.sin(),
+    "normed": lambda x: torch.nn.functional.layer_norm(x, (4,)).softmax(-1),
+    "padded": lambda x: torch.nested.to_padded_tensor(x, 0.0),
+}
+
+
+def ragged(lengths: Sequence[int], seed: int) -> torch.Tensor:
+    rows = torch.randn(sum(lengths), 4, generator=torch.Generator().manual_seed(seed))
+    made: Any = torch.nested.nested_tensor(list(rows.split(list(lengths))), layout=torch.jagged)
+    return made.requires_grad_()
+
+
+@pytest.mark.parametrize("name", RAGGED)
+def test_ragged_tensors(name: str) -> None:
+    """Torch passes a size that is no number, which no array of ours has."""
+
+    def values(x: torch.Tensor) -> torch.Tensor:
+        return x.values() if x.is_nested else x
+
+    torch._dynamo.reset()
+    call = torch.compile(RAGGED[name], backend="stack")
+    for lengths in ((2, 4), (3, 1, 5)):
+        x, twin = ragged(lengths, 0), ragged(lengths, 0)
+        found, want = values(call(x)), values(RAGGED[name](twin))
+        torch.testing.assert_close(found, want)
+        found.cos().sum().backward()
+        want.cos().sum().backward()
+        assert x.grad is not None
+        assert twin.grad is not None
+        torch.testing.assert_close(x.grad.values(), twin.grad.values())

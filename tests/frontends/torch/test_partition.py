@@ -290,3 +290,23 @@ def test_the_forward_pass_of_a_whole_program_keeps_nothing(dynamic: bool) -> Non
     compiled(x).sum().backward()
     torch.testing.assert_close(x.grad, -2 * x.sin().sin().detach() * x.cos().detach())
     assert len(compiled.func.results) == 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_what_has_the_shape_of_a_tangent_alone_is_kept(whole: bool) -> None:
+    """Torch counts with ones of a gradient's shape; ours see that no gradient is in them."""
+    places = torch.tensor([[0, 2, 4], [1, 0, 3], [4, 4, 4]])
+
+    def mean(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return x.scatter_reduce(1, places, source, "mean")
+
+    torch._dynamo.reset()
+    leaves = [torch.randn(s, requires_grad=True) for s in ((3, 5), (3, 3))]
+    twins = [x.detach().clone().requires_grad_() for x in leaves]
+    call: Callable[..., Tensor] = (
+        stack.compile(mean, *leaves) if whole else torch.compile(mean, backend="stack")
+    )
+    call(*leaves).cos().sum().backward()
+    mean(*twins).cos().sum().backward()
+    for got, want in zip(leaves, twins, strict=True):
+        torch.testing.assert_close(got.grad, want.grad)

@@ -1,0 +1,49 @@
+"""Ops on lists of tensors, as optimizers have them: the op on each tensor, which fuses as any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+_PREFIX = "_foreach_"
+
+
+def _each(op: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    """The op on the first of every list, on the second, and so on; all share what is no list."""
+    length = next(len(a) for a in args if isinstance(a, list | tuple))
+    columns = [a if isinstance(a, list | tuple) else [a] * length for a in args]
+    return [op(*row, **kwargs) for row in zip(*columns, strict=True)]
+
+
+def _scaled(op: Callable[..., Any]) -> Callable[..., Any]:
+    """`addcmul` and `addcdiv` of a list have their factor by place."""
+    return lambda x, a, b, value=1: op(x, a, b, value=value)
+
+
+_OPS: dict[str, Callable[..., Any]] = {
+    "addcdiv": _scaled(torch.addcdiv),
+    "addcmul": _scaled(torch.addcmul),
+    "copy": torch.ops.aten.copy,
+    "norm": torch.linalg.vector_norm,
+    "zero": torch.zeros_like,
+}
+
+
+def _decompositions() -> Iterator[tuple[OpOverload, Callable[..., Any]]]:
+    for name in sorted({n.removesuffix("_") for n in dir(torch) if n.startswith(_PREFIX)}):
+        word = name.removeprefix(_PREFIX)
+        op = _OPS.get(word) or getattr(torch, word, None)
+        if op is None:
+            continue
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            is_factors = word in _OPS and overload == "Tensor"  # in one tensor, for all
+            if not overload.endswith("out") and not is_factors:
+                yield getattr(packet, overload), partial(_each, op)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = dict(_decompositions())

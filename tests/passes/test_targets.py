@@ -170,16 +170,29 @@ def test_what_linux_refuses_is_told() -> None:
     assert "no AMX for this process" in lowered(softmax(4, 64), "mlir", cpu)[1]
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_products_that_no_instruction_takes_are_left_to_a_library(dtype: str) -> None:
+def across(dtype: str, is_made: bool) -> tuple[int, str]:
+    """Kernels, and what is told, of a product whose summed axis is apart in memory."""
     b = Builder()
     x, w = (param(n, tensor("bf16", *s)) for n, s in zip("xw", [(64, 64), (64, 128)]))
-    # a contracted axis that is apart in memory; a library widens operands for wide sums
-    dot = b.dot(x, w, rule="k m, k n -> m n", type=tensor(dtype, 64, 128))
+    left = b.exp(x) if is_made else x
+    dot = b.dot(left, w, rule="k m, k n -> m n", type=tensor(dtype, 64, 128))
     made, notes = lowered(b.func("f", [x, w], [dot]), "mlir", load("amx"))
-    is_library = dtype == "bf16"
+    return len(kernels(made)), notes
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_products_that_no_instruction_takes_are_left_to_a_library(dtype: str) -> None:
+    count, notes = across(dtype, is_made=True)
+    is_library = dtype == "bf16"  # a library widens operands for wide sums
     assert ("libraries have instructions for products of bf16" in notes) == is_library
-    assert len(kernels(made)) == (not is_library)
+    assert count == 1 + (not is_library)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_arguments_that_lie_across_are_turned_for_an_instruction(dtype: str) -> None:
+    count, notes = across(dtype, is_made=False)
+    assert "sums by tdpbf16ps" in notes
+    assert count == 2  # the turned argument, and the product
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def _run_rows(
 
 
 def _take(found: Bench, case: Case, comparison: Comparison) -> None:
-    limit = floor_seconds(comparison.func, found.ceilings, comparison.given) * 1e3
+    limit = 1e3 * floor_seconds(comparison.func, found.ceilings, comparison.given, case.work)
     for system, row in zip(comparison.systems, comparison.rows, strict=True):
         if system.is_missing:
             found.missing[system.label] = system.problem

@@ -218,14 +218,16 @@ def _bytes(type_: TensorType | TupleType) -> float:
     return float(sum(t.bytes for t in items if isinstance(t.bytes, int)))
 
 
-def floor_seconds(func: Func, ceilings: Ceilings, given: Sequence[float] = ()) -> float:
+def floor_seconds(
+    func: Func, ceilings: Ceilings, given: Sequence[float] = (), work: float = 1.0
+) -> float:
     """No implementation on this machine is faster: contractions at the peak, or the bytes.
 
-    `given`: as for `least_bytes`.
+    `given`: as for `least_bytes`. `work`: the share of the contractions that has to be done.
     """
     compute = sum(n / ceilings.of(dtype) for dtype, n in matmul_flops(func).items())
     size = least_bytes(func, given)
-    return max(compute, size / ceilings.bytes_at(size))
+    return max(work * compute, size / ceilings.bytes_at(size))
 
 
 def total_flops(func: Func) -> float:

@@ -27,6 +27,7 @@ class Case:
         own: our backends, as `--backend` spells them; "": the one that is the default.
         skip: why it is not run; its row says so.
         threads: how many torch is given, which ours follow; 0: as it is.
+        work: the share of its contractions that a mask leaves, which is all that the floor counts.
         second: options of another program of the factory, compiled first in a "cold" case.
     """
 
@@ -41,6 +42,7 @@ class Case:
     kind: str = "run"
     quick: bool = False
     threads: int = 0
+    work: float = 1.0
     second: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
     own: str = ""

@@ -33,6 +33,10 @@ def test_the_suite_has_attention_from_both_sources() -> None:
     cases = [c for c in cpu_cases() if c.row == "C2"]
     assert {c.case["source"] for c in cases} == {"naive", "library"}
     assert {c.case["seq"] for c in cases} == {512, 1024, 2048, 4096}
+    # of 512 x 512 weights a causal mask leaves those on and below the diagonal
+    left = np.tri(512).mean()
+    assert {c.work for c in cases if c.case == {**c.case, "mask": "causal", "seq": 512}} == {left}
+    assert {c.work for c in cases if c.case["mask"] == "none"} == {1.0}
 
 
 @pytest.mark.parametrize("name", ["product", "softmax", "layer_norm", "gelu_erf", "relu", "sum"])

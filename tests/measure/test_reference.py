@@ -154,6 +154,8 @@ def test_floors() -> None:
     assert matmul_flops(func) == {"f32": 2 * 32 * 64 * 16}
     assert least_bytes(func) == 4 * (32 * 64 + 64 * 16 + 32 * 16)
     assert floor_seconds(func, CEILINGS) == pytest.approx(2 * 32 * 64 * 16 / 1e9)
+    half = floor_seconds(func, CEILINGS, work=0.5)  # a mask leaves half of the sums
+    assert half == pytest.approx(32 * 64 * 16 / 1e9)
     assert least_bytes(func, [4 * 64, 4 * 64 * 16, 0]) == 4 * (64 + 64 * 16 + 32 * 16)
     assert CEILINGS.bytes_at(4 << 20) == 1e9
     assert CEILINGS.bytes_at(1 << 12) == 1e10

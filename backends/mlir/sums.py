@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 BLOCKS = 8192, 256  # products of a block of sums, and of a block inside of it
 STEPS = 16  # of the last axis between fetches, where a line of a row does not say how many
 AHEAD = 2048  # bytes of a panel between what is multiplied and what is asked for
+# places of the last axis in one step of its loop, where they divide it: what counts steps takes
+# turns with multiply-adds where two threads share a core; more of them take longer to compile
+AT_ONCE = 2
 
 Step = Callable[[str, list[str]], list[str]]  # a place of an axis, and sums before and after it
 Walk = Callable[[str, str, list[str]], list[str]]  # from one place to another
@@ -109,11 +112,16 @@ class Sums(Operands):
         near = self._near() if depth == len(self.axes) - 1 else range(0)
 
         def add(k: str, totals: list[str]) -> list[str]:
-            inner = [step(p, left, k, self.a_stride[name], self.a.dtype) for left in lefts]
-            below = step(p, right, k, self.b_stride[name], self.b.dtype)
-            for place in near:
-                prefetch(p, at(p, below, place, self.b.dtype), FIRST)
-            return self.sum(depth + 1, inner, below, totals)
+            a, b = self.a_stride[name], self.b_stride[name]
+            inner = [step(p, left, k, a, self.a.dtype) for left in lefts]
+            below = step(p, right, k, b, self.b.dtype)
+            for number in range(self._at_once(depth)):
+                beside = [at(p, left, number * a, self.a.dtype) for left in inner]
+                next_ = at(p, below, number * b, self.b.dtype)
+                for place in near:
+                    prefetch(p, at(p, next_, place, self.b.dtype), FIRST)
+                totals = self.sum(depth + 1, beside, next_, totals)
+            return totals
 
         zero, end = (p.constant(f"{n} : i64") for n in (0, extent))
         inner = math.prod(size for _, size in self.axes[depth + 1 :])
@@ -139,6 +147,11 @@ class Sums(Operands):
 
         return self.loop(first, last, length, sums, add_block)
 
+    def _at_once(self, depth: int) -> int:
+        """Places of an axis in one step of its loop."""
+        is_last, extent = depth == len(self.axes) - 1, self.axes[depth][1]
+        return AT_ONCE if is_last and extent % AT_ONCE == 0 else 1
+
     def _near(self) -> range:
         """Where lines of a packed panel begin that a step asks the second-level cache for."""
         if not self.is_far():
@@ -158,7 +171,7 @@ class Sums(Operands):
     ) -> list[str]:
         """Steps along an axis: along the last one line by line, where rows are fetched ahead."""
         p, (name, extent) = self.p, self.axes[depth]
-        one = p.constant("1 : i64")
+        one = p.constant(f"{self._at_once(depth)} : i64")
         apart = self.a_stride[name] * self.a.dtype.bytes
         is_line = apart in (1, 2, 4, 8)
         rows = lefts if self.ahead and is_line else []

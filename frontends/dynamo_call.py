@@ -19,7 +19,6 @@ from torch._dynamo import exc
 
 from stack.collector import held_back
 from stack.errors import StackError
-from stack.frames import with_room
 from stack.frontends.dynamo_backend import compile_graph
 from stack.frontends.dynamo_capture import one_at_a_time, quiet
 from stack.frontends.dynamo_entries import Entries
@@ -74,7 +73,6 @@ class TorchCalls:
     def gradients(self) -> list[Any]:
         return [g for g in self.made if g.target.endswith("backward")]
 
-    @with_room
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile for these arguments; nothing runs, and no side effect happens."""
         if in_dual_level():

@@ -22,9 +22,8 @@ _WORDS = 1 << 16
 def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:
     """Decorator: what is called inside has its frames in one chunk. No memory is touched for it."""
 
-    @wraps(fn)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Made:
         return fn(*args, **kwargs)
 
     call.__code__ = call.__code__.replace(co_stacksize=_WORDS)
-    return call
+    return wraps(fn)(call)

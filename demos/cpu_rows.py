@@ -19,15 +19,24 @@ Target = tuple[Any, tuple[Any, ...]]
 
 
 def block(
-    frontend: str = "torch", model: str = "gpt2", seq: int = 128, dtype: str = "f32", seed: int = 0
+    frontend: str = "torch",
+    model: str = "gpt2",
+    seq: int = 128,
+    dtype: str = "f32",
+    seed: int = 0,
+    gradients: bool = True,
 ) -> Target:
-    """One transformer block of GPT-2's or Llama's make, attention written naively."""
+    """One transformer block of GPT-2's or Llama's make, attention written naively.
+
+    `gradients`: whether torch has gradients of the weights, whoever compiles for it.
+    """
     configs: dict[str, Any] = {"gpt2": models.GPT2, "llama": models.LLAMA}
     config = replace(configs[model], seq=seq, seed=seed)
     if frontend == "torch":
         from stack.demos import models_torch
 
-        return _torch_cast(getattr(models_torch, f"make_{model}_block")(config), dtype)
+        module, args = _torch_cast(getattr(models_torch, f"make_{model}_block")(config), dtype)
+        return module.requires_grad_(gradients), args
     from stack.demos import models_jax
 
     return _jax_cast(getattr(models_jax, f"make_{model}_block")(config), dtype)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from stack.collector import held_back
+from stack.frames import with_room
 from stack.hosted import Op, enter
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
@@ -47,6 +48,7 @@ class TorchFrontend:
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
 
     @held_back()
+    @with_room
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace with Dynamo into functional ATen ops and import them.
 

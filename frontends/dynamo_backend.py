@@ -19,6 +19,7 @@ from torch.fx import Node as FxNode
 import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError, UnsupportedOp
+from stack.frames import with_room
 from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
@@ -59,6 +60,7 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
 register_bytecode_hook(_note_bytecode)
 
 
+@with_room
 def compile_graph(
     gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
     made: Any = GRAPHS, fn: Any = None, target: str = "",

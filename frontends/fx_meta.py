@@ -3,6 +3,7 @@
 Torch's own mode for such tensors takes a millisecond for an op that it has not seen with operands
 of that look: it decomposes it in Python, asks for special cases, and keeps what it found. Views,
 products and elementwise ops have none: the meta kernel says what they give, in a twentieth of that.
+That of a view is in C++; torch's dispatcher in Python has another, which knows symbolic sizes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _PRODUCTS = frozenset({
     "aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_unsafe_view",
 })  # fmt: skip
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 @contextmanager
 def meta_kernels() -> Iterator[None]:
@@ -36,7 +39,7 @@ def meta_kernels() -> Iterator[None]:
         return
 
     def dispatched(self: FakeTensorMode, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if not kwargs and _is_plain(func):
+        if not kwargs and _is_plain(func) and _are_known(args):
             given: list[Any] = [a for a in args if isinstance(a, torch.Tensor)]
             if given and _are_alike(self, given):
                 return _made(self, func, args, given[0].fake_device)
@@ -47,7 +50,7 @@ def meta_kernels() -> Iterator[None]:
 
 
 def _made(mode: FakeTensorMode, func: Callable[..., Any], args: Any, device: Any) -> Any:
-    with fake_tensor.in_kernel_invocation_manager(mode):
+    with fake_tensor.in_kernel_invocation_manager(mode), torch._C._DisablePythonDispatcher():
         found = func(*args)
     if isinstance(found, list | tuple):
         return type(found)([FakeTensor(mode, x, device) for x in found])  # pyright: ignore
@@ -63,6 +66,12 @@ def _is_plain(func: Any) -> bool:
         return False  # another op on each device, or none
     is_elementwise = torch.Tag.pointwise in func.tags
     return func.is_view or is_elementwise or func._schema.name in _PRODUCTS
+
+
+def _are_known(args: Any) -> bool:
+    """Whether no number among arguments is symbolic."""
+    parts = (x for a in args for x in (a if isinstance(a, list | tuple) else (a,)))
+    return not any(isinstance(x, _SYMBOLIC) for x in parts)
 
 
 def _are_alike(mode: FakeTensorMode, given: list[Any]) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 
 from stack.collector import held_back
 from stack.errors import UsageError
+from stack.frames import with_room
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
 from stack.run.backend import ByAddress
@@ -44,6 +45,7 @@ class JaxFrontend:
         return _uses_jax(fn)
 
     @held_back()
+    @with_room
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`."""
         from stack.frontends.jaxpr_capture import capture

@@ -17,16 +17,22 @@ GENERATED = ("kernel", "call", "cond", "while")
 
 
 class _Printed(Kernel):
-    """A kernel whose text is made when somebody asks for it."""
+    """A kernel whose text is made, and whose work is counted, when somebody asks for it."""
 
-    def __init__(self, make_text: Callable[[], str], *fields: Any, **more: Any) -> None:
+    def __init__(
+        self, make_text: Callable[[], str], count: Callable[[], float], *fields: Any, **more: Any
+    ) -> None:
         super().__init__(*fields, **more)
-        del self.__dict__["text"]
-        self.__dict__["_make_text"] = make_text
+        del self.__dict__["text"], self.__dict__["flops"]
+        self.__dict__["_make_text"], self.__dict__["_count"] = make_text, count
 
     @cached_property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.__dict__["_make_text"]()
+
+    @cached_property
+    def flops(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.__dict__["_count"]()
 
 
 def describe_kernel(
@@ -41,6 +47,7 @@ def describe_kernel(
     `Kernel.warning`."""
     return _Printed(
         text if callable(text) else lambda: text,
+        lambda: float(node.attrs.get("flops") or _flops_of_kernel(node)),
         name,
         "generated",
         "",
@@ -48,7 +55,6 @@ def describe_kernel(
         stage_node=func.body.names.get(node, ""),
         source=kernel_lines(node, func.body.locs.get(node, ())),
         ops=tuple(node.attrs.get("ops") or ()),
-        flops=float(node.attrs.get("flops") or _flops_of_kernel(node)),
         bytes=_moved(node),
         **more,
     )

@@ -94,6 +94,7 @@ def _cold(quick: bool) -> list[Case]:
     peers = QUICK_COLD_PEERS if quick else COLD_PEERS
     one = {"model": "gpt2", "seq": 128}
     other = {"model": "llama", "seq": 128}
+    frozen = {"gradients": False}
     return [
         Case(
             "C4",
@@ -106,6 +107,17 @@ def _cold(quick: bool) -> list[Case]:
             kind="cold",
             quick=True,
             second=other,
+        ),
+        Case(
+            "C4",
+            {"program": "gpt2 block without gradients", "graph": "first and second"},
+            f"{PROGRAMS}:block",
+            one | frozen,
+            frontend="torch",
+            peers=peers,
+            kind="cold",
+            quick=True,
+            second=other | frozen,
         ),
         Case(
             "C4",

@@ -12,6 +12,7 @@ from pathlib import Path
 import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import UsageError, VerifyError, unknown_name
+from stack.frames import with_room
 from stack.imports import import_named, importable
 from stack.ir.node import Func
 from stack.ir.types import unsharded
@@ -104,6 +105,7 @@ class Pipeline:
         return any(item.takes_schedules for item in self.passes)
 
     @held_back()
+    @with_room
     def run(
         self,
         func: Func,

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
+from stack.collector import held_back
 from stack.errors import StackError, UsageError
+from stack.frames import with_room
 from stack.ir.node import Func, Node
 from stack.phases import phase
 from stack.run.compile import default_backend, find_frontend, warm
@@ -93,6 +95,8 @@ class Compiled:
         """Itself as a method, as a function that stands in a class would be."""
         return self if instance is None else MethodType(self, instance)
 
+    @held_back()
+    @with_room
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; nothing runs."""
         with phase("capture"):

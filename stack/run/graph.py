@@ -9,6 +9,7 @@ import numpy as np
 
 from stack.collector import held_back
 from stack.errors import StackError
+from stack.frames import with_room
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
@@ -93,6 +94,7 @@ class CompiledGraph:
         return next(reversed(self.runs.values()))
 
     @held_back()
+    @with_room
     @phase("rest")
     def _compile(self, key: Sizes) -> Executable:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)

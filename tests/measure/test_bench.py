@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stack.cli import main
+from stack.demos.cpu_rows import block
 from stack.errors import UsageError
 from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean
 from stack.measure.cold import cold_compile
@@ -142,7 +143,7 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     assert len(blocks) == 12
     names = {c.case["function"] for c in cases if c.row == "C3"}
     assert {"gelu_erf", "gelu_tanh", "softmax", "layer_norm", "rope"} <= names
-    assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
+    assert [c.kind for c in cases if c.row == "C4"] == ["cold"] * 3
     awkward = [c for c in cases if c.row == "C5"]
     assert {c.threads for c in awkward} == {0, 1, 4}
     assert {"product", "softmax", "relu", "sum"} <= {c.case["function"] for c in awkward}
@@ -152,6 +153,21 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     quick = select(cpu_cases(True), None, (), True)
     assert {c.row for c in quick} == {"C1", "C2", "C3", "C4", "C6"}
     assert all("tvm" not in c.peers and "max-autotune" not in c.peers for c in quick)
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_cold_programs_have_gradients_where_the_case_says_so(gradients: bool) -> None:
+    pytest.importorskip("torch")
+    found = [
+        options
+        for c in cpu_cases()
+        if c.row == "C4" and ("without" in c.title) is not gradients and c.second
+        for options in (c.options, c.second)
+    ]
+    assert len(found) == 2
+    for options in found:
+        module, args = block(**options)
+        assert module(*args).requires_grad is gradients
 
 
 def test_threads_are_those_of_the_case_and_then_as_before() -> None:

@@ -40,6 +40,14 @@ def test_sizes_as_values() -> None:
     assert "size" in {n.op for n in captured.func.nodes}
 
 
+def test_symbolic_sizes_of_views_of_known_tensors() -> None:
+    check_sizes(
+        lambda x, one: one.expand(x.shape[0], x.shape[1]) + one.view(1, 1).expand_as(x),
+        (shaped(3, 4), shaped(1, 1)),
+        (shaped(5, 2), shaped(1, 1)),
+    )
+
+
 def test_marked_sizes_only() -> None:
     x = shaped(3, 4)
     torch._dynamo.mark_dynamic(x, 0)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import stack
@@ -183,10 +185,11 @@ def looks(found: Any, given: list[Any]) -> Any:
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("around", [nullcontext, enable_python_dispatcher])
 @torch.no_grad()
-def test_meta_kernels_say_what_torchs_mode_says(name: str) -> None:
+def test_meta_kernels_say_what_torchs_mode_says(name: str, around: Any) -> None:
     given = [MODE.from_tensor(X), MODE.from_tensor(W)]
-    with MODE:
+    with MODE, around():
         usual = looks(CALLS[name](*given), given)
         with meta_kernels():
             assert looks(CALLS[name](*given), given) == usual

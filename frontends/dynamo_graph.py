@@ -24,7 +24,8 @@ from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node, by_distance
 from stack.ir.types import BF16, BOOL
-from stack.run.frontend import RECORD, Direct
+from stack.run.backend import Direct
+from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 

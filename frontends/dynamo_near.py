@@ -21,8 +21,8 @@ from stack.frontends.fx_border import Order, inverse
 from stack.frontends.torch_arrays import TORCH_DTYPE, is_dense
 from stack.frontends.torch_direct import Layout, caller, row_major
 from stack.ir.node import Node
-from stack.run.backend import ByAddress
-from stack.run.frontend import Direct, Finds
+from stack.run.backend import ByAddress, Direct
+from stack.run.frontend import Finds
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _OWN = (OutputType.non_alias, OutputType.unsafe_view_alias)

@@ -29,8 +29,9 @@ _TAKES_ONE = 8  # METH_O: the function itself, and its argument
 
 
 class _Method(ctypes.Structure):
-    """PyMethodDef."""
+    """PyMethodDef. A function of Python's does not own it: what the function is bound to does."""
 
+    code: jit.Library
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("call", ctypes.c_void_p),
@@ -44,8 +45,7 @@ _bound: Any = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 _lock = threading.Lock()
-# that of this process, which stays, and its code; none before the first program
-_methods: list[tuple[_Method | None, jit.Library]] = []
+_methods: list[_Method | None] = []  # of this process: none before the first program
 
 
 def _method(cache: Cache | None) -> _Method | None:
@@ -54,8 +54,9 @@ def _method(cache: Cache | None) -> _Method | None:
         if not _methods:
             library = jit.build(TEXT, [SYMBOL], cache)
             made = _Method(SYMBOL.encode(), library.addresses[SYMBOL], _TAKES_ONE, None)
-            _methods.append((made if isinstance(library.owner, elf.Image) else None, library))
-    return _methods[0][0]
+            made.code = library
+            _methods.append(made if isinstance(library.owner, elf.Image) else None)
+    return _methods[0]
 
 
 def ahead(cache: Cache | None) -> None:
@@ -99,7 +100,7 @@ def entering(
         plan = jit.table([crossing.count, *counts, *chain(*slots, *kernels, *moves)])
         calls = crossing.is_alike, crossing.address, crossing.make, tuple(crossing.layouts)
         lock = program.lock.acquire, program.lock.release
-        held = tables, program, steps
+        held = method, tables, program, steps
         return _bound(ctypes.addressof(method), (*calls, *lock, None, bytes(plan), held), None)
 
     return entered

@@ -177,3 +177,11 @@ def test_no_function_where_code_is_the_engines(monkeypatch: pytest.MonkeyPatch) 
     results = [np.empty(*layout) for layout in LAYOUTS]
     made.call([*map(address, args), *map(address, results)])
     np.testing.assert_allclose(results[0], wanted(*args)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossing, "_methods", [])
+    call, args = entered(), (draw(0), draw(1))
+    crossing._methods.clear()  # pyright: ignore[reportPrivateUsage]  # as at Python's end
+    gc.collect()
+    np.testing.assert_allclose(call(args)[0], wanted(*args)[0], rtol=1e-5, atol=1e-6)

@@ -19,8 +19,8 @@ from stack.hosted import Op, enter
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
-from stack.run.backend import ByAddress
-from stack.run.frontend import Arrays, Calls, Captured, Direct, Finds
+from stack.run.backend import ByAddress, Direct
+from stack.run.frontend import Arrays, Calls, Captured, Finds
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
-from stack.frontends.dynamo_near import passes_on
+from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
 from stack.frontends.fx_border import Border
@@ -102,8 +102,8 @@ def compile_graph(
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
         lone = maker.lone
-        is_around = lone is None or not passes_on(gm, example_inputs, lone.inputs)
-        return call if lone is None or is_around else lone.instead_of(call)
+        count = None if lone is None else passed_on(gm, example_inputs, lone.shortcut)
+        return call if lone is None or count is None else lone.instead_of(call, count)
 
 
 def _refuse_other_memory(gm: GraphModule, fn: Any) -> None:
@@ -174,7 +174,8 @@ class _Maker:
             with torch.no_grad():
                 return made([*args])
 
-        return self.lone.instead_of(torch._dynamo.disable(call, reason="it is a compiled graph"))
+        bare = torch._dynamo.disable(call, reason="it is a compiled graph")
+        return self.lone.instead_of(bare, len(self.lone.border.outputs))
 
     @phase("import")
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:

@@ -24,7 +24,8 @@ from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node, by_distance
 from stack.ir.types import BF16, BOOL
-from stack.run.frontend import RECORD, Direct
+from stack.run.backend import Direct
+from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
@@ -104,13 +105,16 @@ class Graph:
         """The results for arguments like those of the call before; None for others."""
         return None if self.short is None or _PREPARING.get() else self.short(args)
 
-    def instead_of(self, around: Callable[..., Any]) -> Callable[..., Any]:
-        """Calls of the graph past what is around it, where that only passes on."""
+    def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
+        """Calls of the graph past what is around it, where that gives its first `count` results."""
+        is_whole = count == len(self.border.outputs)
 
         def call(*args: Any) -> Any:
             short = self.short  # as in `near`, which is one call more
             found = None if short is None or _PREPARING.get() else short(args)
-            return around(*args) if found is None else found
+            if found is None:
+                return around(*args)
+            return found if is_whole else found[:count]
 
         return call
 
@@ -146,28 +150,37 @@ class Graph:
 
     def _own(self) -> list[int] | None:
         """For each result its place among those computed, where each of them is its own memory."""
-        outputs, fresh = self.imported.outputs, self.border.returned()
+        return self.border.returned() if self._is_own() else None
+
+    def _is_own(self) -> bool:
+        """Whether all that a call has in memory of its own is computed, each once."""
+        outputs = self.imported.outputs
         is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
-        return fresh if is_own and not self.imported.promises else None
+        return is_own and not self.imported.promises
 
     def _shortcut(self) -> Shortcut | None:
         """How the graph is called by address; None where that needs more than its arguments."""
-        own, inputs, orders = self._own(), self.imported.inputs, self.border.orders
+        inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
         places = tuple(i for i in inputs if isinstance(i, int))
         is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
-        if own is None or is_open or len(places) < len(inputs) or len(set(own)) < len(orders):
+        if not self._is_own() or is_open or len(places) < len(inputs) or results is None:
             return None
-        results = [(self.numbers[self.imported.outputs[i]], orders[i]) for i in own]
-        laid = tuple((number, order) for number, order in results if order is not None)
-        return Shortcut(places, laid) if self.inputs and len(laid) == len(results) else None
+        numbers = [self.numbers[output] for output in self.imported.outputs]
+        laid = [(n, o) for n, o in zip(numbers, orders, strict=True) if o is not None]
+        is_laid = self.inputs and len(laid) == len(orders)
+        return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
 
     def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
         """The short way for such arguments."""
+        if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
+            return None
+        if not self.func.results:
+            return self.shortcut.of_views(args)
         compiled = self.by_size.get(())
-        if self.shortcut is None or not isinstance(compiled, CompiledGraph):
+        if not isinstance(compiled, CompiledGraph):
             return None
         program, kept = compiled.by_address(())
-        if program is None or not all(isinstance(a, torch.Tensor) for a in args):
+        if program is None:
             return None
         return self.shortcut.near(program, args, arrays, self.func.results, kept)
 

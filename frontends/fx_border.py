@@ -10,7 +10,8 @@ AOTAutograd writes the value there, and reads of such a result only where it lie
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -105,7 +106,28 @@ def _equal(a: Any, b: Any) -> bool:
     return a == b if isinstance(a, int) and isinstance(b, int) else statically_known_true(a == b)
 
 
+def _is_read_otherwise(value: torch.Tensor) -> bool:
+    """Whether what lies in memory is not yet the value."""
+    return value.is_conj() or value.is_neg()
+
+
 # ---- results
+
+
+Part = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, elements past the first
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a result is.
+
+    Attributes:
+        base: an argument of the graph, or past these a fresh value.
+        part: how it is a view of the base; None for the base itself.
+    """
+
+    base: int
+    part: Part | None
 
 
 class Border:
@@ -123,8 +145,9 @@ class Border:
         self._of_inputs = self._remade(aliases or Aliases())
         remade = {place for _, places, _ in self._of_inputs for place in places}
         self._own = [o for place, o in enumerate(self.outputs) if place not in remade]
-        roots = {o: self._source(o) for o in self._own if example_of(o) is not None}
-        self.fresh = list(dict.fromkeys(r for r in roots.values() if r not in self._inputs))
+        self._roots = {o: self._source(o) for o in self._own if example_of(o) is not None}
+        fresh = (r for r in self._roots.values() if r not in self._inputs)
+        self.fresh = list(dict.fromkeys(fresh))
         self.orders = [physical_order(f.meta["val"]) for f in self.fresh]
         views = [o for o in self._own if isinstance(o, FxNode) and self._is_view(o)]
         self._views = list(dict.fromkeys(views))
@@ -162,6 +185,28 @@ class Border:
 
     def _is_view(self, output: FxNode) -> bool:
         return output not in self._inputs and output not in self.fresh
+
+    def places(self) -> list[Place] | None:
+        """Where each output is; None where sizes and strides do not say all of one."""
+        known = [*self._inputs, *self.fresh]
+        bases = {node: number for number, node in enumerate(known)}
+        found = [self._place(output, bases) for output in self.outputs]
+        return [p for p in found if p is not None] if None not in found else None
+
+    def _place(self, output: Any, bases: Mapping[FxNode, int]) -> Place | None:
+        root, value = self._roots.get(output), example_of(output)
+        whole = example_of(root)
+        if root is None or value is None or whole is None:
+            return None
+        number = bases[root]
+        if output is root:
+            return Place(number, None)
+        if _is_read_otherwise(value) or _is_read_otherwise(whole):
+            return None
+        offset: Any = value.storage_offset() - whole.storage_offset()
+        part = tuple(value.shape), tuple(value.stride()), offset
+        is_known = all(type(n) is int for n in (*part[0], *part[1], offset))
+        return Place(number, part) if is_known and value.dtype is whole.dtype else None
 
     def returned(self) -> list[int] | None:
         """For each output the number of its fresh value; None where one is anything else."""

@@ -14,8 +14,8 @@ from torch._C._dynamo.guards import (
 
 from stack.frontends.torch_arrays import TORCH_DTYPE, is_dense
 from stack.ir.types import DType
-from stack.run.backend import ByAddress
-from stack.run.frontend import Arrays, Direct, Finds
+from stack.run.backend import ByAddress, Crossing, Direct
+from stack.run.frontend import Arrays, Finds
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, elements
 
@@ -53,6 +53,13 @@ def caller(
     """
     guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     is_alike, call = guards.check, program.call
+    if kept is None:
+        own = [numbers.index(number) for number in range(len(layouts))]
+        given = [tuple(layouts[number]) for number in numbers]
+        make = _empty_strided_cpu
+        entered = program.entered(Crossing(len(args), is_alike, _address, make, given, places, own))
+        if entered is not None:
+            return entered
     is_whole = [*places] == [*range(len(args))]
     is_own = [*numbers] == [*range(len(layouts))]
 

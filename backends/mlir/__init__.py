@@ -9,7 +9,7 @@ from typing import Any
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from . import pool
+from . import crossing, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through NumPy and are labelled library
@@ -24,6 +24,7 @@ def _missing() -> str | None:
 
 def _warm(options: Mapping[str, Any]) -> None:
     pool.ahead(cache_of(options))
+    crossing.ahead(cache_of(options))
 
 
 BACKEND = Backend(

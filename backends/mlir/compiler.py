@@ -193,7 +193,7 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
             lambda node: compiler.describe(func, node),
         ),
         artifacts=compiler.artifacts(),
-        by_address=by_address(program),
+        by_address=by_address(program, compiler.cache),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,

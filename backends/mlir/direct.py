@@ -6,12 +6,14 @@ import ctypes
 from collections.abc import Sequence
 
 from stack.run.backend import ByAddress
+from stack.run.cache import Cache
 
 from ..runtime.program import Program
+from .crossing import entering
 from .loops import native_kernels
 
 
-def by_address(program: Program) -> ByAddress | None:
+def by_address(program: Program, cache: Cache | None) -> ByAddress | None:
     """How a program is called by addresses; None where a step or a fresh value needs an array."""
     roots = [value.root for value in program.results]
     # what kernels write is a result of its own, any other result a copy of what has an address
@@ -43,4 +45,5 @@ def by_address(program: Program) -> ByAddress | None:
         for target, source, size in copies:
             ctypes.memmove(addresses[target], addresses[source], size)
 
-    return ByAddress(call, [value.shape for value in program.results], bool(program.freed))
+    shapes, frees = [value.shape for value in program.results], bool(program.freed)
+    return ByAddress(call, shapes, frees, entering(program, given, copies, cache))

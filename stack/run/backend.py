@@ -58,6 +58,34 @@ def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=order))
 
 
+# a call with a framework's arrays; None, and nothing has run, for arrays of another kind
+Direct = Callable[[Sequence[Any]], list[Any] | None]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How a framework's arrays come to a program, and results go back.
+
+    Attributes:
+        count: how many arrays a call is given.
+        is_alike: whether they are such that the program may have their addresses; takes them one
+            by one.
+        address: where the first element of an array is.
+        make: what gives memory for a result, of its layout.
+        layouts: arguments of that, for each result of the call.
+        places: for each parameter of the program which array of the call it is.
+        numbers: for each result of the program which one of the call's it is.
+    """
+
+    count: int
+    is_alike: Callable[..., bool]
+    address: Callable[[Any], int]
+    make: Callable[..., Any]
+    layouts: Sequence[tuple[Any, ...]]
+    places: Sequence[int]
+    numbers: Sequence[int]
+
+
 @dataclass(frozen=True)
 class ByAddress:
     """A program on memory of the caller's, where no step of it needs an array.
@@ -66,11 +94,14 @@ class ByAddress:
         call: takes addresses of dense storage: of the parameters, then of results to fill in.
         shapes: those of the results.
         frees: whether a call on arrays would let go of large ones before it ends.
+        entered: makes one native function of all that a call does, which gives None, too, where
+            memory is short; None where no machine code can be such a function.
     """
 
     call: Callable[[Sequence[int]], None]
     shapes: Sequence[tuple[int, ...]]
     frees: bool
+    entered: Callable[[Crossing], Direct | None] = lambda _: None
 
 
 @dataclass(frozen=True)

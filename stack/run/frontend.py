@@ -12,7 +12,7 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
-from stack.run.backend import ByAddress
+from stack.run.backend import ByAddress, Direct
 
 RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
 
@@ -26,7 +26,6 @@ class Held(Protocol):
 
 Arrays = Sequence[Any]
 Finds = Callable[[Arrays], Held | None]
-Direct = Callable[[Arrays], list[Any] | None]
 
 
 @dataclass

@@ -15,7 +15,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
-from stack.run.backend import ByAddress, Executable, Frozen
+from stack.run.backend import ByAddress, Direct, Executable, Frozen
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,
@@ -23,7 +23,7 @@ from stack.run.compile import (
     default_backend,
     find_backend,
 )
-from stack.run.frontend import Captured, Direct, Finds, Frontend
+from stack.run.frontend import Captured, Finds, Frontend
 from stack.run.kept import Kept
 from stack.run.options import check_options
 from stack.run.record import Run, Stage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import BuiltinFunctionType
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,13 @@ def test_values_and_layout_are_those_of_the_long_way(shape: tuple[int, int], dty
         assert (b.dtype, b.shape) == (wanted.dtype, wanted.shape)
         assert not b.numel() or b.stride() == wanted.stride()
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_a_call_by_address_is_one_native_function() -> None:
+    args = draw(7, 13), draw(13, seed=1)
+    compiled = stack.compile(function, *args)
+    compiled(*args)
+    assert isinstance(direct_of(compiled), BuiltinFunctionType)
 
 
 def test_results_of_a_call_outlive_the_next() -> None:

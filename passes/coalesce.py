@@ -104,25 +104,33 @@ class _Axes:
         if rule is None or not is_stated or not (rule.is_plain or windows):
             self.is_known = False
             return
-        named = dict(zip(_names(rule.outputs[0]), self.dims[node], strict=True))
+        named: dict[str, int] = {}
+        for name, dim in zip(_names(rule.outputs[0]), self.dims[node], strict=True):
+            self._join(named.setdefault(name, dim), dim)
+        found = windows(node) if windows else {}
         for number, (operand, value) in enumerate(zip(rule.inputs, node.args, strict=True)):
             for place, (axis, dim) in enumerate(zip(operand, self.dims[value], strict=True)):
-                if axis.mark and windows:
-                    self._bind_window(windows(node)[number, place], dim, named)
+                window = found.get((number, place))
+                if window is not None:
+                    self._bind_window(window, dim, named, is_whole=not axis.mark)
                 else:
                     self._join(named.setdefault(axis.names[0], dim), dim)
         if is_stream(self.group) and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
 
-    def _bind_window(self, window: Window, dim: int, named: Mapping[str, int]) -> None:
+    def _bind_window(
+        self, window: Window, dim: int, named: Mapping[str, int], is_whole: bool
+    ) -> None:
         """A dim that a window reads: one by one, it goes together with that of the result."""
-        made = [named[name] for name, _ in window.terms if name in named]
-        self.read.update((dim, *made))
-        if [by for _, by in window.terms] == [1] and window.spread == 1 and not window.free:
-            self.sides.append((dim, made[0]))
-        else:
+        made = [named[name] for name, _ in window.terms]
+        if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
             self.kept.update((dim, *made))
+        if is_whole:
+            self._join_all(made, [dim])
+        else:
+            self.read.update((dim, *made))
+            self.sides.extend((dim, m) for m in made)
 
     def _join(self, first: int, second: int) -> None:
         self.parents[self._axis(first)] = self._axis(second)

@@ -176,11 +176,12 @@ def test_a_window_takes_the_axis_behind_it(made: str, lines: str, attrs: str) ->
 @pytest.mark.parametrize(
     ("made", "lines"),
     [
-        # gaps, a step, turned; the axis behind is padded, too, or told apart at one side
+        # gaps, a step; the axis behind is padded, too, or told apart at one side
         ("f32[4, 9, 3]", "%z = pad(%p0, 0.0:f32) {high=[0, 0, 0], interior=[0, 1, 0],"
          " low=[0, 0, 0]} : f32[4, 9, 3]"),
         ("f32[4, 3, 3]", "%z = slice(%p0) {limit=[4, 5, 3], start=[0, 0, 0], step=[1, 2, 1]}"
          " : f32[4, 3, 3]"),
+        ("f32[1, 5]", "%z = slice(%p0) {limit=[1, 5], start=[0, 0], step=[2, 1]} : f32[1, 5]"),
         ("f32[6, 6, 4]", "%z = pad(%p0, 0.0:f32) {high=[2, 0, 1], interior=[0, 0, 0],"
          " low=[0, 1, 0]} : f32[6, 6, 4]"),
         ("f32[6, 6]", "%a = pad(%p0, 0.0:f32) {high=[2, 0, 0], interior=[0, 0, 0],"
@@ -192,7 +193,8 @@ def test_a_window_takes_the_axis_behind_it(made: str, lines: str, attrs: str) ->
     ],
 )  # fmt: skip
 def test_windows_that_take_none(made: str, lines: str) -> None:
-    func = parse(WINDOW.format(type="f32[4, 5, 3]", made=made, lines=lines))
+    type_ = made if made == "f32[1, 5]" else "f32[4, 5, 3]"
+    func = parse(WINDOW.format(type=type_, made=made, lines=lines))
     assert Pipeline("coalesce").run(func, check=True).func is func
 
 

@@ -18,7 +18,7 @@ from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make, remade_block
 from stack.ir.dim import Dim, mul, product
 from stack.ir.node import Block, Func, Node
-from stack.ir.relation import Window
+from stack.ir.relation import Window, Windows
 from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
@@ -107,7 +107,7 @@ class _Axes:
         named: dict[str, int] = {}
         for name, dim in zip(_names(rule.outputs[0]), self.dims[node], strict=True):
             self._join(named.setdefault(name, dim), dim)
-        found = windows(node) if windows else {}
+        found: Windows = windows(node) if windows else {}
         for number, (operand, value) in enumerate(zip(rule.inputs, node.args, strict=True)):
             for place, (axis, dim) in enumerate(zip(operand, self.dims[value], strict=True)):
                 window = found.get((number, place))

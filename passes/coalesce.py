@@ -2,19 +2,23 @@
 
 A linear layer over a batch of sequences is one product of all their rows: as one axis, tiles run
 across sequences, and none is cut off at the end of each. Views around the group are free.
+
+An axis that a window cuts or pads takes the one behind it, and the window so many times as many
+elements: rows of an image of three channels are then padded in vectors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make, remade_block
-from stack.ir.dim import Dim, product
+from stack.ir.dim import Dim, mul, product
 from stack.ir.node import Block, Func, Node
+from stack.ir.relation import Window, Windows
 from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
@@ -42,7 +46,7 @@ class Coalesce(BlockPass):
             if group is None:
                 continue
             axes = _Axes(group)
-            merged = axes.pairs()
+            merged = axes.merged()
             if not merged or not log.spend("coalesce", block.locs.get(node, ())):
                 continue
             made = axes.coalesced(group, merged)
@@ -64,6 +68,8 @@ class _Axes:
         self.parents: list[int] = []
         self.dims: dict[Node, list[int]] = {}
         self.kept: set[int] = set()  # dims of axes that are merged with no other
+        self.read: set[int] = set()  # dims that windows read: of axes that no other takes
+        self.sides: list[tuple[int, int]] = []  # dims that windows read, and what they make of them
         self.is_known = True  # whether all ops say what they do to axes
         for node in (n for block in group.blocks for n in (*block.params, *block.nodes)):
             if not isinstance(node.type, TensorType):
@@ -93,18 +99,38 @@ class _Axes:
         """Dims that the axis rule of an op gives one name are one axis."""
         if is_input(node) or is_number(node):
             return
-        rule = ops.rule_of(node)
-        is_stated = rule is not None and rule.is_plain and ops.restated(node, rule) is not None
-        if rule is None or not is_stated or ops.lookup(node.op).windows is not None:
+        rule, windows = ops.rule_of(node), ops.lookup(node.op).windows
+        is_stated = rule is not None and ops.restated(node, rule) is not None
+        if rule is None or not is_stated or not (rule.is_plain or windows):
             self.is_known = False
             return
         named: dict[str, int] = {}
-        for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
-            for name, dim in zip(_names(operand), self.dims[value], strict=True):
-                self._join(named.setdefault(name, dim), dim)
+        for name, dim in zip(_names(rule.outputs[0]), self.dims[node], strict=True):
+            self._join(named.setdefault(name, dim), dim)
+        found: Windows = windows(node) if windows else {}
+        for number, (operand, value) in enumerate(zip(rule.inputs, node.args, strict=True)):
+            for place, (axis, dim) in enumerate(zip(operand, self.dims[value], strict=True)):
+                window = found.get((number, place))
+                if window is not None:
+                    self._bind_window(window, dim, named, is_whole=not axis.mark)
+                else:
+                    self._join(named.setdefault(axis.names[0], dim), dim)
         if is_stream(self.group) and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
+
+    def _bind_window(
+        self, window: Window, dim: int, named: Mapping[str, int], is_whole: bool
+    ) -> None:
+        """A dim that a window reads: one by one, it goes together with that of the result."""
+        made = [named[name] for name, _ in window.terms]
+        if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
+            self.kept.update((dim, *made))
+        if is_whole:
+            self._join_all(made, [dim])
+        else:
+            self.read.update((dim, *made))
+            self.sides.extend((dim, m) for m in made)
 
     def _join(self, first: int, second: int) -> None:
         self.parents[self._axis(first)] = self._axis(second)
@@ -114,36 +140,42 @@ class _Axes:
             self._join(a, b)
 
     def _axis(self, dim: int) -> int:
-        while self.parents[dim] != dim:
-            dim = self.parents[dim]
-        return dim
+        return _root(self.parents, dim)
+
+    def _sides(self) -> list[int]:
+        """Of each dim, what stands for its axis and for all that windows make of that."""
+        parents = list(self.parents)
+        for read, made in self.sides:
+            parents[_root(parents, read)] = _root(parents, made)
+        return [_root(parents, dim) for dim in range(len(parents))]
 
     def _of(self, node: Node) -> list[int]:
         return [self._axis(d) for d in self.dims[node]]
 
-    def pairs(self) -> dict[int, int]:
-        """The axes that are merged into the one before them: the former to the latter."""
+    def merged(self) -> set[int]:
+        """The axes that are merged into the one before them, on both sides of windows."""
         if not self.is_known:
-            return {}
-        kept = {self._axis(d) for d in self.kept}
+            return set()
+        sides = self._sides()
+        kept, read = {sides[d] for d in self.kept}, {self._axis(d) for d in self.read}
         before: dict[int, set[int]] = {}
         after: dict[int, set[int]] = {}
         for node in self.dims:
             axes = self._of(node)
             if len(set(axes)) < len(axes):
-                return {}  # an axis meets itself, as in x x^T
+                return set()  # an axis meets itself, as in x x^T
             for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):
-                before.setdefault(axis, set()).add(left)
-                after.setdefault(axis, set()).add(right)
+                before.setdefault(axis, set()).add(left if left < 0 else sides[left])
+                after.setdefault(sides[axis], set()).add(right)
         return {
-            axis: left
+            axis
             for axis, found in before.items()
             for left in found
             if left >= 0 and len(found) == 1 and after[left] == {axis}
-            if kept.isdisjoint((axis, left))
+            if axis not in read and kept.isdisjoint((sides[axis], left))
         }
 
-    def coalesced(self, group: Node, merged: dict[int, int]) -> Node:
+    def coalesced(self, group: Node, merged: Collection[int]) -> Node:
         """The group with one axis for each run of merged ones."""
         kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
         done: dict[Node, Node] = {}
@@ -169,7 +201,20 @@ class _Axes:
         )
         attrs = ops.restated(node, Rule(tuple(inputs), (made,)))
         assert attrs is not None, "asked when it was bound"
+        op = ops.lookup(node.op)
+        if op.windows is not None:  # lengths count the elements of all that is merged
+            inner = [1 if i in kept[node] else n for i, n in enumerate(node.shape)]
+            behind = _shape(inner, kept[node])
+            for name, (kind, _) in op.signature.items():
+                if kind == "dims":
+                    attrs[name] = tuple(map(mul, attrs[name], behind))
         return attrs
+
+
+def _root(parents: Sequence[int], dim: int) -> int:
+    while parents[dim] != dim:
+        dim = parents[dim]
+    return dim
 
 
 def _names(operand: Operand) -> list[str]:

@@ -105,6 +105,7 @@ class _WordSums(_MmaSums):
             self.axes.pop()  # of neighbours
         else:
             self.widen_steps(mma.group)
+        self.join_axes()
 
     def _width(self, node: Node) -> int:
         assert self.mma is not None

@@ -23,6 +23,7 @@ from . import math as functions
 from .access import Accesses
 from .elementwise import Unprintable, element, emit, shaped
 from .instructions import with_instructions
+from .lane_masks import lane_mask
 from .locations import location
 from .statements import lanes_of, memory_element
 from .views import View, sizes
@@ -168,7 +169,7 @@ class Printer(Accesses):
         lanes = lanes_of(node.tensor)
         args = [self.on_lanes(a, lanes) for a in node.args]
         hint, self.hint = self.hint, ""
-        made = emit(self, node, args, lanes)
+        made = lane_mask(self, node) or emit(self, node, args, lanes)
         if hint and self.readable:
             made = self._rename(made, hint)
         return made

@@ -25,7 +25,7 @@ LEAST_LANES = 2  # that a vector covers
 def step_of(load: Node) -> int | None:
     """Elements of memory between the lanes of a load; None where they are not alike."""
     index, _, _ = access_parts(load)
-    found = [_step(i) for i in index]
+    found = [step_of_index(i) for i in index]
     total, apart = 0, 1
     for own, size in zip(reversed(found), reversed(load.args[0].shape), strict=True):
         if own is None or not isinstance(size, int):
@@ -35,13 +35,13 @@ def step_of(load: Node) -> int | None:
     return total
 
 
-def _step(index: Node) -> int | None:
+def step_of_index(index: Node) -> int | None:
     """What an index grows by from lane to lane."""
     if not index.tensor.rank or repeats(index):
         return 0
     if is_positions(index):
         return 1
-    parts = [_step(a) for a in index.args]
+    parts = [step_of_index(a) for a in index.args]
     if None in parts or index.dtype is not I64:
         return None
     known = [part for part in parts if part is not None]

@@ -64,6 +64,16 @@ class Operands:
             self.row_stride = self.a_stride[output[0]]
             self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
+    def join_axes(self) -> None:
+        """Make one axis of neighbours that are one run of steps on both sides."""
+        made: list[tuple[str, int]] = []
+        for name, extent in self.axes:
+            strides = self.a_stride, self.b_stride
+            if made and all(s[made[-1][0]] == extent * s[name] for s in strides):
+                extent *= made.pop()[1]
+            made.append((name, extent))
+        self.axes = made
+
     def is_far(self) -> bool:
         """Whether lanes are those of a packed panel that the first-level cache does not hold."""
         width = self.lanes * self.lane_stride

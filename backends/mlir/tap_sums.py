@@ -27,6 +27,7 @@ class TapSums(Sums):
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
         self.run = 0  # taps at a time, where windows share places
+        self.join_axes()
         shared = [axis for axis in self.axes if self._shares(*axis)] if self.is_by_lane else []
         if shared:
             last = min(shared, key=lambda axis: len(self._uses(*axis)) / axis[1])

@@ -32,9 +32,9 @@ def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> N
     """A part of the taps, or of what lies in no window."""
     (source,), window = block.args, list(block.attrs["window"])
     tap = axis - block.attrs["axis"] - len(window)
-    axis -= len(window)
+    axis -= len(window) if tap >= 0 else 0
     covered = size
-    if tap < len(window):
+    if 0 <= tap < len(window):
         apart = block.attrs["dilation"][tap]
         covered = static(source.shape[axis]) - (window[tap] - size) * apart
         start = b.mul(start, apart)

@@ -58,14 +58,20 @@ def most_rows(vectors: int, cpu: Cpu) -> int:
     return min(cpu.most_rows(vectors), MOST_ROWS)
 
 
-def column_cost(vectors: int, cpu: Cpu) -> float:
-    """Time for one column of tiles of so many vectors in a row, relative to that of the best.
+def tile_cost(rows: int, vectors: int) -> float:
+    """Time of one step of the contracted axes for a tile of so many rows and vectors in a row.
 
     An operand is loaded for the products of one row, or of one vector, of a tile.
     """
+    return rows * vectors + PANEL_LOAD * vectors + ROW_LOAD * rows
+
+
+def column_cost(vectors: int, cpu: Cpu) -> float:
+    """Time for one column of tiles of so many vectors in a row, relative to that of the best."""
 
     def cost(vectors: int) -> float:
-        return 1 + PANEL_LOAD / most_rows(vectors, cpu) + ROW_LOAD / vectors
+        rows = most_rows(vectors, cpu)
+        return tile_cost(rows, vectors) / (rows * vectors)
 
     return cost(vectors) / min(map(cost, WIDTHS))
 
@@ -82,8 +88,7 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
     def cost(vectors: int) -> float:
         rows = pick_rows(height, vectors * vector, dtype, cpu)
-        columns = -(-extent // (vectors * vector)) * vectors * column_cost(vectors, cpu)
-        return columns * -(-height // rows) * rows
+        return -(-extent // (vectors * vector)) * -(-height // rows) * tile_cost(rows, vectors)
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
@@ -103,7 +108,8 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
     most = most_rows(vectors, cpu)
-    return fitting_rows(extent, min(PREFERRED_ROWS[vectors], most // 2 + 1), most)
+    least = min(PREFERRED_ROWS[vectors], most // 2 + 1)
+    return fitting_rows(extent, least, most, lambda rows: tile_cost(rows, vectors))
 
 
 def memory_of(operand: Node) -> Node:

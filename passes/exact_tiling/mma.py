@@ -7,6 +7,7 @@ place. What no instruction divides into is left to a library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from stack.ir.contraction import is_along_depth, product_types
@@ -18,8 +19,7 @@ from stack.target import Cpu, Mma
 
 PANEL_SHARE = 1 / 4  # of the second-level cache: the next panel is fetched beside this one
 KEPT_SHARE = 1 / 8  # the same where panels are packed already: narrow ones cost no more then
-PANEL_ROWS = 2.5  # of multiplying, in the time that a tile takes to read the panel
-FEW_PANEL_ROWS = 0.5  # the same where few rows read columns in place
+PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read columns in place
 DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
 SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
 
@@ -60,21 +60,21 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
     return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
 
 
-def fitting_rows(extent: int, least: int, most: int, panel: float = PANEL_ROWS) -> int:
+def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float]) -> int:
     """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
 
-    `panel`: rows of multiplying in the time that this takes.
+    `cost`: of a tile of so many rows.
     """
     if extent <= most:
         return extent
-    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * (r + panel), r))
+    return min(range(least, most + 1), key=lambda r: (-(-extent // r) * cost(r), r))
 
 
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     """Rows and columns of a tile that sums along the depth; two of them would not fit in one."""
     height = roles.sizes[roles.row] if roles.row else 1
     most = cpu.most_rows(DEPTH_COLUMNS)
-    rows = fitting_rows(height, most // 2 + 1, most, FEW_PANEL_ROWS)
+    rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + PANEL_ROWS)
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 
 

@@ -55,10 +55,10 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
     if why_kept(made, cpu) or not fills_vectors(made, cpu):
         return None
     dot = contraction_of(product_of_windows(made, cpu))
-    left, (*_, more) = dot.args[0], dot.args[0].shape
-    weight = _by_phase(node, taps, static(more), static(dot.shape[-1]))
-    rule = parse_rule(dot.attrs["rule"])
+    left, rule = dot.args[0], parse_rule(dot.attrs["rule"])
     windows, made_as = ([a.names[0] for a in o] for o in (rule.inputs[0], rule.outputs[0]))
+    channels = static(left.shape[windows.index("c")])
+    weight = _by_phase(node, taps, channels, static(dot.shape[-1]))
     phases = [f"p{i}" for i in range(rank)]
     groups = ["g"] if at["groups"] != 1 else []
     spread = [v for i in range(rank) for v in (f"s{i}", f"p{i}")]

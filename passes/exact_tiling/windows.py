@@ -144,16 +144,32 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
             w, weight = _in_groups(w, weight, at["groups"])
         added = {"c": more, "o": beside}
         w = with_zeros(w, [0] * len(weight), [added.get(n, 0) for n in weight])
-    none = [0] * (len(parts) - 1)
-    image = with_zeros(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
-    inputs = ["n", *places, *taps, *parts], weight
+    if parts == ["c"] and not more and _reads_planes(x, node, cpu):
+        image = with_zeros(x.args[0], [0, 0, *at["low"]], [0, 0, *at["high"]])
+        attrs["axis"], names = 2, ["n", "c", *places, *taps]
+    else:
+        none = [0] * (len(parts) - 1)
+        image = with_zeros(x, [0, *at["low"], *none, 0], [0, *at["high"], *none, more])
+        names = ["n", *places, *taps, *parts]
     result = ["n", *places, *(n for n in parts if n == "g"), "o"]
-    dot = make_dot((make("unfold", (image,), attrs), w), inputs, result, node)
+    dot = make_dot((make("unfold", (image,), attrs), w), (names, weight), result, node)
     if beside:
         limit = (*dot.shape[:-1], static(dot.shape[-1]) - beside)
         steps = {"start": (0,) * len(limit), "limit": limit, "step": (1,) * len(limit)}
         dot = make("slice", (dot,), steps)
     return reshaped(dot, node.shape)
+
+
+def _reads_planes(x: Node, conv: Node, cpu: Cpu) -> bool:
+    """Whether an image whose channels are brought behind its places is read as it lies.
+
+    Elements of it are multiplied one by one then, of few planes or of an image that stays near:
+    from many far ones each line comes alone.
+    """
+    behind = (0, *range(2, x.tensor.rank), 1)
+    is_near = static(x.tensor.bytes) <= cpu.cache_bytes * static(x.shape[0])
+    is_few = static(x.shape[-1]) < cpu.lanes
+    return axis_order(x) == behind and (is_few or is_near) and not _packs_neighbours(conv, cpu)
 
 
 def contraction_of(node: Node) -> Node:

@@ -116,11 +116,9 @@ LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
         # an axis that is told from both neighbours
         (5, "f32[3, 5, 8]", "%b = broadcast(%p1) {axes=[1]} : f32[3, 5, 8]\n"
          "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
-        # transposed, cut, reduced in parts
+        # transposed, reduced in parts
         ("5, 3, 8", "f32[3, 5, 8]", "%b = transpose(%p1) {perm=[1, 0, 2]} : f32[3, 5, 8]\n"
          "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
-        (8, "f32[3, 2, 8]", "%z = slice(%p0) {limit=[3, 2, 8], start=[0, 0, 0], step=[1, 1, 1]}"
-         " : f32[3, 2, 8]", ""),
         (8, "f32[3, 5]", '%z = reduce(%p0) {axes=[2], kind="sum"} : f32[3, 5]', "[15, 8]"),
         (8, "f32[3]", '%z = reduce(%p0) {axes=[1, 2], kind="sum"} : f32[3]', "[3, 40]"),
         (8, "f32[5, 8]", '%z = reduce(%p0) {axes=[0], kind="sum"} : f32[5, 8]', "[3, 40]"),
@@ -134,6 +132,70 @@ def test_loops_and_reductions(size: object, type_: str, lines: str, space: str) 
     else:
         (group,) = (n for n in made.nodes if n.op == "fusion")
         assert str(group.blocks[0].params[0].type) == f"f32{space}"
+
+
+WINDOW = """func @f(%x: {type}) -> ({made}) at tensor {{
+  %z = fusion(%x) {{kind="loop", name="f"}} : {made} {{(%p0: {type})
+    {lines}
+    return %z
+  }}
+  return %z
+}}"""
+PADDED = (
+    "%e = exp(%p0) : f32[2, 4, 5, 3]\n%z = pad(%e, 0.5:f32) {high=[0, 2, 0, 0],"
+    " interior=[0, 0, 0, 0], low=[0, 0, 1, 0]} : f32[2, 6, 6, 3]"
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "lines", "attrs"),
+    [
+        ("f32[2, 6, 6, 3]", PADDED, "{high=[0, 2, 0], interior=[0, 0, 0], low=[0, 0, 3]}"
+         " : f32[2, 6, 18]"),
+        ("f32[2, 6, 5, 3]", "%z = pad(%p0, 0.5:f32) {high=[0, 1, 0, 0], interior=[0, 0, 0, 0],"
+         " low=[0, 1, 0, 0]} : f32[2, 6, 5, 3]", "{high=[0, 15], interior=[0, 0], low=[0, 15]}"
+         " : f32[2, 90]"),
+        ("f32[2, 4, 2, 3]", "%z = slice(%p0) {limit=[2, 4, 3, 3], start=[0, 0, 1, 0],"
+         " step=[1, 1, 1, 1]} : f32[2, 4, 2, 3]", "{limit=[8, 9], start=[0, 3], step=[1, 1]}"
+         " : f32[8, 6]"),
+        # two windows in a row, and what both axes of one are added to
+        ("f32[2, 4, 5, 3]", "%a = pad(%p0, 0.0:f32) {high=[0, 0, 2, 0], interior=[0, 0, 0, 0],"
+         " low=[0, 0, 0, 0]} : f32[2, 4, 7, 3]\n%s = slice(%a) {limit=[2, 4, 7, 3],"
+         " start=[0, 0, 2, 0], step=[1, 1, 1, 1]} : f32[2, 4, 5, 3]\n"
+         "%z = add(%s, %p0) : f32[2, 4, 5, 3]", "{limit=[8, 21], start=[0, 6], step=[1, 1]}"
+         " : f32[8, 15]"),
+    ],
+)  # fmt: skip
+def test_a_window_takes_the_axis_behind_it(made: str, lines: str, attrs: str) -> None:
+    func = parse(WINDOW.format(type="f32[2, 4, 5, 3]", made=made, lines=lines))
+    result = Pipeline("coalesce").run(func, check=True).func
+    assert attrs in str(result)
+    assert Pipeline("coalesce").run(result).func is result
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        # gaps, a step; the axis behind is padded, too, or told apart at one side
+        ("f32[4, 9, 3]", "%z = pad(%p0, 0.0:f32) {high=[0, 0, 0], interior=[0, 1, 0],"
+         " low=[0, 0, 0]} : f32[4, 9, 3]"),
+        ("f32[4, 3, 3]", "%z = slice(%p0) {limit=[4, 5, 3], start=[0, 0, 0], step=[1, 2, 1]}"
+         " : f32[4, 3, 3]"),
+        ("f32[1, 5]", "%z = slice(%p0) {limit=[1, 5], start=[0, 0], step=[2, 1]} : f32[1, 5]"),
+        ("f32[6, 6, 4]", "%z = pad(%p0, 0.0:f32) {high=[2, 0, 1], interior=[0, 0, 0],"
+         " low=[0, 1, 0]} : f32[6, 6, 4]"),
+        ("f32[6, 6]", "%a = pad(%p0, 0.0:f32) {high=[2, 0, 0], interior=[0, 0, 0],"
+         " low=[0, 1, 0]} : f32[6, 6, 3]\n"
+         '%z = reduce(%a) {axes=[2], kind="sum"} : f32[6, 6]'),
+        ("f32[4, 3, 3]", "%a = pad(%p0, 0.0:f32) {high=[0, 1, 0], interior=[0, 0, 0],"
+         " low=[0, 0, 0]} : f32[4, 6, 3]\n%z = slice(%a) {limit=[4, 6, 3], start=[0, 0, 0],"
+         " step=[1, 2, 1]} : f32[4, 3, 3]"),
+    ],
+)  # fmt: skip
+def test_windows_that_take_none(made: str, lines: str) -> None:
+    type_ = made if made == "f32[1, 5]" else "f32[4, 5, 3]"
+    func = parse(WINDOW.format(type=type_, made=made, lines=lines))
+    assert Pipeline("coalesce").run(func, check=True).func is func
 
 
 def test_an_array_that_meets_itself_keeps_its_axes() -> None:

@@ -307,6 +307,16 @@ def test_sizes_of_tiles() -> None:
     assert [pick_rows(m, 64, f32, CPU) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 6, 6]
 
 
+def test_rows_that_tiles_divide_are_worth_narrow_ones() -> None:
+    """Rows of pictures: tiles of six would compute 2 of 28 again, 4 of 14 and of 56."""
+    f32 = tensor("f32").dtype
+    rows = (7, 14, 28, 56, 112, 60, 512)
+    lanes = [pick_lanes(64, f32, CPU, m) for m in rows]
+    assert lanes == [32, 32, 64, 64, 64, 64, 64]
+    picked = [pick_rows(m, n, f32, CPU) for m, n in zip(rows, lanes, strict=True)]
+    assert picked == [7, 7, 4, 4, 6, 6, 6]
+
+
 def test_rows_of_a_tile_fit_where_registers_are_few() -> None:
     """Seven rows are two tiles of four, not of six, on a CPU that holds six."""
     f32 = tensor("f32").dtype

@@ -201,7 +201,7 @@ def test_arguments_that_lie_across_are_turned_for_an_instruction(dtype: str) -> 
         ("avx512", 4, "m k, n k -> m n", "4 x 16 sums by vdpbf16ps"),
         ("avx512", 8, "m k, n k -> m n", "4 x 16 sums by vdpbf16ps"),
         ("avx512", 16, "m k, n k -> m n", "4 x 16 sums by vdpbf16ps"),
-        ("avx512", 32, "m k, n k -> m n", "11 x 32 sums by vdpbf16ps"),
+        ("avx512", 32, "m k, n k -> m n", "4 x 64 sums by vdpbf16ps"),
         ("amx", 40, "m k, n k -> m n", "32 x 128 sums by tdpbf16ps"),
         ("amx", 4, "m k, k n -> m n", "4 x 64 sums by vdpbf16ps"),
         ("amx", 1, "m k, k n -> m n", "256 sums in 16 of 32 registers"),

@@ -32,6 +32,27 @@ PRODUCTS: Rewrites = {
         PAD.replace("{c}", "4")
         + '%z = dot(%b, %w) {rule="n s0 s1 k0 k1 c, o c k0 k1 -> n s0 s1 o"} : f32[1, 4, 5, 6]',
     ),
+    "with the planes of an image as they lie": (
+        "%x: f32[1, 4, 8, 8], %w: f32[6, 3, 3, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 3, 1]} : f32[1, 8, 8, 4]\n"
+        f"%z = conv(%t, %w) {{{LAST}}} : f32[1, 4, 5, 6]",
+        "%a = pad(%x, 0.0:f32) {high=[0, 0, 0, 1], interior=[0, 0, 0, 0], low=[0, 0, 1, 0]}"
+        " : f32[1, 4, 9, 9]\n"
+        "%b = unfold(%a) {axis=2, dilation=[1, 2], stride=[2, 1], window=[3, 3]}"
+        " : f32[1, 4, 4, 5, 3, 3]\n"
+        '%z = dot(%b, %w) {rule="n c s0 s1 k0 k1, o k0 k1 c -> n s0 s1 o"} : f32[1, 4, 5, 6]',
+    ),
+    "of many far planes, which are brought behind places": (
+        "%x: f32[1, 512, 96, 96], %w: f32[6, 3, 3, 512]",
+        "%t = transpose(%x) {perm=[0, 2, 3, 1]} : f32[1, 96, 96, 512]\n"
+        f"%z = conv(%t, %w) {{{LAST}}} : f32[1, 48, 93, 6]",
+        "%t = transpose(%x) {perm=[0, 2, 3, 1]} : f32[1, 96, 96, 512]\n"
+        "%a = pad(%t, 0.0:f32) {high=[0, 0, 1, 0], interior=[0, 0, 0, 0], low=[0, 1, 0, 0]}"
+        " : f32[1, 97, 97, 512]\n"
+        "%b = unfold(%a) {axis=1, dilation=[1, 2], stride=[2, 1], window=[3, 3]}"
+        " : f32[1, 48, 93, 3, 3, 512]\n"
+        '%z = dot(%b, %w) {rule="n s0 s1 k0 k1 c, o k0 k1 c -> n s0 s1 o"} : f32[1, 48, 93, 6]',
+    ),
     "of single channels": (
         "%x: f32[1, 8, 8, 4], %w: f32[4, 3, 3, 1]",
         f"%z = conv(%x, %w) {{{LAST.replace('groups=1', 'groups=4')}}} : f32[1, 4, 5, 4]",

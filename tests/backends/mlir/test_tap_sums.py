@@ -81,3 +81,13 @@ def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
     compiled, *_ = compiled_with(module, torch.randn(1, 16, 196, 196), "avx512")
     body = compiled.run["mlir"].text.split("@dot_body(%table: !llvm.ptr, %lo")[1]
     assert body.count("llvm.intr.fmuladd") < 14 * 7
+
+
+def test_axes_that_are_one_run_on_both_sides_are_one_loop() -> None:
+    """Channels of neighbouring taps lie one after another; a row further on does not follow, and
+    taps that skip places do not either."""
+    for dilation, loops in ((1, 2), (2, 3)):
+        module = nn.Conv2d(3, 16, 3, dilation=dilation, bias=False)
+        compiled, got, expected = compiled_with(module, torch.randn(1, 3, 28, 28), "avx512")
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)
+        assert compiled.run["mlir"].text.count("iter_args") == loops

@@ -1,12 +1,12 @@
 """What is known of the values of an index or a divisor, and how a bad one is caught.
 
 The IR's gather and scatter need indices in range. Three cases, cheapest first: the range of the
-index is known from how it was made (`iota`, `argreduce`, arithmetic on them), so nothing is to be
-done; the index is an input of the program, so its smallest and largest value are looked at before
-a call, and IndexError is raised as eager would; it was computed from data, so it is clamped, which
-keeps memory safe, and the program gives one more result, a bool that says whether that changed
-anything, which is looked at after the run. Divisors of integers are looked at after it too, where
-eager would raise.
+index is known from how it was made (`iota`, `argreduce`, arithmetic on them, a condition that chose
+it), so nothing is to be done; the index is an input of the program, so its smallest and largest
+value are looked at before a call, and IndexError is raised as eager would; it was computed from
+data, so it is clamped, which keeps memory safe, and the program gives one more result, a bool that
+says whether that changed anything, which is looked at after the run. Divisors of integers are
+looked at after it too, where eager would raise.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.frontends.aten import Context, IndexCheck, Promise
+from stack.frontends.aten_guards import bounds_where
 from stack.ir.dim import Dim, add, less_equal, maximum, minimum, mul
 from stack.ir.node import Node
 from stack.ir.types import TensorType
@@ -40,7 +41,8 @@ def value_bounds(node: Node, depth: int = 12) -> Bounds | None:
     if node.op == "item" and args[0].op == "sort":
         return value_bounds(args[0].args[node.attrs["index"]], depth - 1)
     if node.op == "select":
-        return _union([value_bounds(a, depth - 1) for a in args[1:]])
+        where = bounds_where(args[0], args[1])
+        return _union([where or value_bounds(args[1], depth - 1), value_bounds(args[2], depth - 1)])
     if node.op in ("concat", "pad"):
         return _union([value_bounds(a, depth - 1) for a in args])
     if node.op == "gather":

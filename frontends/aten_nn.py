@@ -203,6 +203,25 @@ def _layer_norm(
     return cx.cast(y, out), *(cx.cast(s, t.dtype) for s, t in zip(stats, cx.want[1:], strict=True))
 
 
+@lowers("native_group_norm.default")
+def _group_norm(
+    cx: Context, x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: int,
+    inner: Dim, groups: int, eps: float,
+) -> tuple[Node, ...]:  # fmt: skip
+    """With an axis of groups to the end: one space for all of it, in any order of memory."""
+    need_float(x)
+    out, kind, shape = x.dtype, wide(x.dtype), (batch, groups, channels // groups, inner)
+    apart = cx.cast(cx.reshape(x, shape), kind)
+    spread, average = variance(cx, apart, (2, 3), 0.0, False)
+    inverse = cx.elementwise("rsqrt", cx.elementwise("add", spread, eps))
+    y = cx.elementwise("sub", apart, cx.stretch(average, shape, (2, 3)))
+    y = cx.elementwise("mul", y, cx.stretch(inverse, shape, (2, 3)))
+    scale = [v and cx.stretch(cx.reshape(v, shape[1:3]), shape, (0, 3)) for v in (weight, bias)]
+    y = cx.cast(_affine(cx, y, *scale), out)
+    stats = zip((average, inverse), cx.want[1:], strict=True)
+    return cx.reshape(y, x.shape), *(cx.cast(v, t.dtype) for v, t in stats)
+
+
 def _affine(cx: Context, y: Node, weight: Node | None, bias: Node | None) -> Node:
     if weight is not None:
         y = cx.elementwise("mul", y, cx.cast(weight, y.dtype))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stack.frontends.aten import Context, NotLowered
-from stack.ir.dim import Dim, add, equal, less_equal, mul
+from stack.ir.dim import Dim, add, equal, less_equal, mul, product
 from stack.ir.node import Node
 from stack.ir.types import I64
 
@@ -21,9 +21,22 @@ def read_strided(
     """
     if not size:
         return cx.reshape(cx.slice(flat, 0, offset, add(offset, 1)), ())
+    end = add(offset, product(list(size)))
+    if _is_dense(size, stride) and less_equal(end, flat.tensor.size):
+        return cx.reshape(cx.slice(flat, 0, offset, end), tuple(size))
     axes = " ".join(f"i{i}" for i in range(len(size)))
     place = _places(cx, flat.tensor.size, size, stride, offset)
     return cx.b.gather(flat, place, rule=f"n!, {axes} -> {axes}")
+
+
+def _is_dense(size: Sequence[Dim], stride: Sequence[Dim]) -> bool:
+    """Whether elements lie side by side, in row-major order."""
+    step: Dim = 1
+    for extent, own in zip(reversed(size), reversed(stride), strict=True):
+        if equal(extent, 1) is not True and equal(own, step) is not True:
+            return False
+        step = mul(step, extent)
+    return True
 
 
 def write_strided(

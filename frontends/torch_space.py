@@ -204,15 +204,21 @@ class TorchSpace(TorchElementwise):
 
     def op_sort(self, node: Node, *args: Tensor) -> tuple[Tensor, ...]:
         axis, descending = node.attrs["axis"], bool(node.attrs["descending"])
+        first = node.attrs.get("first", args[0].shape[axis])
+        known: list[Tensor] = []  # results that the sort itself makes
         order: Tensor | None = None
         for key, source in reversed(list(zip(args, node.args))[: node.attrs["num_keys"]]):
-            if source.dtype.name == "u64":
-                key = key ^ TOP
+            is_signed = source.dtype.name != "u64"
+            key = key if is_signed else key ^ TOP
             view = key if order is None else torch.take_along_dim(key, order, axis)
-            step = torch.sort(view, dim=axis, stable=True, descending=descending).indices
+            found = torch.sort(view, dim=axis, stable=True, descending=descending)
+            step = found.indices
+            known = [found.values.narrow(axis, 0, first)] if is_signed else []
             order = step if order is None else torch.take_along_dim(order, step, axis)
         assert order is not None
-        return tuple(torch.take_along_dim(a, order, axis) for a in args)
+        order = order.narrow(axis, 0, first)
+        rest = args[len(known) :]
+        return (*known, *(torch.take_along_dim(a, order, axis) for a in rest))
 
     def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
         text = einsum_text(parse_rule(node.attrs["rule"]))

@@ -19,7 +19,7 @@ from stack.ir.builder import make, remade_block
 from stack.ir.dim import Dim, mul, product
 from stack.ir.node import Block, Func, Node
 from stack.ir.relation import Window, Windows
-from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
+from stack.ir.traits import is_alias, is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.rules.dot_layout import reshaped
@@ -99,6 +99,9 @@ class _Axes:
         """Dims that the axis rule of an op gives one name are one axis."""
         if is_input(node) or is_number(node):
             return
+        if is_alias(node):
+            self._bind_view(node)
+            return
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows
         is_stated = rule is not None and ops.restated(node, rule) is not None
         if rule is None or not is_stated or not (rule.is_plain or windows):
@@ -131,6 +134,17 @@ class _Axes:
         else:
             self.read.update((dim, *made))
             self.sides.extend((dim, m) for m in made)
+
+    def _bind_view(self, node: Node) -> None:
+        """A view that adds or drops axes of one element has the others of what it views."""
+        longer = [
+            [(size, dim) for size, dim in zip(n.shape, self.dims[n], strict=True) if size != 1]
+            for n in (node.args[0], node)
+        ]
+        if [size for size, _ in longer[0]] != [size for size, _ in longer[1]]:
+            self.is_known = False
+            return
+        self._join_all([dim for _, dim in longer[0]], [dim for _, dim in longer[1]])
 
     def _join(self, first: int, second: int) -> None:
         self.parents[self._axis(first)] = self._axis(second)
@@ -193,7 +207,7 @@ class _Axes:
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""
         rule = ops.rule_of(node)
-        if rule is None:
+        if rule is None or is_alias(node):
             return dict(node.attrs)
         *inputs, made = (
             tuple(operand[i] for i in kept[value])

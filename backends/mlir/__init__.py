@@ -12,7 +12,7 @@ from stack.target import cpu_at_hand
 from . import crossing, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
-# no code for these yet: their groups run through NumPy and are labelled library
+# no code for these yet: their groups run through a library and are labelled so
 REFUSED = "erfinv,digamma"
 
 

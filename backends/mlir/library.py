@@ -1,4 +1,4 @@
-"""Library steps: contractions through torch (oneDNN, MKL), everything else through NumPy."""
+"""Library steps: through torch (oneDNN, MKL) where it is installed, and else through NumPy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def library_of(node: Node) -> Library:
     """What runs a library fusion."""
     body = node.blocks[0]
     inner = body.nodes
-    if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
+    torch_is_there = importlib.util.find_spec("torch") is not None
+    if len(inner) == 1 and body.results == (inner[0],) and torch_is_there:
         if is_contraction(inner[0]) and list(inner[0].args) == list(body.params):
             from stack.backends.device.products import is_product
 
@@ -31,7 +32,37 @@ def library_of(node: Node) -> Library:
                 return Library("torch.matmul", _torch_dot(inner[0]))
         if _is_torch_conv(inner[0]) and list(inner[0].args) == list(body.params):
             return Library("torch.convolution", _torch_conv(inner[0]))
+    if torch_is_there:
+        return _torch_steps(node)
     return Library("numpy", _numpy(body))
+
+
+def _torch_steps(node: Node) -> Library:
+    """As on a device: op by op, on tensors over the same memory."""
+    from stack.backends.device.library import DeviceSpace
+    from stack.backends.device.library import library_of as steps_of
+
+    found = steps_of(node, DeviceSpace(_torch().device("cpu")))
+    fill, make, body = found.fill, found.make, node.blocks[0]
+    entering, leaving = [p.dtype for p in body.params], [r.dtype for r in body.results]
+
+    def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        held = [_typed(a, d) for a, d in zip(inputs, entering, strict=True)]
+        out = [_typed(a, d) for a, d in zip(outputs, leaving, strict=True)]
+        if fill is not None:
+            fill(held, out)
+        elif make is not None:
+            for place, made in zip(out, make(held, 0), strict=True):
+                place.copy_(made)
+
+    return Library(found.name, run)
+
+
+def _typed(array: np.ndarray, dtype: DType) -> Any:
+    """A torch tensor over storage, unsigned where that is."""
+    made = tensor(array, dtype)
+    is_unsigned = array.dtype.kind == "u" and dtype is not BF16
+    return made.view(getattr(_torch(), array.dtype.name)) if is_unsigned else made
 
 
 def _numpy(body: Block) -> Fill:

@@ -3,8 +3,8 @@
 Upstream's polynomial pass is missing from the wheels, and its precision is not ours to choose, so
 the f32 functions are written out here: range reduction and a minimax polynomial, at most about 2
 ulp off, with the IEEE results for inf, nan and overflow. They are branch-free except where a lane
-falls outside the range (huge angles, powers of negative numbers): then libm does the vector.
-Everything else, and all of f64, calls libm lane by lane.
+falls outside the range (huge angles and quotients, powers of negative numbers): then libm does the
+vector. Everything else, and all of f64, calls libm lane by lane.
 
 `call` gives the text at the place of use, `definitions` the functions to append to the module
 once. LLVM inlines them, which keeps the printed kernels short and readable.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 from .avx512 import above_floor, scaled
 from .erf import erf_by_table
+from .fmod import fmod_of_near
 from .writer import BINARY_LIBM, MAGIC, Body, Function, call, constant, vector
 
 __all__ = ["Function", "call", "constant", "definitions", "supported", "vector"]
@@ -344,6 +345,11 @@ def _pow(b: Body) -> str:
     return _unless(b, mask, fast, "pow", "%x0, %x1")
 
 
+def _fmod(b: Body) -> str:
+    fast, outside = fmod_of_near(b)
+    return _unless(b, outside, fast, "fmod", "%x0, %x1")
+
+
 def _rsqrt(b: Body) -> str:
     return b.div(1.0, b.op("math.sqrt", "%x0"))
 
@@ -371,6 +377,7 @@ _F32: dict[str, _Writer] = {
     "sin": _circular("sin", 0),
     "cos": _circular("cos", 1),
     "pow": _pow,
+    "fmod": _fmod,
     "rsqrt": _rsqrt,
 }
-_F64: dict[str, _Writer] = {"rsqrt": _rsqrt, "sigmoid": _sigmoid_f64}
+_F64: dict[str, _Writer] = {"rsqrt": _rsqrt, "sigmoid": _sigmoid_f64, "fmod": _fmod}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 from stack.ir.builder import Builder, make
+from stack.ir.dim import floordiv
 from stack.ir.node import Node
 from stack.ir.traits import is_input, is_reduction
 from stack.ir.types import F64, DType
@@ -41,10 +42,14 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     if _is_stage(node, scope):
         return None
+    name = scope.block.names.get(node, node.op)
+    cut = None if is_input(source) else _lead(sizes, axes, cpu)
+    if cut is not None:
+        scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
+        return _by_lead(node, axes, *cut)
     parts = _parts(extent, cpu)
     if extent % parts and not is_input(source):
         return None  # what computes it would run apart, for two slices of it
-    name = scope.block.names.get(node, node.op)
     scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
     return _in_stages(node, axes, extent, parts)
 
@@ -57,9 +62,30 @@ def _pays(count: int, cpu: Cpu) -> bool:
 
 def _parts(extent: int, cpu: Cpu) -> int:
     """Into how many parts: near to some for each core, without a rest where that can be."""
-    wanted = PIECES * cpu.cores
-    near = [p for p in range(cpu.cores, wanted * PIECES) if extent % p == 0]
-    return min(near, key=lambda p: abs(math.log(p / wanted)), default=wanted)
+    near = [p for p in _counts(cpu) if extent % p == 0]
+    return min(near, key=lambda p: _distance(p, cpu), default=PIECES * cpu.cores)
+
+
+def _counts(cpu: Cpu) -> range:
+    return range(cpu.cores, PIECES * cpu.cores * PIECES)
+
+
+def _distance(parts: int, cpu: Cpu) -> float:
+    return abs(math.log(parts / (PIECES * cpu.cores)))
+
+
+def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None:
+    """An axis that parts divide, with those before it whole, and how many parts that makes.
+
+    As one axis, what computes the operand would find its place in each by a division.
+    """
+    found: list[tuple[int, int]] = []
+    before = 1
+    for axis in axes[:-1]:
+        counts = [p for p in _counts(cpu) if p % before == 0 and before * sizes[axis] % p == 0]
+        found += [(axis, p) for p in counts]
+        before *= sizes[axis]
+    return min(found, key=lambda cut: _distance(cut[1], cpu), default=None)
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:
@@ -67,6 +93,28 @@ def _is_stage(node: Node, scope: Scope) -> bool:
     others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
     others += [a for a in node.args if is_reduction(a)]
     return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
+
+
+def _by_lead(node: Node, axes: list[int], axis: int, parts: int) -> Node:
+    """Axes before one, and parts of that, are kept by a first stage, and reduced by a second."""
+    source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
+    shape, first = source.shape, axes[0]
+    count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
+    line = _cast(source, dtype)
+    rest = floordiv(shape[axis], count)
+    split = reshaped(line, (*shape[:axis], count, rest, *shape[axis + 1 :]))
+    inner = make(
+        "reduce", (split,), {"kind": kind, "axes": tuple(a + 1 for a in axes if a >= axis)}
+    )
+    last = _last(node)
+    kept = tuple(range(first, axis + 1))
+    return _cast(make("reduce", (_cast(inner, last),), {"kind": kind, "axes": kept}), node.dtype)
+
+
+def _last(node: Node) -> DType:
+    """What the second stage adds in."""
+    dtype = wide(node.dtype)
+    return F64 if node.attrs["kind"] == "sum" and dtype.is_float else dtype
 
 
 def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
@@ -80,7 +128,7 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
     def reduced(x: Node, axis: int) -> Node:
         return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
 
-    last = F64 if kind == "sum" and dtype.is_float else dtype
+    last = _last(node)
     split = reshaped(_cut(line, first, 0, whole), (*before, parts, extent // parts, *after))
     made = reduced(_cast(reduced(split, first + 1), last), first)
     if whole < extent:

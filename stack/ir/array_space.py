@@ -229,7 +229,7 @@ class ArraySpace:
 
     def op_sort(self, node: Node, *args: Array) -> tuple[Array, ...]:
         axis, keys = node.attrs["axis"], node.attrs["num_keys"]
-        order = None
+        order: Any = None
         for key in reversed(args[:keys]):  # stable sort by each key, the first one last
             view = key if order is None else self.xp.take_along_axis(key, order, axis)
             if node.attrs["descending"]:
@@ -238,6 +238,7 @@ class ArraySpace:
             else:
                 step = self.xp.argsort(view, axis=axis, stable=True)
             order = step if order is None else self.xp.take_along_axis(order, step, axis)
+        order = order[(slice(None),) * axis + (slice(node.attrs.get("first")),)]
         return tuple(self.xp.take_along_axis(a, order, axis) for a in args)
 
     def op_dot(self, node: Node, a: Array, b: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import cast
 
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
@@ -111,6 +112,12 @@ def _sort_infer(site: Site) -> Type:
         raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
     if any(a.dtype.kind == "c" for a in site.args[:keys]):
         raise site.fail("complex numbers have no order")
+    first = site.attrs.get("first")
+    if first is not None:
+        size = cast("Dim", site.args[0].shape[axis])
+        if not isinstance(size, int) or not 0 <= first <= size:
+            raise site.fail(f"the first {first} of {size} elements")
+        shapes = [(*s[:axis], first, *s[axis + 1 :]) for s in shapes]
     return TupleType(tuple(a.tensor.with_shape(s) for a, s in zip(site.args, shapes, strict=True)))
 
 
@@ -195,12 +202,12 @@ define(
 define(
     OpDef(
         "sort",
-        "stable sort of all operands by the first num_keys; nan is largest",
+        "stable sort of all operands by the first num_keys; nan is largest; `first`: how many stay",
         "reduction",
         _sort_infer,
         rule=_sort_rule,
         operations=_sort_operations,
-        attrs=("axis: int", "num_keys: int", "descending: bool"),
+        attrs=("axis: int", "num_keys: int", "descending: bool", "first?: int"),
         at_least=1,
     )
 )

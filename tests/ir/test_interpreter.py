@@ -736,6 +736,16 @@ def test_sort_puts_nan_where_the_largest_go(descending: bool) -> None:
     assert same(got, x[order])
 
 
+def test_sort_keeps_the_first() -> None:
+    x = np.array([[3.0, 1.0, 3.0, np.nan], [2.0, 2.0, 2.0, 2.0]])
+    place = np.broadcast_to(np.arange(4), (2, 4)).copy()
+    got, order = run("sort", x, place, axis=1, num_keys=1, descending=True, first=2)
+    assert same(got, np.array([[np.nan, 3.0], [2.0, 2.0]]))
+    assert order.tolist() == [[3, 0], [0, 1]]
+    with pytest.raises(RuleError, match="the first 5 of 4 elements"):
+        run("sort", x, axis=1, num_keys=1, descending=True, first=5)
+
+
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_by_several_keys(descending: bool) -> None:
     rng = np.random.default_rng(0)

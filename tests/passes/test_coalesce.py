@@ -257,3 +257,28 @@ def test_rows_of_a_stream(old: str, new: str, shape: tuple[int, ...]) -> None:
     assert stream.shape == shape
     assert result.results[0].shape == (2, 3, 5, 3)
     assert Pipeline("coalesce").run(result).func is result
+
+
+KEPT_AXES = """func @f(%x: f32[2, 3, 4, 5]) -> (f32[2, 3, 1, 1]) at tensor {
+  %y = fusion(%x) {kind="reduction", name="mean"} : f32[2, 3, 1, 1] {(%p0: f32[2, 3, 4, 5])
+    %r = reduce(%p0) {axes=[2, 3], kind="sum"} : f32[2, 3]
+    %v = reshape(%r) : f32[2, 3, 1, 1]
+    %y = div(%v, 20.0:f32) : f32[2, 3, 1, 1]
+    return %y
+  }
+  return %y
+}
+"""
+
+
+def test_axes_of_one_element_divide_nothing() -> None:
+    """Those that a reduction keeps."""
+    (group,) = [n for n in coalesced(KEPT_AXES).nodes if n.op == "fusion"]
+    assert [p.shape for p in group.blocks[0].params] == [(6, 20)]
+    assert group.shape == (6, 1)
+
+
+def test_a_view_of_other_axes_keeps_all() -> None:
+    text = KEPT_AXES.replace("[2, 3, 1, 1]", "[3, 2, 1, 1]")
+    (group,) = [n for n in coalesced(text).nodes if n.op == "fusion"]
+    assert group.blocks[0].params[0].shape == (2, 3, 4, 5)

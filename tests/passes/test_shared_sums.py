@@ -106,3 +106,33 @@ def test_what_is_not_finite_reaches_the_result(kind: str, special: float, place:
     x[place] = special
     compiled = stack.compile(reduction("%x: f32[999983]", kind, "[0]", "f32[]"), x)
     np.testing.assert_equal(np.float32(compiled(x)), np.float32(special))
+
+
+# of a value that two arrays make: shape, axes, and what the first stage keeps
+COMPUTED = {
+    "rows": ((1024, 1000), (0, 1), "[32, 32, 1000]"),
+    "few before many": ((8, 32, 56, 56), (0, 1, 2, 3), "[8, 4, 8, 56, 56]"),
+    "an axis that stays": ((1, 600, 3000), (1, 2), "[1, 30, 20, 3000]"),
+    "no part divides": ((3, 999983), (0, 1), None),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("kind", ["sum", "max"])
+def test_a_computed_array_keeps_its_last_axis(name: str, kind: str) -> None:
+    """As one axis, each operand would be read at a place that a division finds."""
+    shape, axes, kept = COMPUTED[name]
+    left = [n for i, n in enumerate(shape) if i not in axes]
+    func = parse(
+        f"func @main(%x: f32{[*shape]}, %y: f32{[*shape]}) -> (f32{left}) at tensor {{\n"
+        f"  %d = sub(%x, %y) : f32{[*shape]}\n"
+        f'  %z = reduce(%d) {{axes={[*axes]}, kind="{kind}"}} : f32{left}\n  return %z\n}}\n'
+    )
+    made = split(func)
+    assert split(made) is made
+    views = [str(list(n.shape)) for n in made.nodes if n.op == "reshape"]
+    assert views == [] if kept is None else kept in views
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+    wanted = getattr(np.float64(x - y), kind)(axes)
+    np.testing.assert_allclose(interpret(made, x, y), wanted, rtol=1e-5, atol=1e-2)

@@ -145,6 +145,27 @@ def test_pow(lanes: int) -> None:
     assert ulps(apply("pow", x, y, lanes=lanes), want).max() <= 1.0
 
 
+@pytest.mark.parametrize("lanes", [16, 8, 1])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_fmod_has_every_bit(kind: type[np.floating], lanes: int) -> None:
+    """Quotients just below an integer round to it; that is one too many."""
+    rng = np.random.default_rng(3)
+    bits = np.uint32 if kind is np.float32 else np.uint64
+    patterns = rng.integers(0, np.iinfo(bits).max, (2, 1 << 14), bits).view(kind)
+    y = rng.standard_normal(1 << 14).astype(kind)
+    whole = (rng.integers(1, 1 << 20, 1 << 14).astype(kind) * y).astype(kind)
+    below = np.nextafter(whole, kind(0))
+    special = np.array([0, -0.0, 1, -3, 0.1, np.inf, -np.inf, np.nan, 1e-40, 1e30, 2**24 + 2])
+    grid = np.array(np.meshgrid(special, special), kind).reshape(2, -1)
+    pairs = [patterns, np.stack([whole, y]), np.stack([below, y]), np.stack([1e-38 * y, y])]
+    pairs = [p.astype(kind) for p in (*pairs, np.tile(grid, 16))]
+    with np.errstate(all="ignore"):
+        for a, b in pairs:
+            got, want = apply("fmod", a, b, lanes=lanes), np.fmod(a, b)
+            same = (got.view(bits) == want.view(bits)) | (np.isnan(got) & np.isnan(want))
+            assert same.all(), (a[~same], b[~same], got[~same], want[~same])
+
+
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_huge_angles_go_to_libm(name: str) -> None:
     x = np.array([1e8, 1e10, 3.4e38, -1e20, np.inf, np.nan, 9.9e7, 1, *range(8)], np.float32)

@@ -70,8 +70,7 @@ class GemmPlan:
         width = sizes[self.lane], right.dtype.bytes
         self.left_bytes = self._all_rows() * math.prod(map(sizes.__getitem__, shared))
         self.left_bytes *= unconverted(dot.args[1 - self.right]).dtype.bytes
-        near = 0 if mma else self.left_bytes
-        walk = walk_of(shared, self.left_names, sizes, width, cpu, mma, near)
+        walk = walk_of(shared, self.left_names, sizes, width, cpu, mma)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by

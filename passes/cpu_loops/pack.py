@@ -14,20 +14,15 @@ from stack.target import Cpu, Mma
 
 PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
-LEAST_SHARE = 1 / 16  # of it, for a block beside rows that stay there
-BESIDE_SHARE = 1 / 4  # of what these leave of it, for such a block
 MOST_BLOCKS = 16  # times as many as have to be, to find a number of them that divides an axis
 MOST_BYTES = 2 << 20  # local memory is on the stack
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
 def block_size(
-    extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1, rows: int = 0
+    extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1
 ) -> int | None:
     """How much of the first axis to pack at once; 0 for all, None where nothing fits.
-
-    Rows that fit in the second-level cache stay there from panel to panel, if panels leave them
-    room: then blocks are smaller.
 
     Args:
         extents: of the contracted axes.
@@ -35,20 +30,16 @@ def block_size(
         width: bytes of an element.
         cpu: whose cache it is.
         depth: what divides a block, where there is one axis.
-        rows: bytes of all rows; 0: they come from far.
     """
-    first, cache = extents[0], cpu.cache_bytes
+    first = extents[0]
     whole = math.prod(extents) * lanes * width
     part = depth if len(extents) == 1 else 1
-    most = BLOCK_SHARE * cache
-    beside = max(LEAST_SHARE * cache, BESIDE_SHARE * (cache - rows))
-    for size in (min(most, beside), most) if 0 < rows < cache else (most,):
-        least = -(-whole // int(size))
-        if least == 1:
-            return 0
-        for count in range(least, min(MOST_BLOCKS * least, first) + 1):
-            if first % (count * part) == 0:
-                return first // count
+    least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
+    if least == 1:
+        return 0
+    for count in range(least, min(MOST_BLOCKS * least, first) + 1):
+        if first % (count * part) == 0:
+            return first // count
     return 0 if whole <= MOST_BYTES else None
 
 

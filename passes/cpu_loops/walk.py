@@ -31,7 +31,6 @@ def walk_of(
     panel: tuple[int, int],
     cpu: Cpu,
     mma: Mma | None,
-    rows: int = 0,
 ) -> Walk:
     """Over contracted axes in the order of the left operand, which is read in place.
 
@@ -45,10 +44,9 @@ def walk_of(
         panel: lanes of a panel, and bytes of an element.
         cpu: whose caches hold a panel.
         mma: the instruction.
-        rows: bytes of all rows of the left operand; 0: they come from far.
     """
     real = [n for n in contracted if sizes[n] > 1] or contracted[-1:]
     order = tuple(sorted(real, key=left.index))
     cut = order[0] if mma else max(order, key=lambda n: sizes[n])
     extents = [sizes[cut], *(sizes[n] for n in order if n != cut)]
-    return Walk(order, cut, block_size(extents, *panel, cpu, mma.depth if mma else 1, rows))
+    return Walk(order, cut, block_size(extents, *panel, cpu, mma.depth if mma else 1))

@@ -2,8 +2,8 @@
 
 CPython keeps frames in chunks of 16 KiB, maps one when a call crosses the end of the last, and
 unmaps it when that call returns. Where a loop of calls happens to lie across an end, each of them
-costs both and a page fault: a quarter of a compilation. A frame that a chunk cannot hold gets one
-of twice as many bytes as it takes, at most; what it leaves over is for the frames after it.
+costs both and a page fault: up to a fifth of a compilation. A frame that a chunk cannot hold gets
+one of up to twice the bytes that it takes: what it leaves over is for the frames after it.
 """
 
 from __future__ import annotations

@@ -144,6 +144,23 @@ class Body:
             acc = self.do(multiply_add(self.f(acc), self.f(x), self.f(c), self.type))
         return self.f(acc)
 
+    def odd(self, x: str, coefficients: Sequence[float]) -> str:
+        """x + x s P(s) with s = x x."""
+        s = self.mul(x, x)
+        return self.fma(self.mul(x, s), self.polynomial(s, coefficients), x)
+
+    def wide(self, x: str) -> str:
+        return self.do(f"arith.extf {x} : {self.type} to {vector('f64', self.lanes)}")
+
+    def narrow(self, x: str) -> str:
+        return self.do(f"arith.truncf {x} : {vector('f64', self.lanes)} to {self.type}")
+
+    def of_f64(self) -> Body:
+        """Statements over f64 among those of this one."""
+        wide = Body("f64", self.lanes, False)
+        wide.lines, wide.known = self.lines, self.known
+        return wide
+
     def call(self, name: str, *arguments: str) -> str:
         self.uses.append(Function(name, self.element, self.lanes))
         return self.do(call("", name, self.element, self.lanes, *arguments).removeprefix(" = "))

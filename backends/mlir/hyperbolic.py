@@ -1,4 +1,4 @@
-"""Hyperbolic functions of f32 and their inverses: of an exponential or a logarithm, away from 0.
+"""Hyperbolic functions, and of f32 their inverses: of an exponential or a logarithm, away from 0.
 
 Around 0, where these lose digits by differences, a polynomial; a sum that a logarithm is taken of
 keeps what rounding lost (Muller, "Elementary Functions", 2016). Odd functions are of |x|.
@@ -18,12 +18,21 @@ ATANH_P = (0.33333302, 0.20002455, 0.14223745, 0.11816767, 0.051589165, 0.176400
 ASINH_P = (-0.1666666, 0.074997045, -0.044599187, 0.030059874, -0.02098806, 0.013573907)
 ASINH_P += (-0.007007027, 0.002389529, -0.00038589755)
 ACOSH_P = (-0.08333309, 0.01874505, -0.0055463323, 0.0017883229, -0.00050690526, 8.281769e-05)
+# Of f64: from the values at Chebyshev nodes.
+SINH_P_F64 = (0.16666666666666666, 0.008333333333333299, 0.00019841269841324198)
+SINH_P_F64 += (2.7557319191381816e-06, 2.5052117695907823e-08, 1.6057679623801638e-10)
+SINH_P_F64 += (7.746178593018828e-13,)
+TANH_P_F64 = (-0.33333333333333326, 0.13333333333330483, -0.05396825396547009)
+TANH_P_F64 += (0.021869488429414517, -0.008863233408263286, 0.003592103046776906)
+TANH_P_F64 += (-0.0014556466795140578, 0.0005890911465294338, -0.00023597002784533772)
+TANH_P_F64 += (8.970281998106467e-05, -2.8326601500429895e-05, 5.2384872094830404e-06)
 WIDE = 1e6  # beyond, sqrt(x x +- 1) is x, and x x may overflow
 
 
 def sinh(b: Body) -> str:
     size = b.op("math.absf", "%x0")
-    return _around(b, size, 1.0, SINH_P, half_sum(b, size, -1.0))
+    near = b.by_type(SINH_P, SINH_P_F64)
+    return _around(b, size, 1.0, near, half_sum(b, size, -1.0))
 
 
 def cosh(b: Body) -> str:
@@ -33,7 +42,7 @@ def cosh(b: Body) -> str:
 def tanh(b: Body) -> str:
     size = b.op("math.absf", "%x0")
     part = b.div(2.0, b.add(exp_of(b, b.add(size, size)), 1.0))
-    return _around(b, size, 0.7, TANH_P, b.sub(1.0, part))
+    return _around(b, size, 0.7, b.by_type(TANH_P, TANH_P_F64), b.sub(1.0, part))
 
 
 def atanh(b: Body) -> str:

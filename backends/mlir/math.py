@@ -1,11 +1,11 @@
 """Elementary functions as MLIR text, over scalars and vectors of f32 and f64.
 
 Upstream's polynomial pass is missing from the wheels, and its precision is not ours to choose, so
-the f32 functions are written out here: range reduction and a minimax polynomial, at most about 2
-ulp off, with the IEEE results for inf, nan and overflow; the modules beside this one have most of
-them. They are branch-free except where a lane falls outside the range (huge angles and quotients,
-powers of negative numbers): then libm does the vector. Everything else, and all of f64, calls libm
-lane by lane.
+they are written out here: range reduction and a minimax polynomial, at most about 2 ulp off, with
+the IEEE results for inf, nan and overflow; the modules beside this one have most of them. They are
+branch-free except where a lane falls outside the range (huge angles and quotients, powers of
+negative numbers): then libm does the vector. Everything else, as much of f64, calls libm lane by
+lane.
 
 `call` gives the text at the place of use, `definitions` the functions to append to the module
 once. LLVM inlines them, which keeps the printed kernels short and readable.
@@ -201,10 +201,6 @@ def _rsqrt(b: Body) -> str:
     return b.div(1.0, b.op("math.sqrt", "%x0"))
 
 
-def _sigmoid_f64(b: Body) -> str:
-    return b.div(1.0, b.add(b.call("exp", b.op("arith.negf", "%x0")), 1.0))
-
-
 def _signed(write: _Writer) -> _Writer:
     """A function that has the sign of its operand, that of a zero too."""
     return lambda b: b.op("math.copysign", write(b), "%x0")
@@ -237,8 +233,5 @@ _F32: dict[str, _Writer] = {
     "fmod": _or_libm(fmod_of_near, "fmod"),
     "rsqrt": _rsqrt,
 }
-_F64: dict[str, _Writer] = {
-    "rsqrt": _rsqrt,
-    "sigmoid": _sigmoid_f64,
-    "fmod": _or_libm(fmod_of_near, "fmod"),
-}
+_OF_BOTH = ("exp", "expm1", "sigmoid", "log", "log2", "log10", "log1p", "sinh", "cosh", "tanh")
+_F64: dict[str, _Writer] = {name: _F32[name] for name in (*_OF_BOTH, "fmod", "rsqrt")}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 # Adding it leaves the nearest integer in the low bits of the sum.
 MAGIC = 12582912.0
@@ -148,6 +150,10 @@ class Body:
         """x + x s P(s) with s = x x."""
         s = self.mul(x, x)
         return self.fma(self.mul(x, s), self.polynomial(s, coefficients), x)
+
+    def by_type(self, f32: T, f64: T) -> T:
+        """What is right for the type of the elements."""
+        return f32 if self.element == "f32" else f64
 
     def wide(self, x: str) -> str:
         return self.do(f"arith.extf {x} : {self.type} to {vector('f64', self.lanes)}")

@@ -236,6 +236,40 @@ def test_f64(name: str, lanes: int) -> None:
     np.testing.assert_allclose(apply(name, x, lanes=lanes), REFERENCE[name](x), rtol=1e-14)
 
 
+OF_F64 = ("exp", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "sinh", "cosh", "tanh")
+
+
+@pytest.mark.parametrize("lanes", [8, 3, 1])
+@pytest.mark.parametrize("name", OF_F64)
+def test_f64_against_longer_floats(name: str, lanes: int) -> None:
+    rng = np.random.default_rng(7)
+    n = 3 << 13
+    patterns = rng.integers(0, 2**64, n, np.uint64).view(np.float64)
+    ends = [0, -0.0, 5e-324, -5e-324, 1e-310, 1, -1, np.inf, -np.inf, np.nan, 709.78, 709.79, -750]
+    ends += [710.4758, -710.4758, 710.476, -745.13, -746, 1e300, -1e300, 2.0**53, 0.7, 0.5**0.5]
+    parts = (patterns, rng.uniform(-1, 1, n), rng.standard_normal(n) * 4, rng.uniform(-760, 760, n))
+    for x in (*parts, 1 + rng.exponential(0.5, n), np.exp2(rng.uniform(-60, 3, n)), ends):
+        x = np.resize(np.asarray(x, np.float64), n)
+        x = np.where(np.isnan(x), np.nan, x)  # of nan only quiet ones
+        with np.errstate(all="ignore"):
+            want = REFERENCE[name](x.astype(np.longdouble))
+            got, near = apply(name, x, lanes=lanes), want.astype(np.float64)
+            unit = np.spacing(np.abs(near))
+            error = np.where(got == near, 0, np.abs(got - want) / unit)
+        error = np.where(np.isnan(got) & np.isnan(near), 0, error)
+        if name == "sigmoid":  # exp(-x) overflows before the result is subnormal
+            error = np.where(np.abs(want) < 2.0**-1022, 0, error)
+        assert (error <= 2).all(), (x[~(error <= 2)], got[~(error <= 2)], want[~(error <= 2)])
+        is_number = ~np.isnan(near)
+        np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(near)[is_number])
+
+
+@pytest.mark.parametrize("name", OF_F64)
+def test_no_such_function_of_f64_is_lane_by_lane(name: str) -> None:
+    text = elementary.definitions([elementary.Function(name, "f64", 8)], SCALEF)
+    assert "llvm.func @" not in text
+
+
 @pytest.mark.parametrize("name", ["erfc", "cbrt"])
 def test_the_rest_is_libm(name: str) -> None:
     x = np.linspace(-2, 2, 64, dtype=np.float32)

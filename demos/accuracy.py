@@ -27,7 +27,7 @@ EVERY = 4099
 BOUNDS: dict[str, float] = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos"), 1.6),
     **dict.fromkeys(("rsqrt", "sqrt", "reciprocal", "tan", "asin", "acos", "atan"), 1.6),
-    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), 2.0),
+    **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), 1.6),
     **{"erf": 1.3, "erfc": 1.1, "tanh": 1.3, "log10": 2.3, "sigmoid": 2.3, "lgamma": 6.0},
 }
 # of 16 bits: computed in f32 and rounded once; some CPUs round denormals of bf16 to zeros

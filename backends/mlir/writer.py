@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 # Adding it leaves the nearest integer in the low bits of the sum.
 MAGIC = 12582912.0
@@ -143,6 +145,27 @@ class Body:
         for c in reversed(coefficients[:-1]):
             acc = self.do(multiply_add(self.f(acc), self.f(x), self.f(c), self.type))
         return self.f(acc)
+
+    def odd(self, x: str, coefficients: Sequence[float]) -> str:
+        """x + x s P(s) with s = x x."""
+        s = self.mul(x, x)
+        return self.fma(self.mul(x, s), self.polynomial(s, coefficients), x)
+
+    def by_type(self, f32: T, f64: T) -> T:
+        """What is right for the type of the elements."""
+        return f32 if self.element == "f32" else f64
+
+    def wide(self, x: str) -> str:
+        return self.do(f"arith.extf {x} : {self.type} to {vector('f64', self.lanes)}")
+
+    def narrow(self, x: str) -> str:
+        return self.do(f"arith.truncf {x} : {vector('f64', self.lanes)} to {self.type}")
+
+    def of_f64(self) -> Body:
+        """Statements over f64 among those of this one."""
+        wide = Body("f64", self.lanes, False)
+        wide.lines, wide.known = self.lines, self.known
+        return wide
 
     def call(self, name: str, *arguments: str) -> str:
         self.uses.append(Function(name, self.element, self.lanes))

@@ -29,6 +29,15 @@ REFERENCE: dict[str, Callable[..., np.ndarray]] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "pow": np.power,
 }
@@ -102,6 +111,7 @@ def everyday() -> np.ndarray:
     """Dense where activations live, and both sides of zero of log1p and expm1."""
     rng = np.random.default_rng(0)
     parts = [rng.standard_normal(1 << 15) * s for s in (1e-4, 0.1, 1, 4, 30)]
+    parts.append(1 + rng.standard_normal(1 << 15) * 0.1)
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -166,7 +176,52 @@ def test_fmod_has_every_bit(kind: type[np.floating], lanes: int) -> None:
             assert same.all(), (a[~same], b[~same], got[~same], want[~same])
 
 
-@pytest.mark.parametrize("name", ["sin", "cos"])
+INVERSE = ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
+
+
+@pytest.mark.parametrize("lanes", [16, 9, 1])
+@pytest.mark.parametrize("name", ["tan", *INVERSE])
+def test_ends_and_zeros(name: str, lanes: int) -> None:
+    """Domains end in nan, poles are infinite, and odd functions keep the sign of a zero."""
+    inf, tiny = np.inf, np.float32(1e-45)
+    ends = [0, -0.0, tiny, -tiny, 1e-39, 1, -1, 0.5, -0.5, 2, -2, inf, -inf, np.nan, 88.8, -88.8]
+    ends += [89.4, -89.4, 89.5, 1e6, 1e19, -1e19, 3.4e38, -3.4e38, 0.41421357, 1.0000001]
+    ends += [0.99999994, -0.99999994, 1.5707964, 3.1415927, -1.5707964, 1e-4, -1e-4]
+    x = np.resize(np.array(ends, np.float32), 36 if lanes == 9 else 48)
+    with np.errstate(all="ignore"):
+        want = REFERENCE[name](x.astype(np.float64))
+    got = apply(name, x, lanes=lanes)
+    assert ulps(got, want).max() <= 1.6, (x, got, want)
+    is_number = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(want)[is_number])
+
+
+@pytest.mark.parametrize("name", ["tan", *INVERSE])
+def test_no_function_is_lane_by_lane(name: str) -> None:
+    """Of f32 but for angles that are too large, for which there is libm."""
+    text = elementary.definitions([elementary.Function(name, "f32", 16)], SCALEF)
+    assert text.count("llvm.func @") == (name == "tan")
+
+
+@pytest.mark.parametrize("lanes", [16, 9, 1])
+def test_atan2(lanes: int) -> None:
+    rng = np.random.default_rng(4)
+    n = 9 << 12
+    patterns = rng.integers(0, 2**32, (2, n), np.uint32)
+    patterns |= np.where((patterns & 0x7F800000) == 0x7F800000, 0x400000, 0).astype(np.uint32)
+    y, x = rng.standard_normal((2, n)).astype(np.float32)
+    special = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-38, 3e38, -3e38])
+    grid = np.array(np.meshgrid(special, special), np.float32).reshape(2, -1)
+    for a, b in (patterns.view(np.float32), (y, x), (y, y), (-y, y), np.tile(grid, 9)):
+        with np.errstate(all="ignore"):
+            want = np.arctan2(a.astype(np.float64), b.astype(np.float64))
+        got = apply("atan2", a.copy(), b.copy(), lanes=lanes)
+        assert ulps(got, want).max() <= 1.6
+        is_number = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(want)[is_number])
+
+
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_huge_angles_go_to_libm(name: str) -> None:
     x = np.array([1e8, 1e10, 3.4e38, -1e20, np.inf, np.nan, 9.9e7, 1, *range(8)], np.float32)
     with np.errstate(all="ignore"):
@@ -181,10 +236,44 @@ def test_f64(name: str, lanes: int) -> None:
     np.testing.assert_allclose(apply(name, x, lanes=lanes), REFERENCE[name](x), rtol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["atan", "erfc", "sinh", "cbrt"])
+OF_F64 = ("exp", "expm1", "log", "log2", "log10", "log1p", "sigmoid", "sinh", "cosh", "tanh")
+
+
+@pytest.mark.parametrize("lanes", [8, 3, 1])
+@pytest.mark.parametrize("name", OF_F64)
+def test_f64_against_longer_floats(name: str, lanes: int) -> None:
+    rng = np.random.default_rng(7)
+    n = 3 << 13
+    patterns = rng.integers(0, 2**64, n, np.uint64).view(np.float64)
+    ends = [0, -0.0, 5e-324, -5e-324, 1e-310, 1, -1, np.inf, -np.inf, np.nan, 709.78, 709.79, -750]
+    ends += [710.4758, -710.4758, 710.476, -745.13, -746, 1e300, -1e300, 2.0**53, 0.7, 0.5**0.5]
+    parts = (patterns, rng.uniform(-1, 1, n), rng.standard_normal(n) * 4, rng.uniform(-760, 760, n))
+    for x in (*parts, 1 + rng.exponential(0.5, n), np.exp2(rng.uniform(-60, 3, n)), ends):
+        x = np.resize(np.asarray(x, np.float64), n)
+        x = np.where(np.isnan(x), np.nan, x)  # of nan only quiet ones
+        with np.errstate(all="ignore"):
+            want = REFERENCE[name](x.astype(np.longdouble))
+            got, near = apply(name, x, lanes=lanes), want.astype(np.float64)
+            unit = np.spacing(np.abs(near))
+            error = np.where(got == near, 0, np.abs(got - want) / unit)
+        error = np.where(np.isnan(got) & np.isnan(near), 0, error)
+        if name == "sigmoid":  # exp(-x) overflows before the result is subnormal
+            error = np.where(np.abs(want) < 2.0**-1022, 0, error)
+        assert (error <= 2).all(), (x[~(error <= 2)], got[~(error <= 2)], want[~(error <= 2)])
+        is_number = ~np.isnan(near)
+        np.testing.assert_array_equal(np.signbit(got)[is_number], np.signbit(near)[is_number])
+
+
+@pytest.mark.parametrize("name", OF_F64)
+def test_no_such_function_of_f64_is_lane_by_lane(name: str) -> None:
+    text = elementary.definitions([elementary.Function(name, "f64", 8)], SCALEF)
+    assert "llvm.func @" not in text
+
+
+@pytest.mark.parametrize("name", ["erfc", "cbrt"])
 def test_the_rest_is_libm(name: str) -> None:
     x = np.linspace(-2, 2, 64, dtype=np.float32)
-    reference = {"erfc": np.vectorize(math.erfc), "atan": np.arctan}.get(name) or getattr(np, name)
+    reference = {"erfc": np.vectorize(math.erfc)}.get(name) or getattr(np, name)
     np.testing.assert_allclose(apply(name, x), reference(x.astype(np.float64)), rtol=3e-7)
 
 

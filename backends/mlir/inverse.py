@@ -1,0 +1,72 @@
+"""Inverse circular functions of f32: an odd polynomial around 0, elsewhere what leads there.
+
+An angle above 45 degrees is a right one less that of the inverse quotient; an arcsine above 1/2 is
+a right angle less twice that of half the angle (Muller, "Elementary Functions", 2016). All lanes
+take both ways and choose, so that none branches. Odd functions are of |x|.
+"""
+
+from __future__ import annotations
+
+from math import pi
+
+from .writer import Body
+
+# f(x) = x + x s P(s) with s = x x, lowest power first: Lawson-weighted fits at Chebyshev nodes,
+# rounded to f32 one after the other.
+ATAN_P = (-0.333333, 0.19998531, -0.14264043, 0.10951064, -0.083999395, 0.05789356)
+ATAN_P += (-0.031110168, 0.010876211, -0.0017845817)
+ASIN_P = (0.16666752, 0.074953094, 0.04546915, 0.024184778, 0.042158306)
+REST = -4.371139e-08  # of pi / 2 beyond f32
+
+
+def atan(b: Body) -> str:
+    size = b.op("math.absf", "%x0")
+    return _angle(b, size, b.f(1.0))
+
+
+def atan2(b: Body) -> str:
+    y, x = b.op("math.absf", "%x0"), b.op("math.absf", "%x1")
+    first = _angle(b, y, x)
+    is_left = b.compare("olt", b.op("math.copysign", 1.0, "%x1"), 0.0)  # -0 too
+    return b.select(is_left, _from(b, pi, first), first)
+
+
+def _angle(b: Body, y: str, x: str) -> str:
+    """That of a point of the first quadrant; between infinities 45 degrees, at the origin 0."""
+    is_steep = b.compare("ogt", y, x)
+    less, more = b.select(is_steep, x, y), b.select(is_steep, y, x)
+    more = b.select(b.compare("oeq", more, 0.0), 1.0, more)
+    q = b.select(b.compare("oeq", less, more), 1.0, b.div(less, more))
+    angle = b.odd(q, ATAN_P)
+    return b.select(is_steep, _from(b, pi / 2, angle), angle)
+
+
+def asin(b: Body) -> str:
+    is_small, sine, tail = _arcsine(b)
+    small = b.add(sine, tail)
+    # in two halves of the right angle: of the first one a difference is exact
+    less = b.add(b.sub(pi / 4, b.add(sine, sine)), b.sub(REST, b.add(tail, tail)))
+    return b.select(is_small, small, b.add(less, pi / 4))
+
+
+def acos(b: Body) -> str:
+    is_small, sine, tail = _arcsine(b)
+    angle = b.add(sine, tail)
+    twice = b.add(angle, angle)
+    large = b.select(b.compare("olt", "%x0", 0.0), _from(b, pi, twice), twice)
+    return b.select(is_small, _from(b, pi / 2, b.op("math.copysign", angle, "%x0")), large)
+
+
+def _arcsine(b: Body) -> tuple[str, str, str]:
+    """Whether |x| is small, it or the sine of half the other angle, and the arcsine less that."""
+    size = b.op("math.absf", "%x0")
+    is_small = b.compare("olt", size, 0.5)
+    half = b.op("math.sqrt", b.fma(size, -0.5, 0.5))
+    sine = b.select(is_small, size, half)
+    square = b.mul(sine, sine)
+    return is_small, sine, b.mul(b.mul(sine, square), b.polynomial(square, ASIN_P))
+
+
+def _from(b: Body, turn: float, angle: str) -> str:
+    """turn - angle, where a turn has twice the digits: pi or half of it."""
+    return b.add(b.sub(turn, angle), REST * (turn / (pi / 2)))

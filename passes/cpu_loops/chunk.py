@@ -6,13 +6,15 @@ there, as vectors; serial loops that carry a tile move inside of the chunk and c
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import (
+    choice,
+    connective,
     is_input,
     is_item,
     is_load,
@@ -23,6 +25,7 @@ from stack.ir.traits import (
     is_store,
     maker,
     moved,
+    negates,
     place_of,
 )
 from stack.ir.types import I64, TensorType, TupleType
@@ -62,17 +65,20 @@ class Program(Protocol):
 class Chunk:
     """Values of one program on `width` lanes of the tile axis from `offset`."""
 
-    def __init__(self, program: Program, offset: Node, width: int) -> None:
+    def __init__(
+        self, program: Program, offset: Node, width: int, known: Mapping[Node, bool]
+    ) -> None:
         self.program = program
         self.b = program.b
         self.offset = offset
         self.width = width
+        self.known = known  # conditions that are the same on all lanes
         self.memo: dict[Node, Node] = {}
         self.swap: dict[Node, Node] = {}  # loop variables that stand for others
 
     def child(self, swap: dict[Node, Node]) -> Chunk:
         """The same chunk inside of a loop whose variables have new names."""
-        inner = Chunk(self.program, self.offset, self.width)
+        inner = Chunk(self.program, self.offset, self.width, self.known)
         inner.swap = {**self.swap, **swap}
         gone = frozenset(swap)
         inner.memo = {k: v for k, v in self.memo.items() if gone.isdisjoint(k.vars)}
@@ -99,6 +105,8 @@ class Chunk:
             return self.b.load(memory, *place, type=self._cut(node.tensor))
         if is_loop(node):
             return self._loop(node, [self.value(a) for a in node.args])
+        if (taken := self._taken(node)) is not None:
+            return self._as(node, self.value(taken))
         args = [self.value(a) for a in node.args]
         if is_positions(node) and is_tile(node):
             return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
@@ -108,6 +116,43 @@ class Chunk:
             return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
         return self.b.op(node.op, args, node.attrs)
 
+    def _holds(self, condition: Node) -> bool | None:
+        """What a condition is on all lanes; None where that is not known."""
+        if condition in self.known:
+            return self.known[condition]
+        if negates(condition):
+            held = self._holds(condition.args[0])
+            return None if held is None else not held
+        if not (kind := connective(condition)):
+            return None
+        sides = [self._holds(a) for a in condition.args]
+        decides = kind < 0  # either is enough for "or", and both are needed for "and"
+        if decides in sides:
+            return decides
+        return None if None in sides else not decides
+
+    def _taken(self, node: Node) -> Node | None:
+        """What a node is by what is known of conditions: one of its operands, or a constant."""
+        if (held := self._holds(node)) is not None:
+            return constant(held, node.dtype)
+        if (chosen := choice(node)) is not None:
+            held = self._holds(chosen.test)
+            return None if held is None else chosen.yes if held else chosen.no
+        if is_load(node):
+            _, mask, other = access_parts(node)
+            return other if mask is not None and self._holds(mask) is False else None
+        if connective(node):
+            known = [self._holds(a) for a in node.args]
+            if known.count(None) == 1:
+                return node.args[known.index(None)]
+        return None
+
+    def _as(self, node: Node, value: Node) -> Node:
+        """A value in place of a node: on all lanes, where that is a tile."""
+        type_ = self._cut(node.tensor)
+        is_short = type_.rank and not value.tensor.rank
+        return self.b.broadcast(value, axes=(), type=type_) if is_short else value
+
     def _access(self, node: Node, args: list[Node]) -> Node:
         tile = moved(node)
         index, _, _ = access_parts(node)
@@ -116,6 +161,9 @@ class Chunk:
             args[last] = plus(self.b, args[last], self.offset)
         if is_store(node):
             return self.b.op("store", args)
+        _, mask, _ = access_parts(node)
+        if mask is not None and self._holds(mask):
+            args = args[: 1 + len(index)]
         return self.b.op("load", args, hint=self._cut(node.tensor))
 
     def sink(self, node: Node, memory: Node) -> Node:

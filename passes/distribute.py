@@ -33,7 +33,7 @@ from stack.ir.traits import (
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
-from stack.passes.cpu_loops.borders import Part, parts_of
+from stack.passes.cpu_loops.borders import Case, Part, cases_of
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
@@ -271,8 +271,8 @@ class _Program:
         if not folds and not keep:
             tiles = tiles_of(stores)
             lanes, inner = self.kernel.cpu.lanes, self.sweeps.iterations
-            for part in parts_of(self.b, tiles, extent, width, lanes, inner):
-                memories = self._stored(stores, memories, part)
+            for case in cases_of(self.b, tiles, extent, width, lanes, inner):
+                memories = self._in_case(stores, memories, case)
             self.memory.update(zip(stores, memories, strict=True))
             return
         chunks, tail = divmod(extent, width)
@@ -283,7 +283,8 @@ class _Program:
         totals: list[Node | None] = [None] * len(folds)
         if chunks > 1:
             part = Part(0, chunks, width)
-            vectors, memories = self._chunk_loop(folds, stores, keep, memories, part)
+            zero = constant(0, I64)
+            vectors, memories = self._chunk_loop(folds, stores, keep, memories, part, zero)
             totals = [
                 self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
                 for f, v in zip(folds, vectors, strict=True)
@@ -311,11 +312,28 @@ class _Program:
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             self.kept[node] = memory
 
-    def _stored(self, stores: list[Node], memories: list[Node], part: Part) -> list[Node]:
-        """Memories after the stores of a part."""
-        if part.chunks > 1 or part.limits:
-            return self._chunk_loop([], stores, [], memories, part)[1]
-        return self._chunk([], stores, [], memories, constant(part.start, I64), part)[1]
+    def _in_case(self, stores: list[Node], memories: list[Node], case: Case) -> list[Node]:
+        """Memories after the stores of a case: a loop of one turn, or of none."""
+        if case.times is None:
+            return self._stored(stores, memories, case.parts, constant(0, I64))
+        held = [Node("var", (), {"name": self.fresh("m")}, m.type) for m in memories]
+        once = index(self.fresh("once"), 1)  # lanes begin there, so that no load leaves the loop
+        block = Block((once, *held), self._stored(stores, held, case.parts, once))
+        attrs = {"kind": "serial", "limited": True}
+        args = [constant(0, I64), case.times, *memories]
+        return items(self.b, self.b.op("loop", args, attrs, (block,)))
+
+    def _stored(
+        self, stores: list[Node], memories: list[Node], parts: Sequence[Part], first: Node
+    ) -> list[Node]:
+        """Memories after the stores of all parts, from a lane on."""
+        for part in parts:
+            if part.chunks > 1 or part.limits:
+                _, memories = self._chunk_loop([], stores, [], memories, part, first)
+            else:
+                offset = plus(self.b, first, constant(part.start, I64))
+                _, memories = self._chunk([], stores, [], memories, offset, part)
+        return memories
 
     def _start(self, sink: Node) -> Node:
         """The memory that a sink starts from; sinks that it follows come first."""
@@ -331,6 +349,7 @@ class _Program:
         keep: list[Node],
         memories: list[Node],
         part: Part,
+        first: Node,
     ) -> tuple[list[Node], list[Node]]:
         fresh = self.kernel.fresh
         counter = index(fresh("c"), part.chunks)
@@ -341,7 +360,8 @@ class _Program:
         ]
         accs = [Node("var", (), {"name": fresh("acc")}, t) for t in vector_types]
         held = [Node("var", (), {"name": fresh("m")}, m.type) for m in memories]
-        offset = plus(self.b, self.b.mul(counter, part.width), constant(part.start, I64))
+        start = plus(self.b, first, constant(part.start, I64))
+        offset = plus(self.b, self.b.mul(counter, part.width), start)
         parts, after = self._chunk(folds, stores, keep, held, offset, part)
         sums = [
             self.b.op(COMBINE[f.attrs["kind"]], [a, p])

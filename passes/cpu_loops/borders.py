@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import access_parts
@@ -29,7 +29,7 @@ from stack.ir.traits import (
     signs,
 )
 from stack.ir.types import I64
-from stack.passes.cpu_loops.chunk import is_tile, reachable
+from stack.passes.cpu_loops.chunk import plus, reachable
 
 MOST_NODES = 2048  # of all parts: code grows with borders, and takes time to compile
 
@@ -56,11 +56,28 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Case:
+    """Parts of a program, and whether it is this case: 1 or 0; None where there is no other."""
+
+    parts: list[Part]
+    times: Node | None = None
+
+
+@dataclass(frozen=True)
 class Border:
-    """A guard, and the lane from which on it holds (`rises`) or no longer does: `at` and terms."""
+    """Where a guard turns.
+
+    Attributes:
+        guard: a comparison.
+        rises: whether it holds from there on, or no longer does.
+        moves: whether it turns at a lane; otherwise it is the same on all lanes of a program.
+        at: that lane is this many past `terms`; otherwise it turns where `terms` are this many.
+        terms: scalars, each so many times.
+    """
 
     guard: Node
     rises: bool
+    moves: bool
     at: int
     terms: frozenset[tuple[Node, int]]
 
@@ -78,10 +95,10 @@ def run(start: int, end: int, width: int, known: Mapping[Node, bool] | None = No
     return parts + run(start + chunks * width, end, width, known)
 
 
-def parts_of(
+def cases_of(
     b: Builder, tiles: Sequence[Node], extent: int, width: int, lanes: int, inner: Set[Node]
-) -> list[Part]:
-    """All lanes in parts by the guards of some tiles.
+) -> list[Case]:
+    """All lanes in parts by the guards of some tiles, for each case of those alike on all lanes.
 
     Args:
         b: builds the borders that are no numbers.
@@ -92,19 +109,26 @@ def parts_of(
         inner: variables of loops inside of a chunk.
     """
     found = [border for g in _guards(tiles) if (border := _border(g, inner)) is not None]
-    if not found:
-        return run(0, extent, width)
-    (terms, _), *_ = Counter(border.terms for border in found).most_common(1)
-    borders = sorted((x for x in found if x.terms == terms), key=lambda x: x.at)
-    count = len({x.at for x in borders})
+    lanewise, uniform = (_alike([x for x in found if x.moves is moves]) for moves in (True, False))
+    count = math.prod(len({x.at for x in group}) + 1 for group in (lanewise, uniform))
     work = [n for n in tiles if not (is_guard(n) or is_load(n) or choice(n))]
+    parts = run(0, extent, width)
     if count * (len(work) + 2) > MOST_NODES:
-        return run(0, extent, width)
-    if not terms:
-        parts = _cut(borders, extent, width)
-        is_filled = max(part.width for part in parts) >= lanes
-        return parts if is_filled else run(0, extent, width)
-    return _limited(b, borders, extent, width) if extent > width else run(0, extent, width)
+        return [Case(parts)]
+    if lanewise and not lanewise[0].terms:
+        cut = _cut(lanewise, extent, width)
+        parts = cut if max(part.width for part in cut) >= lanes else parts
+    elif lanewise and extent > width:
+        parts = _limited(b, lanewise, extent, width)
+    return _in_cases(b, uniform, parts) if uniform else [Case(parts)]
+
+
+def _alike(borders: Sequence[Border]) -> list[Border]:
+    """Those that are known distances apart, as most are, in order."""
+    if not borders:
+        return []
+    ((terms, _),) = Counter(x.terms for x in borders).most_common(1)
+    return sorted((x for x in borders if x.terms == terms), key=lambda x: x.at)
 
 
 def is_guard(node: Node) -> bool:
@@ -118,11 +142,11 @@ def _guards(tiles: Sequence[Node]) -> list[Node]:
     found: dict[Node, None] = {}
     while pending:
         node = pending.pop()
-        if node in found or not is_tile(node):
+        if node in found:
             continue
         if algebra_of(node).is_order:
             found[node] = None
-        elif is_guard(node):
+        elif is_guard(node) or repeats(node):
             pending.extend(node.args)
     return list(found)
 
@@ -136,13 +160,15 @@ def _border(guard: Node, inner: Set[Node]) -> Border | None:
         return None
     lanes = high.lanes - low.lanes
     terms = {n: high.terms.get(n, 0) - low.terms.get(n, 0) for n in {**high.terms, **low.terms}}
-    if abs(lanes) != 1 or any(not inner.isdisjoint(n.vars) for n in terms):
+    terms = {n: count for n, count in terms.items() if count}
+    if abs(lanes) > 1 or not (lanes or terms) or any(not inner.isdisjoint(n.vars) for n in terms):
         return None
     # it holds where lanes * lane + terms + room > 0
     room = high.more - low.more + bool(facts.reflexive)
-    at = 1 - room if lanes > 0 else room
-    held = frozenset((n, -lanes * count) for n, count in terms.items() if count)
-    return Border(guard, lanes > 0, at, held)
+    sign = lanes or (1 if sum(terms.values()) >= 0 else -1)
+    at = 1 - room if sign > 0 else room
+    held = frozenset((n, (-lanes or sign) * count) for n, count in terms.items())
+    return Border(guard, sign > 0, bool(lanes), at, held)
 
 
 @dataclass(frozen=True)
@@ -206,7 +232,7 @@ def _cut(borders: Sequence[Border], extent: int, width: int) -> list[Part]:
 def _limited(b: Builder, borders: Sequence[Border], extent: int, width: int) -> list[Part]:
     """Borders that move with the program: of whole chunks, with those between where they turn."""
     chunks = extent // width
-    terms = sorted(borders[0].terms, key=lambda item: str(item[0].attrs.get("name", "")))
+    terms = _in_order(borders[0].terms)
     is_even = math.gcd(*(count for _, count in terms)) % width == 0
     groups: list[list[Border]] = []
     for x in borders:
@@ -231,9 +257,35 @@ def _limited(b: Builder, borders: Sequence[Border], extent: int, width: int) -> 
     return parts + run(chunks * width, extent, width)
 
 
+def _in_cases(b: Builder, borders: Sequence[Border], parts: Sequence[Part]) -> list[Case]:
+    """Parts once for each case of guards that are the same on all lanes."""
+    place = constant(0, I64)
+    for node, count in _in_order(borders[0].terms):
+        place = plus(b, place, _times(b, node, count))
+    inside = sorted({x.at for x in borders})
+    made: list[Case] = []
+    for start, end in zip([None, *inside], [*inside, None], strict=True):
+        known = {x.guard: x.side(start is not None and x.at <= start) for x in borders}
+        tests = [] if start is None else [b.ge(place, start)]
+        tests += [] if end is None else [b.lt(place, end)]
+        is_case = tests[0] if len(tests) == 1 else b.op("and", tests)
+        own = [replace(part, known={**part.known, **known}) for part in parts]
+        made.append(Case(own, b.select(is_case, constant(1, I64), 0)))
+    return made
+
+
+def _times(b: Builder, node: Node, count: int) -> Node:
+    return node if count == 1 else b.mul(node, count)
+
+
+def _in_order(terms: frozenset[tuple[Node, int]]) -> list[tuple[Node, int]]:
+    """In an order that does not change from run to run."""
+    return sorted(terms, key=lambda item: (str(item[0].attrs.get("name", "")), item[1]))
+
+
 def _lane(b: Builder, terms: Sequence[tuple[Node, int]], at: int, end: int) -> Node:
     """A lane of the program from 0 to its end, where one at a place is."""
     lane = constant(at, I64)
     for node, count in terms:
-        lane = b.add(lane, b.mul(node, count))
+        lane = b.add(lane, _times(b, node, count))
     return b.min(b.max(lane, 0), end)

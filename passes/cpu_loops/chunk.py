@@ -15,6 +15,7 @@ from stack.ir.node import Block, Node, deps
 from stack.ir.traits import (
     choice,
     connective,
+    converts,
     is_input,
     is_item,
     is_load,
@@ -27,8 +28,9 @@ from stack.ir.traits import (
     moved,
     negates,
     place_of,
+    repeats,
 )
-from stack.ir.types import I64, TensorType, TupleType
+from stack.ir.types import I64, DType, TensorType, TupleType, holds_all
 
 
 def is_memory(node: Node) -> bool:
@@ -108,6 +110,8 @@ class Chunk:
         if (taken := self._taken(node)) is not None:
             return self._as(node, self.value(taken))
         args = [self.value(a) for a in node.args]
+        if converts(node) and _is_as_it_was(args[0], node.dtype):
+            return args[0].args[0]
         if is_positions(node) and is_tile(node):
             return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
         if moved(node) is not None:
@@ -120,6 +124,8 @@ class Chunk:
         """What a condition is on all lanes; None where that is not known."""
         if condition in self.known:
             return self.known[condition]
+        if repeats(condition):
+            return self._holds(condition.args[0])
         if negates(condition):
             held = self._holds(condition.args[0])
             return None if held is None else not held
@@ -164,7 +170,17 @@ class Chunk:
         _, mask, _ = access_parts(node)
         if mask is not None and self._holds(mask):
             args = args[: 1 + len(index)]
-        return self.b.op("load", args, hint=self._cut(node.tensor))
+        made = self.b.op("load", args, hint=self._cut(node.tensor))
+        if self.known and not self.offset.vars <= made.vars:
+            return self._everywhere().value(node)
+        return made
+
+    def _everywhere(self) -> Chunk:
+        """The same chunk with no condition known: what does not move with it is computed before
+        its loop, for all of them."""
+        other = Chunk(self.program, self.offset, self.width, {})
+        other.swap = self.swap
+        return other
 
     def sink(self, node: Node, memory: Node) -> Node:
         """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
@@ -196,6 +212,11 @@ class Chunk:
         ]
         block = Block([swap[p] for p in old.params], results)
         return self.b.op("loop", init, node.attrs, (block,))
+
+
+def _is_as_it_was(value: Node, dtype: DType) -> bool:
+    """Whether a value is one of a type that was widened, and nothing else was done to it."""
+    return converts(value) and value.args[0].dtype == dtype and holds_all(value.dtype, dtype)
 
 
 def plus(b: Builder, x: Node, y: Node) -> Node:

@@ -150,6 +150,72 @@ def test_text(before: str, expected: str) -> None:
     assert str(distributed(before)) == str(parse(expected))
 
 
+UNIFORM = """func @main(%x: f32[2, 9], %y: f32[3, 9]) -> (f32[5, 9]) at tensor {
+  %z = kernel(%x, %y) {level="tile", name="concat", ops=["concat"]} : f32[5, 9] \
+{(%p0: f32[2, 9] in global, %p1: f32[3, 9] in global, %o0: f32[5, 9] in global)
+    %loop = loop(%o0) {kind="grid"} : f32[5, 9] in global {(%i < 5, %m: f32[5, 9] in global)
+      %after = ge(%i, 2:i64) : bool[]
+      %second = broadcast(%after) {axes=[]} : bool<9>
+      %row = add(%i, -2:i64) : i64[]
+      %b = load(%p1, %row, 0:i64, %second, 0.0:f32) : f32<9>
+      %before = lt(%i, 2:i64) : bool[]
+      %first = broadcast(%before) {axes=[]} : bool<9>
+      %a = load(%p0, %i, 0:i64, %first, 0.0:f32) : f32<9>
+      %v = select(%second, %b, %a) : f32<9>
+      %store = store(%m, %v, %i, 0:i64) : f32[5, 9] in global
+      return %store
+    }
+    return %loop
+  }
+  return %z
+}
+"""
+UNIFORM_EXPECTED = """func @main(%x: f32[2, 9], %y: f32[3, 9]) -> (f32[5, 9]) at tensor {
+  %z = kernel(%x, %y) {level="loop", name="concat", ops=["concat"]} : f32[5, 9] \
+{(%p0: f32[2, 9] in global, %p1: f32[3, 9] in global, %o0: f32[5, 9] in global)
+    %loop = loop(%o0) {kind="parallel"} : f32[5, 9] in global {(%i < 5, %m: f32[5, 9] in global)
+      %ge = ge(%i, 2:i64) : bool[]
+      %select = select(%ge, 1:i64, 0:i64) : i64[]
+      %lt = lt(%i, 2:i64) : bool[]
+      %select_1 = select(%lt, 1:i64, 0:i64) : i64[]
+      %loop_1 = loop(0:i64, %select_1, %m) {kind="serial", limited=true} : f32[5, 9] in global \
+{(%once__2 < 1, %m__1: f32[5, 9] in global)
+        %a = load(%p0, %i, %once__2) : f32<9>
+        %store = store(%m__1, %a, %i, %once__2) : f32[5, 9] in global
+        return %store
+      }
+      %row = add(%i, -2:i64) : i64[]
+      %loop_2 = loop(0:i64, %select, %loop_1) {kind="serial", limited=true} : f32[5, 9] in global \
+{(%once__4 < 1, %m__3: f32[5, 9] in global)
+        %b = load(%p1, %row, %once__4) : f32<9>
+        %store_1 = store(%m__3, %b, %i, %once__4) : f32[5, 9] in global
+        return %store_1
+      }
+      return %loop_2
+    }
+    return %loop
+  }
+  return %z
+}
+"""
+
+
+def test_guards_alike_on_all_lanes_are_cases() -> None:
+    assert str(distributed(UNIFORM)) == str(parse(UNIFORM_EXPECTED))
+
+
+def test_what_does_not_move_with_lanes_keeps_its_guard() -> None:
+    """It is read before the loop of its case, whichever case that is."""
+    scalar = UNIFORM.replace("0:i64, %second, 0.0:f32) : f32<9>", "0:i64, %after, 0.0:f32) : f32[]")
+    scalar = scalar.replace("select(%second, %b, %a)", "select(%second, %wide, %a)")
+    scalar = scalar.replace(
+        "      %v =", "      %wide = broadcast(%b) {axes=[]} : f32<9>\n      %v ="
+    )
+    text = str(distributed(scalar))
+    assert masks(text) == 0
+    assert text.count("0.0:f32) : f32[]") == 1
+
+
 def masks(text: str) -> int:
     """Loads that have one."""
     return text.count(", 0.0:f32) : f32<")
@@ -276,12 +342,29 @@ def summed(b: Builder, x: Node) -> Node:
     )
 
 
+def around(b: Builder, x: Node) -> Node:
+    """More rows on both sides of transposed ones, then more lanes."""
+    y = b.transpose(x, perm=(1, 0, 2))
+    lanes = x.shape[2]
+    first = b.slice(y, start=(0, 1, 0), limit=(3, 2, lanes), step=(1, 1, 1))
+    z = b.concat(first, y, b.exp(first), axis=1)
+    return b.concat(b.reverse(z, axes=(2,)), z, axis=2)
+
+
+def numbers(b: Builder, x: Node) -> Node:
+    """Along lanes all are the same: they are loaded as scalars, under guards."""
+    both = b.concat(x, b.neg(x), axis=0)
+    return b.broadcast(both, axes=(0,), type=both.tensor.with_shape((10, 70)))
+
+
 PROGRAMS: dict[str, tuple[Callable[[Builder, Node], Node], tuple[int, ...]]] = {
     "merged patches": (merged, (6, 10, 48)),
     "turned halves": (turned_halves, (9, 66)),
     "padded": (padded, (9, 75)),
     "padded, long": (padded, (3, 20000)),
     "summed": (summed, (9, 75)),
+    "rows around rows": (around, (4, 3, 70)),
+    "a number for each row": (numbers, (5,)),
 }
 
 
@@ -292,7 +375,7 @@ def test_values_of_programs(name: str, rng: np.random.Generator) -> None:
     func = func_of(build, [("f32", *shape)])
     x = rng.normal(size=shape).astype(np.float32)
     x.reshape(-1)[:5] = np.inf, -np.inf, np.nan, -0.0, 0.0
-    near = 1e-6 if name == "summed" else 0
+    near = 1e-6 if name in ("summed", "rows around rows") else 0
     if near:
         x = np.nan_to_num(x, posinf=1, neginf=1)
     agrees(compile_func(func, "mlir", options={"cache": False}), func, [x], near)

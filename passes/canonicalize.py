@@ -30,7 +30,7 @@ from stack.ir.traits import (
     signs,
     spread,
 )
-from stack.ir.types import BOOL, I32, I64, DType
+from stack.ir.types import BOOL, I32, I64, DType, holds_all
 from stack.passes.rules.indexing import INDEX_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
@@ -203,29 +203,6 @@ def chosen(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 def _or_broadcast_any(node: Node, value: Node) -> Node | None:
     return _or_broadcast(node, value) if value.type == node.type or not value.shape else None
-
-
-# of IEEE 754 formats: digits of a number, and of its exponent
-_EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
-_EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
-
-
-def holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is exactly a value of `wide`."""
-    if wide == narrow or narrow.kind == "b":
-        return True
-    if wide.kind in "iu" and narrow.kind in "iu":
-        if narrow.kind == "i" and wide.kind == "u":
-            return False
-        return wide.bits > narrow.bits or (wide.kind == narrow.kind and wide.bits >= narrow.bits)
-    if wide.kind == "f" and narrow.kind in "iu":
-        return _EXACT_BITS[wide.name] >= narrow.bits and wide.name != "f16"
-    if wide.kind == "f" and narrow.kind == "f":
-        return (
-            _EXACT_BITS[wide.name] >= _EXACT_BITS[narrow.name]
-            and _EXPONENT_BITS[wide.name] >= _EXPONENT_BITS[narrow.name]
-        )
-    return False
 
 
 @on("cast")

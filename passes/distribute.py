@@ -4,7 +4,8 @@ The tile axis is walked in chunks of `width` lanes. Everything between two reduc
 one *sweep*: softmax is three sweeps (max, sum, store), LayerNorm three, a pointwise kernel one.
 A value that is expensive or loaded lane by lane, and needed in a later sweep, is kept in memory of
 the program; the rest is computed again from its loads. Serial loops that carry a tile move inside
-the chunk, so a column sum keeps its accumulator in registers.
+the chunk, so a column sum keeps its accumulator in registers. Lanes that guards of loads tell apart
+are walked apart (`cpu_loops/borders.py`).
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ from stack.ir.traits import (
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
+from stack.passes.cpu_loops.borders import Case, Part, cases_of
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
     is_gathered,
     is_value,
     origin_of,
+    plus,
     reachable,
     tiles_of,
 )
@@ -265,6 +268,13 @@ class _Program:
         # a sweep that only stores scalars is one step of one lane
         extent = self.extent if tiles_of([*(f.args[0] for f in folds), *stores]) else 1
         width = min(self.kernel.width, extent)
+        if not folds and not keep:
+            tiles = tiles_of(stores)
+            lanes, inner = self.kernel.cpu.lanes, self.sweeps.iterations
+            for case in cases_of(self.b, tiles, extent, width, lanes, inner):
+                memories = self._in_case(stores, memories, case)
+            self.memory.update(zip(stores, memories, strict=True))
+            return
         chunks, tail = divmod(extent, width)
         for node in keep:
             name = self.kernel.fresh("keep")
@@ -272,7 +282,9 @@ class _Program:
             memories.append(self.b.alloc(name=name, type=type_))
         totals: list[Node | None] = [None] * len(folds)
         if chunks > 1:
-            vectors, memories = self._chunk_loop(folds, stores, keep, memories, chunks, width)
+            part = Part(0, chunks, width)
+            zero = constant(0, I64)
+            vectors, memories = self._chunk_loop(folds, stores, keep, memories, part, zero)
             totals = [
                 self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
                 for f, v in zip(folds, vectors, strict=True)
@@ -281,7 +293,8 @@ class _Program:
             tail, chunks = extent, 0
         if tail:
             offset = constant(chunks * width, I64)
-            parts, memories = self._chunk(folds, stores, keep, memories, offset, tail)
+            part = Part(chunks * width, 1, tail)
+            parts, memories = self._chunk(folds, stores, keep, memories, offset, part)
             ends = [
                 self.b.reduce(p, kind=f.attrs["kind"], axes=(0,))
                 for f, p in zip(folds, parts, strict=True)
@@ -299,6 +312,29 @@ class _Program:
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             self.kept[node] = memory
 
+    def _in_case(self, stores: list[Node], memories: list[Node], case: Case) -> list[Node]:
+        """Memories after the stores of a case: a loop of one turn, or of none."""
+        if case.times is None:
+            return self._stored(stores, memories, case.parts, constant(0, I64))
+        held = [Node("var", (), {"name": self.fresh("m")}, m.type) for m in memories]
+        once = index(self.fresh("once"), 1)  # lanes begin there, so that no load leaves the loop
+        block = Block((once, *held), self._stored(stores, held, case.parts, once))
+        attrs = {"kind": "serial", "limited": True}
+        args = [constant(0, I64), case.times, *memories]
+        return items(self.b, self.b.op("loop", args, attrs, (block,)))
+
+    def _stored(
+        self, stores: list[Node], memories: list[Node], parts: Sequence[Part], first: Node
+    ) -> list[Node]:
+        """Memories after the stores of all parts, from a lane on."""
+        for part in parts:
+            if part.chunks > 1 or part.limits:
+                _, memories = self._chunk_loop([], stores, [], memories, part, first)
+            else:
+                offset = plus(self.b, first, constant(part.start, I64))
+                _, memories = self._chunk([], stores, [], memories, offset, part)
+        return memories
+
     def _start(self, sink: Node) -> Node:
         """The memory that a sink starts from; sinks that it follows come first."""
         origin = origin_of(sink)
@@ -312,26 +348,28 @@ class _Program:
         stores: list[Node],
         keep: list[Node],
         memories: list[Node],
-        chunks: int,
-        width: int,
+        part: Part,
+        first: Node,
     ) -> tuple[list[Node], list[Node]]:
         fresh = self.kernel.fresh
-        counter = index(fresh("c"), chunks)
-        vector_types = [TensorType(f.dtype, (width,), "tile") for f in folds]
+        counter = index(fresh("c"), part.chunks)
+        vector_types = [TensorType(f.dtype, (part.width,), "tile") for f in folds]
         starts = [
             self.b.broadcast(constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t)
             for f, t in zip(folds, vector_types, strict=True)
         ]
         accs = [Node("var", (), {"name": fresh("acc")}, t) for t in vector_types]
         held = [Node("var", (), {"name": fresh("m")}, m.type) for m in memories]
-        offset = self.b.mul(counter, width)
-        parts, after = self._chunk(folds, stores, keep, held, offset, width)
+        start = plus(self.b, first, constant(part.start, I64))
+        offset = plus(self.b, self.b.mul(counter, part.width), start)
+        parts, after = self._chunk(folds, stores, keep, held, offset, part)
         sums = [
             self.b.op(COMBINE[f.attrs["kind"]], [a, p])
             for f, a, p in zip(folds, accs, parts, strict=True)
         ]
         block = Block((counter, *accs, *held), [*sums, *after])
-        loop = self.b.op("loop", [*starts, *memories], {"kind": "serial"}, (block,))
+        attrs = {"kind": "serial", **({"limited": True} if part.limits else {})}
+        loop = self.b.op("loop", [*(part.limits or ()), *starts, *memories], attrs, (block,))
         results = items(self.b, loop)
         return results[: len(folds)], results[len(folds) :]
 
@@ -342,10 +380,10 @@ class _Program:
         keep: list[Node],
         memories: list[Node],
         offset: Node,
-        width: int,
+        part: Part,
     ) -> tuple[list[Node], list[Node]]:
         """Operands of the folds on one chunk, and memories after its stores."""
-        chunk = Chunk(self, offset, width)
+        chunk = Chunk(self, offset, part.width, part.known)
         after = [chunk.sink(s, m) for s, m in zip(stores, memories, strict=False)]
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             after.append(self.b.store(memory, chunk.value(node), offset))

@@ -1,7 +1,8 @@
 """Lanes that are equally far apart in memory: whole vectors are loaded, and shuffled into one.
 
 A gather takes as long as a load for each lane. Where a vector covers several lanes there are fewer
-loads, and nothing past the last lane is read: the last vector ends there.
+loads, and nothing past the last lane is read: the last vector ends there. Lanes that go backwards
+are read as they lie, and turned around.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def first_of(p: Statements, index: Node) -> str:
 def covers(load: Node, vector_bytes: int) -> bool:
     """Whether vectors of so many bytes hold several lanes of a load."""
     step = step_of(load)
-    return step is not None and 1 <= step <= vector_bytes // load.dtype.bytes // LEAST_LANES
+    return step is not None and 1 <= abs(step) <= vector_bytes // load.dtype.bytes // LEAST_LANES
 
 
 def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = "") -> str:
@@ -84,8 +85,13 @@ def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = 
     made, width = "", 0
     for begin in range(0, lanes, most):
         count = min(most, lanes - begin)
-        own = _lanes_of_mask(p, mask, lanes, [*range(begin, begin + count)]) if mask else ""
-        part = _part(p, load, _past(p, address, begin * step, kind), step, count, own)
+        picks = [*range(begin, begin + count)][:: 1 if step > 0 else -1]  # as they lie
+        own = _lanes_of_mask(p, mask, lanes, picks) if mask else ""
+        first = _past(p, address, picks[0] * step, kind)
+        part = _part(p, load, first, abs(step), count, own)
+        if step < 0:
+            t = f"vector<{count}x{kind}>"
+            part = p.do(f"vector.shuffle {part}, {part} {[*range(count)][::-1]} : {t}, {t}")
         made = _joined(p, made, width, part, count, kind)
         width += count
     bits = f"vector<{lanes}x{kind}>"

@@ -6,13 +6,16 @@ there, as vectors; serial loops that carry a tile move inside of the chunk and c
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Node, deps
 from stack.ir.traits import (
+    choice,
+    connective,
+    converts,
     is_input,
     is_item,
     is_load,
@@ -23,9 +26,11 @@ from stack.ir.traits import (
     is_store,
     maker,
     moved,
+    negates,
     place_of,
+    repeats,
 )
-from stack.ir.types import I64, TensorType, TupleType
+from stack.ir.types import I64, DType, TensorType, TupleType, holds_all
 
 
 def is_memory(node: Node) -> bool:
@@ -62,17 +67,20 @@ class Program(Protocol):
 class Chunk:
     """Values of one program on `width` lanes of the tile axis from `offset`."""
 
-    def __init__(self, program: Program, offset: Node, width: int) -> None:
+    def __init__(
+        self, program: Program, offset: Node, width: int, known: Mapping[Node, bool]
+    ) -> None:
         self.program = program
         self.b = program.b
         self.offset = offset
         self.width = width
+        self.known = known  # conditions that are the same on all lanes
         self.memo: dict[Node, Node] = {}
         self.swap: dict[Node, Node] = {}  # loop variables that stand for others
 
     def child(self, swap: dict[Node, Node]) -> Chunk:
         """The same chunk inside of a loop whose variables have new names."""
-        inner = Chunk(self.program, self.offset, self.width)
+        inner = Chunk(self.program, self.offset, self.width, self.known)
         inner.swap = {**self.swap, **swap}
         gone = frozenset(swap)
         inner.memo = {k: v for k, v in self.memo.items() if gone.isdisjoint(k.vars)}
@@ -99,7 +107,11 @@ class Chunk:
             return self.b.load(memory, *place, type=self._cut(node.tensor))
         if is_loop(node):
             return self._loop(node, [self.value(a) for a in node.args])
+        if (taken := self._taken(node)) is not None:
+            return self._as(node, self.value(taken))
         args = [self.value(a) for a in node.args]
+        if converts(node) and _is_as_it_was(args[0], node.dtype):
+            return args[0].args[0]
         if is_positions(node) and is_tile(node):
             return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
         if moved(node) is not None:
@@ -107,6 +119,45 @@ class Chunk:
         if isinstance(node.type, TensorType):
             return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
         return self.b.op(node.op, args, node.attrs)
+
+    def _holds(self, condition: Node) -> bool | None:
+        """What a condition is on all lanes; None where that is not known."""
+        if condition in self.known:
+            return self.known[condition]
+        if repeats(condition):
+            return self._holds(condition.args[0])
+        if negates(condition):
+            held = self._holds(condition.args[0])
+            return None if held is None else not held
+        if not (kind := connective(condition)):
+            return None
+        sides = [self._holds(a) for a in condition.args]
+        decides = kind < 0  # either is enough for "or", and both are needed for "and"
+        if decides in sides:
+            return decides
+        return None if None in sides else not decides
+
+    def _taken(self, node: Node) -> Node | None:
+        """What a node is by what is known of conditions: one of its operands, or a constant."""
+        if (held := self._holds(node)) is not None:
+            return constant(held, node.dtype)
+        if (chosen := choice(node)) is not None:
+            held = self._holds(chosen.test)
+            return None if held is None else chosen.yes if held else chosen.no
+        if is_load(node):
+            _, mask, other = access_parts(node)
+            return other if mask is not None and self._holds(mask) is False else None
+        if connective(node):
+            known = [self._holds(a) for a in node.args]
+            if known.count(None) == 1:
+                return node.args[known.index(None)]
+        return None
+
+    def _as(self, node: Node, value: Node) -> Node:
+        """A value in place of a node: on all lanes, where that is a tile."""
+        type_ = self._cut(node.tensor)
+        is_short = type_.rank and not value.tensor.rank
+        return self.b.broadcast(value, axes=(), type=type_) if is_short else value
 
     def _access(self, node: Node, args: list[Node]) -> Node:
         tile = moved(node)
@@ -116,7 +167,20 @@ class Chunk:
             args[last] = plus(self.b, args[last], self.offset)
         if is_store(node):
             return self.b.op("store", args)
-        return self.b.op("load", args, hint=self._cut(node.tensor))
+        _, mask, _ = access_parts(node)
+        if mask is not None and self._holds(mask):
+            args = args[: 1 + len(index)]
+        made = self.b.op("load", args, hint=self._cut(node.tensor))
+        if self.known and not self.offset.vars <= made.vars:
+            return self._everywhere().value(node)
+        return made
+
+    def _everywhere(self) -> Chunk:
+        """The same chunk with no condition known: what does not move with it is computed before
+        its loop, for all of them."""
+        other = Chunk(self.program, self.offset, self.width, {})
+        other.swap = self.swap
+        return other
 
     def sink(self, node: Node, memory: Node) -> Node:
         """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
@@ -148,6 +212,11 @@ class Chunk:
         ]
         block = Block([swap[p] for p in old.params], results)
         return self.b.op("loop", init, node.attrs, (block,))
+
+
+def _is_as_it_was(value: Node, dtype: DType) -> bool:
+    """Whether a value is one of a type that was widened, and nothing else was done to it."""
+    return converts(value) and value.args[0].dtype == dtype and holds_all(value.dtype, dtype)
 
 
 def plus(b: Builder, x: Node, y: Node) -> Node:

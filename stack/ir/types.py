@@ -218,3 +218,26 @@ def type_symbols(type_: Type) -> set[Symbol]:
     items = type_.items if isinstance(type_, TupleType) else (type_,)
     sizes = [dim for item in items for dim in item.shape if not isinstance(dim, int)]
     return {s for dim in sizes for s in symbols(dim)}
+
+
+# of IEEE 754 formats: digits of a number, and of its exponent
+_EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
+
+
+def holds_all(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow` is exactly a value of `wide`."""
+    if wide == narrow or narrow.kind == "b":
+        return True
+    if wide.kind in "iu" and narrow.kind in "iu":
+        if narrow.kind == "i" and wide.kind == "u":
+            return False
+        return wide.bits > narrow.bits or (wide.kind == narrow.kind and wide.bits >= narrow.bits)
+    if wide.kind == "f" and narrow.kind in "iu":
+        return _EXACT_BITS[wide.name] >= narrow.bits and wide.name != "f16"
+    if wide.kind == "f" and narrow.kind == "f":
+        return (
+            _EXACT_BITS[wide.name] >= _EXACT_BITS[narrow.name]
+            and _EXPONENT_BITS[wide.name] >= _EXPONENT_BITS[narrow.name]
+        )
+    return False

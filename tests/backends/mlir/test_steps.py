@@ -37,6 +37,46 @@ def test_values(dtype: str, step: int, rng: np.random.Generator) -> None:
     agrees(compile_func(func, "mlir", options={"cache": False}), func, [drawn(func, rng)], 0)
 
 
+def backwards(dtype: str, rows: int, lanes: int, step: int) -> Func:
+    """Rows that are read from their last element to the first."""
+
+    def build(b: Builder, x: Node) -> Node:
+        limit = (rows, (lanes - 1) * step + 1)
+        read = b.slice(b.reverse(x, axes=(1,)), start=(0, 0), limit=limit, step=(1, step))
+        type_ = tensor("i32", rows, lanes)
+        return b.cast(read, type=type_) if dtype == "bool" else b.add(read, read)
+
+    return func_of(build, [(dtype, rows, lanes * step)])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64", "i8", "bool", "i64"])
+@pytest.mark.parametrize("step", [1, 2, 3, 9])
+def test_values_of_lanes_that_go_backwards(dtype: str, step: int, rng: np.random.Generator) -> None:
+    lanes = SIZES[int(rng.integers(len(SIZES)))]
+    func = backwards(dtype, 3, lanes, step)
+    agrees(compile_func(func, "mlir", options={"cache": False}), func, [drawn(func, rng)], 0)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_values_of_masked_lanes_that_go_backwards(dtype: str, rng: np.random.Generator) -> None:
+    """The border is no number: it moves with the block of a long row."""
+
+    def build(b: Builder, x: Node, y: Node) -> Node:
+        return b.concat(b.reverse(x, axes=(0,)), y, b.reverse(y, axes=(0,)), axis=0)
+
+    func = func_of(build, [(dtype, 9001), (dtype, 12345)])
+    x, y = (rng.normal(size=p.tensor.shape).astype(p.dtype.numpy) for p in func.params)
+    agrees(compile_func(func, "mlir", options={"cache": False}), func, [x, y], 0)
+
+
+@pytest.mark.parametrize("step, gathers", [(1, False), (4, False), (5, True)])
+def test_backwards_is_as_far(step: int, gathers: bool) -> None:
+    func = backwards("f32", 3, 64, step)
+    made = compile_func(func, "mlir", options={"cache": False, "target": "avx2"})
+    text = made.artifacts["mlir"]
+    assert ("masked.gather" in (text if isinstance(text, str) else text())) == gathers
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", SIZES)
 @pytest.mark.parametrize("step", range(1, 18))

@@ -252,16 +252,8 @@ def _logcumsumexp(cx: Context, x: Node, dim: int) -> Node:
 # ---- order
 
 
-def _ordered(
-    cx: Context, x: Node, axis: int, descending: bool, first: Any = None
-) -> tuple[Node, Node]:
-    """Elements and their places in order; of a known size the `first` alone."""
-    kept: dict[str, int] = {}
-    if isinstance(first, int) and isinstance(x.shape[axis], int):
-        kept["first"] = first
-    both = cx.b.sort(
-        x, cx.iota(x.shape, axis), axis=axis, num_keys=1, descending=descending, **kept
-    )
+def _ordered(cx: Context, x: Node, axis: int, descending: bool) -> tuple[Node, Node]:
+    both = cx.b.sort(x, cx.iota(x.shape, axis), axis=axis, num_keys=1, descending=descending)
     return cx.b.item(both, index=0), cx.b.item(both, index=1)
 
 
@@ -281,7 +273,7 @@ def _topk(
     if not x.tensor.rank:
         return x, cx.const(0, I64)
     axis = axis_of(dim, x.tensor.rank)
-    values, places = _ordered(cx, x, axis, largest, k)
+    values, places = _ordered(cx, x, axis, largest)
     return cx.slice(values, axis, 0, k), cx.slice(places, axis, 0, k)
 
 
@@ -292,7 +284,7 @@ def _kthvalue(
     if not x.tensor.rank:
         return x, cx.const(0, I64)
     axis = axis_of(dim, x.tensor.rank)
-    pair = _ordered(cx, x, axis, False, k)
+    pair = _ordered(cx, x, axis, False)
     picked = [cx.select_at(v, axis, k - 1) for v in pair]
     if keepdim:
         picked = [cx.keep_axes(v, x.shape, [axis]) for v in picked]

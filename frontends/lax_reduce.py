@@ -98,7 +98,8 @@ def _sort(s: Site, *args: Node, dimension: int, num_keys: int, **_: Any) -> list
 def _top_k(s: Site, x: Node, *, k: int, axis: int = -1, **_: Any) -> list[Node]:
     axis = axis % x.tensor.rank
     place = s.b.iota(axis=axis, type=x.tensor.with_dtype(s.types[1].dtype))
-    return _first(s, x, place, axis, True)
+    node = s.b.sort(x, place, axis=axis, num_keys=1, descending=True)
+    return [s.slice(part, [0] * x.tensor.rank, s.type.shape) for part in s.items(node, "top")]
 
 
 @lower("approx_top_k")
@@ -109,12 +110,5 @@ def _approx_top_k(
         raise NoLowering("partial results of an approximate top-k")
     axis = reduction_dimension % x.tensor.rank
     place = s.b.iota(axis=axis, type=x.tensor.with_dtype(s.types[1].dtype))
-    return _first(s, x, place, axis, is_max_k)
-
-
-def _first(s: Site, x: Node, place: Node, axis: int, descending: bool) -> list[Node]:
-    """What comes first along an axis, as many as the results have."""
-    first, size = s.type.shape[axis], x.shape[axis]
-    known = {"first": first} if isinstance(first, int) and isinstance(size, int) else {}
-    node = s.b.sort(x, place, axis=axis, num_keys=1, descending=descending, **known)
+    node = s.b.sort(x, place, axis=axis, num_keys=1, descending=is_max_k)
     return [s.slice(part, [0] * x.tensor.rank, s.type.shape) for part in s.items(node, "top")]

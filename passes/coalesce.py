@@ -99,7 +99,7 @@ class _Axes:
         """Dims that the axis rule of an op gives one name are one axis."""
         if is_input(node) or is_number(node):
             return
-        if is_alias(node):
+        if is_alias(node) and not is_stream(self.group):
             self._bind_view(node)
             return
         rule, windows = ops.rule_of(node), ops.lookup(node.op).windows

@@ -2,7 +2,8 @@
 
 A loss reads one logarithm of each row: only those are taken. The gradient of an embedding that is
 a classifier's weight too is a sum of a scatter into zeros and of a product: the rows are added to
-the product, in its memory where it is free, and no array of zeros is made.
+the product, in its memory where it is free, and no array of zeros is made. Of a sort that is only
+read at its beginning, the first elements are chosen.
 """
 
 from __future__ import annotations
@@ -12,23 +13,55 @@ from typing import ClassVar
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, make
-from stack.ir.node import Func, Node
-from stack.ir.traits import spread, writes_by_data
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_item, spread, writes_by_data
+from stack.passes.control import BlockPass
 from stack.passes.rules.indexing import gathered_operand, spread_along
-from stack.rewrite.engine import Scope, on, rewrite
+from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)
-class Indexed(Pass):
-    """Gather before computing, and scatter sums into what they are added to."""
+class Indexed(BlockPass):
+    """Gather before computing, scatter sums into what they are added to, choose and do not sort."""
 
     name: ClassVar[str] = "indexed"
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(func, (gather_first, scatter_last), log)
+        return rewrite(super().run(func, log), (gather_first, scatter_last), log)
+
+    def change(self, block: Block, log: Log) -> Block:
+        scope, changed = Scope(block, log), dict[Node, Replacement]()
+        for node in block.nodes:
+            if node.op != "sort":
+                continue
+            axis, slices = int(node.attrs["axis"]), _slices_of(node, scope)
+            size = node.args[0].shape[axis]
+            limits: list[Dim] = [s.attrs["limit"][axis] for s in slices]
+            known = [n for n in limits if isinstance(n, int)]
+            if not known or len(known) < len(limits) or not isinstance(size, int):
+                continue
+            if (first := max(known)) >= size or not log.spend("indexed"):
+                continue
+            chosen = make("sort", node.args, {**node.attrs, "first": first})
+            for old in slices:
+                item = make("item", (chosen,), old.args[0].attrs)
+                new = item if item.type == old.type else make("slice", (item,), old.attrs)
+                changed[old] = Replacement(new)
+        return replace(block, changed) if changed else block
+
+
+def _slices_of(node: Node, scope: Scope) -> list[Node]:
+    """What reads the results of a sort, if slices alone do."""
+    found: list[Node] = []
+    for item in scope.users(node):
+        users = scope.users(item)
+        if not is_item(item) or scope.is_result(item) or any(u.op != "slice" for u in users):
+            return []
+        found += users
+    return [] if scope.is_result(node) else found
 
 
 @on("gather")

@@ -107,7 +107,9 @@ def _sort_infer(site: Site) -> Type:
     axis, keys = site.attrs["axis"], site.attrs["num_keys"]
     if not 0 <= axis < site.args[0].tensor.rank:
         raise site.fail(f"operands have one shape that has axis {axis}")
-    shapes = site.shapes()
+    shapes = [a.shape for a in site.args]
+    if len(set(shapes)) > 1:
+        raise site.fail("operands have different shapes")
     if not 1 <= keys <= len(site.args):
         raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
     if any(a.dtype.kind == "c" for a in site.args[:keys]):
@@ -121,7 +123,10 @@ def _sort_infer(site: Site) -> Type:
     return TupleType(tuple(a.tensor.with_shape(s) for a, s in zip(site.args, shapes, strict=True)))
 
 
-def _sort_rule(node: Applied) -> Rule:
+def _sort_rule(node: Applied) -> Rule | None:
+    """None where results have an axis that no operand has."""
+    if "first" in node.attrs:
+        return None
     rank = node.args[0].tensor.rank
     operand = tuple(
         Axis((a,), "!" if i == node.attrs["axis"] else "") for i, a in enumerate(names(rank))

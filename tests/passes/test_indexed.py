@@ -12,7 +12,32 @@ ZEROS = "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 3]\n"
 ROWS = '{kind="add", rule="a! b, k, k b -> a! b"}'
 ROWS_OF = "%u: f32[4, 3], %y: f32[9, 3]"
 
+SORT = "%s = sort(%x, %y) {axis=1, descending=true, num_keys=1"
+BOTH = "%v = item(%s) {index=0} : f32[4, 50]\n%w = item(%s) {index=1} : f32[4, 50]\n"
+PAIR = "%x: f32[4, 50], %y: f32[4, 50]"
+
+
+def few(name: str, of: str, start: int, limit: int) -> str:
+    ends = f"limit=[4, {limit}], start=[0, {start}], step=[1, 1]"
+    return f"%{name} = slice(%{of}) {{{ends}}} : f32[4, {limit - start}]\n"
+
+
 REWRITES: Rewrites = {
+    "the first of a sort": (
+        PAIR,
+        SORT
+        + "} : (f32[4, 50], f32[4, 50])\n"
+        + BOTH
+        + few("a", "v", 0, 3)
+        + few("b", "w", 1, 2)
+        + "%d = reshape(%b) : f32[4]\n"
+        "%e = broadcast(%d) {axes=[0]} : f32[4, 3]\n%z = add(%a, %e) : f32[4, 3]",
+        SORT + ", first=3} : (f32[4, 3], f32[4, 3])\n"
+        "%a = item(%s) {index=0} : f32[4, 3]\n%w = item(%s) {index=1} : f32[4, 3]\n"
+        + few("b", "w", 1, 2)
+        + "%d = reshape(%b) : f32[4]\n%e = broadcast(%d) {axes=[0]} : f32[4, 3]\n"
+        "%z = add(%a, %e) : f32[4, 3]",
+    ),
     "a logarithm of each row": (
         "%x: f32[4, 50], %m: f32[4]",
         LINE + "%b = broadcast(%m) {axes=[0]} : f32[4, 50]\n%s = sub(%x, %b) : f32[4, 50]\n"
@@ -49,6 +74,24 @@ REWRITES: Rewrites = {
 }
 
 KEPT: Kept = {
+    "a sort that is read whole, too": (
+        PAIR,
+        SORT
+        + "} : (f32[4, 50], f32[4, 50])\n"
+        + BOTH
+        + few("a", "v", 0, 3)
+        + '%b = reduce(%w) {axes=[1], kind="max"} : f32[4]\n'
+        "%e = broadcast(%b) {axes=[0]} : f32[4, 3]\n%z = add(%a, %e) : f32[4, 3]",
+    ),
+    "a sort that is read to its end": (
+        PAIR,
+        SORT
+        + "} : (f32[4, 50], f32[4, 50])\n"
+        + BOTH
+        + few("a", "v", 47, 50)
+        + few("b", "w", 0, 3)
+        + "%z = add(%a, %b) : f32[4, 3]",
+    ),
     "more is picked than there is": (
         "%x: f32[2, 3], %m: f32[3]",
         "%i = iota() {axis=0} : i64[2]\n%b = broadcast(%m) {axes=[1]} : f32[2, 3]\n"

@@ -109,7 +109,10 @@ def _sort_infer(site: Site) -> Type:
         raise site.fail(f"operands have one shape that has axis {axis}")
     shapes = [a.shape for a in site.args]
     if len(set(shapes)) > 1:
-        raise site.fail("operands have different shapes")
+        number, other = next((i, s) for i, s in enumerate(shapes) if s != shapes[0])
+        raise site.fail(
+            f"operands have one shape: operand {number}: its value has shape {[*other]}"
+        )
     if not 1 <= keys <= len(site.args):
         raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
     if any(a.dtype.kind == "c" for a in site.args[:keys]):

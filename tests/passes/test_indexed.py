@@ -14,6 +14,7 @@ ROWS_OF = "%u: f32[4, 3], %y: f32[9, 3]"
 
 SORT = "%s = sort(%x, %y) {axis=1, descending=true, num_keys=1"
 BOTH = "%v = item(%s) {index=0} : f32[4, 50]\n%w = item(%s) {index=1} : f32[4, 50]\n"
+WHOLE = SORT + "} : (f32[4, 50], f32[4, 50])\n" + BOTH
 PAIR = "%x: f32[4, 50], %y: f32[4, 50]"
 
 
@@ -25,12 +26,7 @@ def few(name: str, of: str, start: int, limit: int) -> str:
 REWRITES: Rewrites = {
     "the first of a sort": (
         PAIR,
-        SORT
-        + "} : (f32[4, 50], f32[4, 50])\n"
-        + BOTH
-        + few("a", "v", 0, 3)
-        + few("b", "w", 1, 2)
-        + "%d = reshape(%b) : f32[4]\n"
+        WHOLE + few("a", "v", 0, 3) + few("b", "w", 1, 2) + "%d = reshape(%b) : f32[4]\n"
         "%e = broadcast(%d) {axes=[0]} : f32[4, 3]\n%z = add(%a, %e) : f32[4, 3]",
         SORT + ", first=3} : (f32[4, 3], f32[4, 3])\n"
         "%a = item(%s) {index=0} : f32[4, 3]\n%w = item(%s) {index=1} : f32[4, 3]\n"
@@ -76,21 +72,12 @@ REWRITES: Rewrites = {
 KEPT: Kept = {
     "a sort that is read whole, too": (
         PAIR,
-        SORT
-        + "} : (f32[4, 50], f32[4, 50])\n"
-        + BOTH
-        + few("a", "v", 0, 3)
-        + '%b = reduce(%w) {axes=[1], kind="max"} : f32[4]\n'
+        WHOLE + few("a", "v", 0, 3) + '%b = reduce(%w) {axes=[1], kind="max"} : f32[4]\n'
         "%e = broadcast(%b) {axes=[0]} : f32[4, 3]\n%z = add(%a, %e) : f32[4, 3]",
     ),
     "a sort that is read to its end": (
         PAIR,
-        SORT
-        + "} : (f32[4, 50], f32[4, 50])\n"
-        + BOTH
-        + few("a", "v", 47, 50)
-        + few("b", "w", 0, 3)
-        + "%z = add(%a, %b) : f32[4, 3]",
+        WHOLE + few("a", "v", 47, 50) + few("b", "w", 0, 3) + "%z = add(%a, %b) : f32[4, 3]",
     ),
     "more is picked than there is": (
         "%x: f32[2, 3], %m: f32[3]",

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,6 +25,7 @@ from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
+from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradients
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
@@ -82,10 +84,6 @@ def compile_graph(
     write_out(gm)
     warm(options.get("backend") or default_backend(device), options)
     maker = _Maker(gm, options, device, made, fn, target)
-    with phase("trace"), plain_tracing(), held_back():
-        graph = plain_graph(gm, example_inputs, decompositions())
-        if graph is not None:
-            return maker.called(graph)
     balance = _balance(options, device)
     whole = fn is not None
     compiler = partial(
@@ -99,6 +97,15 @@ def compile_graph(
         ),
         keep_inference_input_mutations=False,
     )
+    has_gradients = takes_gradients(gm)
+    if not has_gradients or (whole and is_late(gm, example_inputs)):
+        without = torch.no_grad() if has_gradients else nullcontext()
+        with phase("trace"), plain_tracing(), held_back(), without:
+            graph = plain_graph(gm, example_inputs, decompositions())
+            if graph is not None and not has_gradients:
+                return maker.called(graph)
+            if graph is not None and not has_draws(graph):
+                return maker.called_late(graph, compiler)
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
         lone = maker.lone
@@ -149,36 +156,43 @@ class _Maker:
         self.notes = _break_notes(gm)
         self.inputs = [i for i, n in enumerate(holders) if not _is_weight(_source_name(n))]
         self.lone: Graph | None = None  # the graph of a program that has no other
+        self.late: Late | None = None
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
-        return self._make(graph, "forward")
+        again = None if self.late is None else self.late.again(graph)
+        return again or boxed(self._make(graph, "forward"))
 
     def backward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         sparse = sparse_nodes(graph)
         if not sparse:
-            return self._make(graph, "backward")
+            return boxed(self._make(graph, "backward"))
         strict = self.options.get("strict", False)
         made = OpByOp(graph, sparse, self.target_of("backward"), strict)
         self.made.append(made)
         return make_boxed_func(made)
 
     def inference(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
-        return self._make(graph, "inference")
+        self.lone = self._make(graph, "inference")
+        return boxed(self.lone)
 
     def called(self, graph: GraphModule) -> Callable[..., Any]:
         """What calls a graph as it is, with nothing of AOTAutograd's around it."""
         made = self._make(graph, "inference")
-        assert self.lone is not None
 
         def call(*args: Any) -> Any:
             with torch.no_grad():
                 return made([*args])
 
         bare = torch._dynamo.disable(call, reason="it is a compiled graph")
-        return self.lone.instead_of(bare, len(self.lone.border.outputs))
+        return made.instead_of(bare, len(made.border.outputs))
+
+    def called_late(self, graph: GraphModule, compiler: Callable[..., Any]) -> Callable[..., Any]:
+        """The same with `compiler` of AOTAutograd's for the time when gradients are asked for."""
+        self.late = Late(self.gm, self._make(graph, "forward"), compiler)
+        return torch._dynamo.disable(self.late.__call__, reason="it is a compiled graph")
 
     @phase("import")
-    def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
+    def _make(self, graph: GraphModule, role: str) -> Graph:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         real_border(graph)
         border = Border(graph.graph, None if role == "backward" else traced_aliases())
@@ -209,10 +223,7 @@ class _Maker:
             weights=self._staying(graph, role, imported, notes),
         )  # fmt: skip
         target = self.target_of(role)
-        made = Graph(graph, border, imported, captured, self.options, target, self.made)
-        if role == "inference":
-            self.lone = made
-        return boxed(made)
+        return Graph(graph, border, imported, captured, self.options, target, self.made)
 
     def _staying(
         self, graph: GraphModule, role: str, imported: Imported, notes: Notes

@@ -52,7 +52,7 @@ _OWN = ("backend", "passes", "strict")
 CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
-def boxed(made: Graph) -> Callable[[list[Any]], list[Any]]:
+def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
     """What AOTAutograd gives its list of arguments itself."""
 
     def call(args: list[Any]) -> list[Any]:

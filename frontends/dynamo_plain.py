@@ -1,4 +1,4 @@
-"""Graphs of Dynamo without gradients, as ATen ops past AOTAutograd.
+"""Graphs of Dynamo as ATen ops past AOTAutograd, where nobody asks for gradients.
 
 AOTAutograd runs a graph to learn what it writes to and shares, and once more, in wrappers that
 make writes functional, to trace it. Where arguments are not written to and results are no views of
@@ -83,16 +83,12 @@ def plain_graph(
 
 
 def _is_plain(gm: GraphModule, examples: Sequence[Any]) -> bool:
-    """Whether there are only tensors of known sizes, none has gradients, and no mode is on."""
+    """Whether there are only tensors of known sizes, and no mode is on."""
     gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
-    made = [n.meta.get("example_value") for n in gives]
-    has_gradients = torch.is_grad_enabled() and any(
-        getattr(value, "requires_grad", False) for value in pytree.tree_leaves(made)
-    )
     has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
-    if has_gradients or has_mode or has_parts(gm) or any(type(x) not in _PLAIN for x in examples):
+    if has_mode or has_parts(gm) or any(type(x) not in _PLAIN for x in examples):
         return False
-    return all(map(_is_tensors, made))
+    return all(_is_tensors(n.meta.get("example_value")) for n in gives)
 
 
 def _is_tensors(value: Any) -> bool:

@@ -127,8 +127,9 @@ class Late:
                   tangents: Sequence[Any]) -> list[Any]:  # fmt: skip
         """Those of a call before the graph was derived: it is called once more."""
         further = torch.is_grad_enabled()  # then torch says that there are no second derivatives
-        fresh = [x.detach().requires_grad_(w) for x, w in zip(given, wanted, strict=True)]
-        derived = self.compiled(fresh)
+        apart = [x.detach().requires_grad_(w) for x, w in zip(given, wanted, strict=True)]
+        fresh = given if further else apart
+        derived = self.compiled(apart)
         for i in self.read:
             if given[i]._version != versions[i]:
                 raise RuntimeError(

@@ -54,7 +54,8 @@ class TorchFrontend:
 
         Raises StackError where the function does not make one graph.
         """
-        from stack.frontends.dynamo_capture import capture, one_at_a_time
+        from stack.frontends.dynamo_capture import capture
+        from stack.frontends.dynamo_tracing import one_at_a_time
 
         enter(self.name)
         with one_at_a_time():

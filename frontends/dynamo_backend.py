@@ -22,13 +22,13 @@ from stack.collector import held_back
 from stack.errors import StackError, UnsupportedOp
 from stack.frames import with_room
 from stack.frontends.dynamo_aot import aot_compiled
-from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_joint import partition_fn
 from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradients
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
+from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph

@@ -20,10 +20,10 @@ from torch._dynamo import exc
 from stack.collector import held_back
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import compile_graph
-from stack.frontends.dynamo_capture import one_at_a_time, quiet
 from stack.frontends.dynamo_entries import Entries
 from stack.frontends.dynamo_graph import Prepared, preparing
 from stack.frontends.dynamo_spared import spared
+from stack.frontends.dynamo_tracing import one_at_a_time, quiet
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_tangents import in_dual_level

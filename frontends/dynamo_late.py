@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.collector import held_back
 from stack.frames import with_room
-from stack.frontends.dynamo_capture import one_at_a_time, plain_tracing
 from stack.frontends.dynamo_graph import Graph, boxed
+from stack.frontends.dynamo_tracing import one_at_a_time, plain_tracing
 from stack.frontends.torch_draws import draws
 from stack.phases import phase
 

@@ -48,7 +48,7 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """Why Dynamo ends a graph before the program ends, each with the line that it is about."""
     import torch
 
-    from stack.frontends.dynamo_capture import quiet
+    from stack.frontends.dynamo_tracing import quiet
     from stack.frontends.torch_errors import place_of
 
     with quiet("torch._dynamo"):

@@ -19,7 +19,7 @@ from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from stack.frontends.aten import LOWERINGS, Context
-from stack.frontends.dynamo_capture import decompositions
+from stack.frontends.dynamo_tracing import decompositions
 from stack.frontends.fx_import import import_graph
 from stack.frontends.torch_arrays import TORCH_DTYPE, dtype_of
 from stack.frontends.torch_space import callable_of

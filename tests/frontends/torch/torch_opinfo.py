@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
-from stack.frontends.dynamo_capture import decompositions, plain_tracing
+from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_written import WRITTEN
 from stack.ir.interpreter import interpret

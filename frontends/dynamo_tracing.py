@@ -1,0 +1,190 @@
+"""A module or function as one graph of ATen ops: Dynamo, then AOTAutograd's functional trace."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._decomp import global_decomposition_table
+from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
+from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._export.utils import _compiling_state_context
+from torch._functorch._aot_autograd.schemas import GraphSignature
+from torch._functorch.aot_autograd import aot_export_module
+from torch._guards import TracingContext, tracing
+from torch._higher_order_ops.effects import _register_effectful_op
+from torch.fx import GraphModule
+from torch.fx.experimental import _config as sizes_config
+from torch.fx.node import has_side_effect
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stack.errors import StackError
+from stack.frontends import torch_draws, torch_layouts, torch_lists
+from stack.frontends.aten import LOWERINGS
+from stack.frontends.aten_complex import MADE_OF_PARTS
+from stack.frontends.dynamo_spared import spared
+from stack.frontends.torch_attention import safe_softmax
+from stack.frontends.torch_draws import draws_as_eager
+from stack.frontends.torch_recurrent import in_scans
+from stack.frontends.torch_written import write_out
+
+# It gives nothing and is no dead code: it raises.
+has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
+# Lowered as one op, but to be apart where a graph is cut into forward and backward passes: the
+# reductions that softmax is made of may be kept alone; the partitioner knows permute as a view.
+_ROW_OPS = frozenset({
+    "aten._softmax.default", "aten._softmax_backward_data.default",
+    "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
+})  # fmt: skip
+_VIEWS = frozenset({"aten.transpose.int"})
+
+
+@cache
+def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Torch's decompositions of everything that has no lowering of ours.
+
+    Args:
+        cut: for a graph that is partitioned.
+        split: of row ops such as softmax too.
+    """
+    own = {torch.ops.aten._safe_softmax.default: safe_softmax}
+    table = global_decomposition_table["post_autograd"] | own
+    kept = LOWERINGS.keys() | MADE_OF_PARTS
+    kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
+    found = {
+        op: fn
+        for op, fn in table.items()
+        if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
+    }
+    parts = (torch_draws, torch_layouts, torch_lists)
+    return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
+
+
+@contextmanager
+def plain_tracing() -> Iterator[None]:
+    """Attention as plain ops, and checks of linear algebra as ordinary nodes.
+
+    Torch would choose a fused kernel for the first and thread a token through the second.
+    """
+    handle = _register_effectful_op("aten::_linalg_check_errors", None)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        handle.destroy()
+
+
+# ---- tracing
+
+
+def one_at_a_time() -> Any:
+    """Torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
+    return torch._dynamo.convert_frame.compile_lock
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """What fails is raised: no stack trace of torch's own beside it."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _capturing(dynamic: bool) -> Iterator[None]:
+    patches = {
+        "replay_side_effects": False,
+        "side_effect_replay_policy": "silent",
+        "specialize_int": True,
+        "specialize_float": True,
+        "assume_static_by_default": not dynamic,
+        "automatic_dynamic_shapes": False,
+        "allow_rnn": True,
+    }
+    known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
+    with (
+        quiet("torch._subclasses.fake_tensor"),
+        torch.no_grad(),
+        _compiling_state_context(),
+        torch._dynamo.config.patch(known),
+        spared(),
+        in_scans(),
+        # equal sizes in the example are not promised to stay equal
+        sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
+        get_metrics_context(),
+        dynamo_timed("fullgraph_capture"),
+    ):
+        yield
+
+
+class _Yield(Exception):
+    """Leaves the user's function once its graph has been given its inputs."""
+
+
+class Traced:
+    """A callable as Dynamo saw it: the graph, and what surrounds its one call."""
+
+    def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
+        self.fn = fn
+        self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+        with _capturing(dynamic):
+            self.output: CaptureOutput = fullgraph_capture(fn, tuple(args), {})
+        if self.output.backend_input is None:
+            raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
+        self.graph: GraphModule = self.output.backend_input.graph_module
+
+    def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
+        scope = self.output.graph_capture_output.f_globals
+        surround = self.output.forward_callable(compiled_fn=run, extra_globals=scope)
+        return surround(*((self.root, *args) if self.root is not None else args))
+
+    def inputs(self, args: Sequence[Any]) -> list[Any]:
+        """What the graph is called with."""
+        found: list[Any] = []
+
+        def stop(*values: Any) -> Any:
+            found.extend(values)
+            raise _Yield
+
+        with suppress(_Yield):
+            self._around(stop, args)
+        return found
+
+    def result(self, args: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """What the user's function returns when its graph returns `outputs`."""
+        return self._around(lambda *_: tuple(outputs), args)
+
+    @property
+    def holders(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+
+
+def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
+    """The graph in ATen ops without mutation."""
+    given = traced.output.backend_input
+    assert given is not None
+    fakes = []
+    for node in traced.holders:
+        value = node.meta["example_value"]
+        node.meta["val"] = value
+        fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
+    context = TracingContext(given.fake_mode)
+    context.tensor_to_context = given.tensor_to_context
+    write_out(traced.graph)
+    with torch.no_grad(), tracing(context), plain_tracing():
+        graph, signature = aot_export_module(
+            traced.graph, fakes, trace_joint=False, decompositions=decompositions()
+        )
+    assert isinstance(graph, GraphModule)
+    return graph, signature

@@ -124,23 +124,34 @@ class Graph:
     @cached_property
     def _sums_of_dots(self) -> list[tuple[int, int, Node]]:
         """What is made of dots by element and of no other reduction, as the residual of a model:
-        its place, the place of its last reader, and the value."""
+        its place, until where it is in memory, and the value. That is the place of its last reader,
+        and without end where a dot of it is joined with it again."""
         rows: set[Node] = set()
-        made: set[Node] = set()
+        made: dict[Node, int] = {}  # with the places of their dots, as bits
+        waiting: set[Node] = set()
         for node in self.nodes:
+            own = [a for a in node.args if a in made]
             if is_contraction(node):
-                made.add(node)
+                made[node] = 1 << self.place[node]
             elif not rows.isdisjoint(node.args) or fold_of(node):
                 rows.add(node)
-            elif moves(node) and not made.isdisjoint(node.args):
-                made.add(node)
+            elif moves(node) and own:
+                dots = 0
+                for a in own:
+                    dots |= made[a]
+                made[node] = dots
+                waiting.update(a for a in own if self._behind[a] & dots & ~made[a])
         end = len(self.order)
         place = self.place.__getitem__
-        readers = {n: max(map(place, self.users.get(n, ())), default=0) for n in made}
-        return [(place(n), end if n in self.results else last, n) for n, last in readers.items()]
+        found: list[tuple[int, int, Node]] = []
+        for node in made:
+            stays = node in waiting or node in self.results
+            last = end if stays else max(map(place, self.users.get(node, ())), default=0)
+            found.append((place(node), last, node))
+        return found
 
     def read_past(self, sink: Node) -> frozenset[Node]:
-        """Sums of dots before a node that something behind it reads: they are in memory anyway."""
+        """Sums of dots before a node that are in memory there anyway."""
         here = self.place[sink]
         return frozenset(n for own, last, n in self._sums_of_dots if own < here < last)
 

@@ -6,28 +6,34 @@ import pytest
 
 from stack import Pipeline
 from stack.ir.builder import Builder, param
-from stack.ir.node import Func
+from stack.ir.node import Func, Node
 from stack.ir.types import F32, TensorType
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Value
 
 
-def residual(layers: int) -> Func:
-    """`x = x + norm(x) @ w`, so many times: each norm may stream, all of them see the first x."""
+def residual(layers: int, again: bool = False) -> Func:
+    """`x = x + norm(x) @ w`, so many times: each norm may stream, all of them see the first x.
+
+    With `again` each norm is asked for a second time at the end, as a backward pass does.
+    """
     b = Builder()
     row = TensorType(F32, (48, 64))
     first = param("x", row)
     weights = [param(f"w{i}", TensorType(F32, (64, 64))) for i in range(layers)]
     x = first
+    norms: list[Node] = []
     for w in weights:
         total = b.reduce(b.mul(x, x), kind="sum", axes=(1,))
         scale = b.rsqrt(b.add(total, 1e-6))
         normed = b.mul(x, b.broadcast(scale, axes=(0,), type=row))
         x = b.add(x, b.dot(normed, w, rule="m k, k n -> m n"))
-    return b.func("net", [first, *weights], [x])
+        norms.append(normed)
+    results = [b.dot(n, x, rule="k m, k n -> m n") for n in reversed(norms)] if again else [x]
+    return b.func("net", [first, *weights], results)
 
 
-def looked_at(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
+def looked_at(layers: int, again: bool, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many values the pass has asked for what they are computed from."""
     count = 0
     ask = Region.operand_values
@@ -39,11 +45,29 @@ def looked_at(layers: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     with monkeypatch.context() as patch:
         patch.setattr(Region, "operand_values", counted)
-        Pipeline("stream").run(residual(layers))
+        Pipeline("stream").run(residual(layers, again))
     return count
 
 
-def test_work_grows_with_layers_not_with_their_square(monkeypatch: pytest.MonkeyPatch) -> None:
-    few, many, more = (looked_at(n, monkeypatch) for n in (8, 16, 24))
+@pytest.mark.parametrize("again", [False, True])
+def test_work_grows_with_layers_not_with_their_square(
+    again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, many, more = (looked_at(n, again, monkeypatch) for n in (8, 16, 24))
     assert few > 0
     assert more - many == many - few
+
+
+def test_a_dot_joined_with_itself_does_not_wait() -> None:
+    """`softmax(s + tanh(s)) @ v`: no dot lies between `s` and where it is read a second time."""
+    b = Builder()
+    table, scores = TensorType(F32, (96, 32)), TensorType(F32, (96, 96))
+    q, k, v = (param(name, table) for name in "qkv")
+    s = b.dot(q, k, rule="m k, n k -> m n")
+    s = b.add(s, b.tanh(s))
+    top = b.reduce(s, kind="max", axes=(1,))
+    e = b.exp(b.sub(s, b.broadcast(top, axes=(0,), type=scores)))
+    total = b.reduce(e, kind="sum", axes=(1,))
+    out = b.div(b.dot(e, v, rule="m k, k n -> m n"), b.broadcast(total, axes=(0,), type=table))
+    made = Pipeline("stream").run(b.func("net", [q, k, v], [out])).func
+    assert "dot" not in {n.op for n in made.body.nodes}

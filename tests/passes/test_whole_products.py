@@ -40,6 +40,12 @@ REWRITES: Rewrites = {
         f"%b = pad(%y, 0.0:bf16) {{high=[2, 0], {WIDER}}} : bf16[4, 16]\n"
         '%z = dot(%a, %b) {rule="m k, k n -> m n"} : bf16[40, 16]',
     ),
+    "a last axis of one group beside a longer one": (
+        "%w: bf16[5, 8, 2], %x: bf16[8, 16, 2]",
+        '%z = dot(%w, %x) {rule="o c t, c p t -> o p"} : bf16[5, 16]',
+        "%a = transpose(%w) {perm=[0, 2, 1]} : bf16[5, 2, 8]\n"
+        '%z = dot(%a, %x) {rule="o t c, c p t -> o p"} : bf16[5, 16]',
+    ),
     "integers": (
         "%x: i8[40, 7], %y: i8[7, 16]",
         '%z = dot(%x, %y) {rule="m k, k n -> m n"} : i32[40, 16]',
@@ -109,6 +115,21 @@ def test_values(m: int, k: int, n: int, rule: str) -> None:
     exact = np.einsum(rule, x.double().numpy(), y.double().numpy())
     size = np.einsum(rule, abs(x.double().numpy()), abs(y.double().numpy()))
     assert np.all(abs(got - (np.maximum(exact, 0) + 1)) <= 2.0**-7 * (1 + size))
+
+
+@pytest.mark.parametrize("channels, size", [(64, 28), (3, 14), (5, 4), (1, 32)])
+def test_patches_with_channels_second(channels: int, size: int) -> None:
+    x = torch.randn(2, channels, size, size).bfloat16()
+    w = torch.randn(9, channels, 2, 2).bfloat16()
+
+    def program(x: Any, w: Any) -> Any:
+        """Windows that do not overlap."""
+        return torch.nn.functional.conv2d(x, w, stride=2)
+
+    got, exact = stack.compile(program, x, w)(x, w), program(x.double(), w.double())
+    bound = 2.0**-7 * program(x.double().abs(), w.double().abs())
+    assert got.stride() == program(x, w).stride()
+    assert bool(((got.double() - exact).abs() <= bound).all())
 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf])

@@ -15,23 +15,9 @@ import torch
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
-SIGNED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 SELECTED = 2  # places that are selected in less than the time of a sort
-ROW_WORK = 1 << 15  # elements that pay for another thread
-
-
-def integer_keys(key: Tensor, descending: bool) -> Tensor:
-    """Signed integers whose order is the one that is wanted: nan above all, zeros the same."""
-    if key.dtype in (torch.bool, torch.uint8):
-        made = key.to(torch.int16)
-    elif key.is_floating_point():
-        bits = (key + 0.0).view(SIGNED[key.element_size()])  # -0.0 and 0.0 are equal
-        top = torch.iinfo(bits.dtype).max
-        # of two negative floats, the one with larger bits is less
-        made = torch.where(key != key, top, bits ^ ((bits >> 63) & top))
-    else:
-        made = key
-    return ~made if descending else made
+THREAD_WORK = 1 << 15  # elements that pay for another thread
 
 
 def can_sort(key: Tensor, axis: int) -> bool:
@@ -41,13 +27,16 @@ def can_sort(key: Tensor, axis: int) -> bool:
 
 def sorted_places(key: Tensor, axis: int, descending: bool) -> Tensor:
     """Where the elements of a stable sort along an axis are."""
-    keys = integer_keys(key.movedim(axis, -1), descending).contiguous()
-    size = keys.shape[-1]
-    is_short = keys.element_size() <= 2 and size <= 1 << 16
-    word, half = (torch.int32, 16) if is_short else (torch.int64, 32)
-    words = keys.to(word) << half | torch.arange(size, dtype=word)
-    _on_rows(lambda rows: rows.sort(axis=-1), words.view(-1, size).numpy())
-    return (words & ((1 << half) - 1)).long().movedim(-1, axis)
+    size = key.shape[axis]
+    word, half = (np.int32, 16) if key.element_size() <= 2 and size <= 1 << 16 else (np.int64, 32)
+    own = np.arange(size, dtype=word)
+
+    def places(keys: Array) -> Array:
+        words = keys.astype(word) << half | own
+        words.sort(axis=-1)
+        return words & ((1 << half) - 1)
+
+    return _of_rows(places, key, axis, size, descending)
 
 
 def can_select(key: Tensor, count: int) -> bool:
@@ -57,31 +46,61 @@ def can_select(key: Tensor, count: int) -> bool:
 
 def selected_places(key: Tensor, axis: int, numbers: Sequence[int], descending: bool) -> Tensor:
     """Where some elements of a stable sort along an axis are, by number."""
-    keys = integer_keys(key.movedim(axis, -1), descending).contiguous()
-    rows = keys.view(-1, keys.shape[-1])
-    parts = rows.clone()
-    _on_rows(lambda some: some.partition(list(numbers), axis=-1), parts.numpy())
-    found = [_place(rows, parts[:, number, None], number) for number in numbers]
-    return torch.stack(found, -1).view(*keys.shape[:-1], len(numbers)).movedim(-1, axis)
+
+    def places(keys: Array) -> Array:
+        parts = np.partition(keys, list(numbers), axis=-1)
+        return np.stack([_place(keys, parts[:, n, None], n) for n in numbers], -1)
+
+    return _of_rows(places, key, axis, len(numbers), descending)
 
 
-def _place(rows: Tensor, value: Tensor, number: int) -> Tensor:
+def _place(keys: Array, value: Array, number: int) -> Array:
     """Where in each row the value stands that is `number` in its order, of equal ones by place."""
-    equal = rows == value
-    places = torch.from_numpy(equal.numpy().argmax(-1))
-    tied = (equal.sum(-1, dtype=torch.int32) > 1).nonzero()[:, 0]
-    if len(tied):
-        before = (rows[tied] < value[tied]).sum(-1, dtype=torch.int32)
-        rank = equal[tied].cumsum(-1, dtype=torch.int32)
-        places[tied] = torch.searchsorted(rank, (number - before + 1)[:, None].int())[:, 0]
+    equal = keys == value
+    places = equal.argmax(-1)
+    tied = np.flatnonzero(np.count_nonzero(equal, axis=-1) > 1)
+    if tied.size:
+        before = np.count_nonzero(keys[tied] < value[tied], axis=-1)
+        rank = equal[tied].cumsum(-1, dtype=np.int32)
+        places[tied] = (rank == (number - before + 1)[:, None]).argmax(-1)
     return places
 
 
-def _on_rows(do: Callable[[Array], None], rows: Array) -> None:
-    """Do something in place to rows, which threads share: NumPy lets go of Python meanwhile."""
-    count = min(torch.get_num_threads(), len(rows), -(-rows.size // ROW_WORK))
-    if count < 2:
-        do(rows)
-        return
-    with ThreadPoolExecutor(count) as threads:
-        list(threads.map(do, np.array_split(rows, count)))
+def _of_rows(
+    places: Callable[[Array], Array], key: Tensor, axis: int, count: int, descending: bool
+) -> Tensor:
+    """So many places of each row of keys. Threads share rows: NumPy lets go of Python meanwhile."""
+    last = key.movedim(axis, -1)
+    rows, infinity = _bits(last.reshape(-1, last.shape[-1]))
+    made = np.empty((len(rows), count), np.int64)
+
+    def fill(part: slice) -> None:
+        keys = rows[part] if infinity is None else _in_order(rows[part], infinity)
+        made[part] = places(~keys if descending else keys)
+
+    parts = min(torch.get_num_threads(), len(rows), -(-rows.size // THREAD_WORK))
+    if parts < 2:
+        fill(slice(None))
+    else:
+        ends = [len(rows) * i // parts for i in range(parts + 1)]
+        with ThreadPoolExecutor(parts) as threads:
+            list(threads.map(fill, map(slice, ends, ends[1:])))
+    return torch.from_numpy(made).view(*last.shape[:-1], count).movedim(-1, axis)
+
+
+def _bits(rows: Tensor) -> tuple[Array, int | None]:
+    """Integers as they are, and of floats the bits, and those of infinity."""
+    if rows.is_floating_point():
+        signed = SIGNED[rows.element_size()]
+        infinity = int(torch.tensor(torch.inf, dtype=rows.dtype).view(signed))
+        return rows.contiguous().view(signed).numpy(), infinity
+    return (rows.view(torch.uint8) if rows.dtype is torch.bool else rows).numpy(), None
+
+
+def _in_order(bits: Array, infinity: int) -> Array:
+    """Integers in the order of the floats with these bits: nan above all, zeros the same."""
+    top = np.iinfo(bits.dtype).max
+    size = bits & top
+    keys = np.where(bits < 0, -size, size)
+    keys[size > infinity] = top
+    return keys

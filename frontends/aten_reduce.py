@@ -317,16 +317,19 @@ def _middle(cx: Context, x: Node, axis: int, skips_nan: bool) -> tuple[Node, Nod
     if not x.dtype.is_float:
         middle = [cx.select_at(v, axis, (size - 1) // 2) for v in (values, places)]
         return middle[0], middle[1]
-    nan = cx.elementwise("isnan", values)
     if not skips_nan:
-        # nan sorts last: where the last is nan, it is the answer
+        # the order is read at its middle alone, which is then chosen; a nan is the answer first
+        nan = cx.elementwise("isnan", x)
+        bad = cx.reduce("or", nan, [axis])
         first_nan = cx.cast(arg_extremum(cx, "max", cx.cast(nan, I64), axis, False), I64)
-        bad = cx.select_at(nan, axis, size - 1)
-        at = cx.select(bad, first_nan, (size - 1) // 2, I64)
-    else:
-        count = cx.reduce("sum", cx.cast(cx.elementwise("eq", nan, False), I64), [axis])
-        at = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
-        at = cx.elementwise("div", at, 2)
+        middle = [cx.select_at(v, axis, (size - 1) // 2) for v in (values, places)]
+        return cx.select(bad, math.nan, middle[0], x.dtype), cx.select(
+            bad, first_nan, middle[1], I64
+        )
+    nan = cx.elementwise("isnan", values)
+    count = cx.reduce("sum", cx.cast(cx.elementwise("eq", nan, False), I64), [axis])
+    at = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
+    at = cx.elementwise("div", at, 2)
     axes = letters(x.tensor.rank)
     source = " ".join(a + "!" if i == axis else a for i, a in enumerate(axes))
     out = " ".join(a for i, a in enumerate(axes) if i != axis)

@@ -176,14 +176,15 @@ class JaxSpace(ArraySpace):
 
     def op_sort(self, node: Node, *args: Array) -> tuple[Array, ...]:
         axis, keys = node.attrs["axis"], node.attrs["num_keys"]
+        start = node.attrs.get("start", 0)
         first = node.attrs.get("first", args[0].shape[axis])
         if not node.attrs["descending"]:
             found = lax.sort(args, dimension=axis, num_keys=keys, is_stable=True)
-            return tuple(lax.slice_in_dim(a, 0, first, axis=axis) for a in found)
+            return tuple(lax.slice_in_dim(a, start, first, axis=axis) for a in found)
         # flipped before and after, equal keys keep their order
         flipped = [lax.rev(a, (axis,)) for a in args]
         found = lax.sort(flipped, dimension=axis, num_keys=keys, is_stable=True)
-        return tuple(lax.slice_in_dim(lax.rev(a, (axis,)), 0, first, axis=axis) for a in found)
+        return tuple(lax.slice_in_dim(lax.rev(a, (axis,)), start, first, axis=axis) for a in found)
 
     def op_dot(self, node: Node, a: Array, b: Array) -> Array:
         rule = parse_rule(node.attrs["rule"])

@@ -204,7 +204,8 @@ class TorchSpace(TorchElementwise):
 
     def op_sort(self, node: Node, *args: Tensor) -> tuple[Tensor, ...]:
         axis, descending = node.attrs["axis"], bool(node.attrs["descending"])
-        first = node.attrs.get("first", args[0].shape[axis])
+        start = node.attrs.get("start", 0)
+        count = node.attrs.get("first", args[0].shape[axis]) - start
         known: list[Tensor] = []  # results that the sort itself makes
         order: Tensor | None = None
         for key, source in reversed(list(zip(args, node.args))[: node.attrs["num_keys"]]):
@@ -213,10 +214,10 @@ class TorchSpace(TorchElementwise):
             view = key if order is None else torch.take_along_dim(key, order, axis)
             found = torch.sort(view, dim=axis, stable=True, descending=descending)
             step = found.indices
-            known = [found.values.narrow(axis, 0, first)] if is_signed else []
+            known = [found.values.narrow(axis, start, count)] if is_signed else []
             order = step if order is None else torch.take_along_dim(order, step, axis)
         assert order is not None
-        order = order.narrow(axis, 0, first)
+        order = order.narrow(axis, start, count)
         rest = args[len(known) :]
         return (*known, *(torch.take_along_dim(a, order, axis) for a in rest))
 

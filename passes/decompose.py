@@ -2,6 +2,8 @@
 
 - a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
   lacks are summed first, and a product without a contracted axis is a multiplication;
+- on a CPU, a dot without rows and columns is a sum of products: threads share a long one out, and
+  what makes its operands is computed with it;
 - a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
 - a convolution whose windows do not overlap is a dot, if `layout` is not to choose;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
@@ -27,9 +29,10 @@ from stack.ir.traits import converts
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES, windows_apart
 from stack.passes.rules.diagonal_dot import diagonal_operand
-from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
+from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import Function, Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -51,7 +54,7 @@ class Decompose(Pass):
     apart: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
-        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else (short_integers,)
+        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else (inner_products, short_integers)
         apart = (windows_apart,) if self.apart else ()
         return rewrite(func, (*first, *_spelled(), *RULES, *apart), log)
 
@@ -128,6 +131,33 @@ def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     sides = [_spread(a, names, output, node) for a, names in zip(node.args, inputs)]
     return make("mul", sides)
+
+
+@on("dot")
+def inner_products(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Rows and columns have size 1: products of elements are summed, for each batch entry."""
+    names = contraction(parse_rule(node.attrs["rule"]))
+    inputs, output = dot_axes(node)
+    sizes = {n: s for o, a in zip(inputs, node.args, strict=True) for n, s in zip(o, a.shape)}
+    if names.lone or any(sizes[n] != 1 for n in (*names.rows, *names.columns)):
+        return None
+    order = [n for n in inputs[0] if n in inputs[1] and sizes[n] != 1]
+    summed = tuple(i for i, n in enumerate(order) if n in names.contracted)
+    if not summed or node.dtype.kind == "c":
+        return None
+    dtype = wide(node.dtype)
+    sides: list[Node] = []
+    for arg, own in zip(node.args, inputs, strict=True):
+        both = [n for n in own if n in order]
+        x = reshaped(arg, tuple(sizes[n] for n in both))
+        x = transposed(x, [both.index(n) for n in order])
+        sides.append(x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype)))
+    total = make("reduce", (make("mul", sides),), {"kind": "sum", "axes": summed})
+    kept = [n for n in order if n in output]
+    total = transposed(total, [kept.index(n) for n in output if n in kept])
+    if dtype != node.dtype:
+        total = make("cast", (total,), hint=total.tensor.with_dtype(node.dtype))
+    return reshaped(total, node.shape)
 
 
 @on("dot")

@@ -3,7 +3,7 @@
 A loss reads one logarithm of each row: only those are taken. The gradient of an embedding that is
 a classifier's weight too is a sum of a scatter into zeros and of a product: the rows are added to
 the product, in its memory where it is free, and no array of zeros is made. Of a sort that is only
-read at its beginning, the first elements are chosen.
+read in part, at its beginning or around its middle, that part is chosen.
 """
 
 from __future__ import annotations
@@ -43,14 +43,23 @@ class Indexed(BlockPass):
             known = [n for n in limits if isinstance(n, int)]
             if not known or len(known) < len(limits) or not isinstance(size, int):
                 continue
-            if (first := max(known)) >= size or not log.spend("indexed"):
+            start, first = min(int(s.attrs["start"][axis]) for s in slices), max(known)
+            if first - start >= size or not log.spend("indexed"):
                 continue
-            chosen = make("sort", node.args, {**node.attrs, "first": first})
+            kept = {"first": first, "start": start} if start else {"first": first}
+            chosen = make("sort", node.args, {**node.attrs, **kept})
             for old in slices:
                 item = make("item", (chosen,), old.args[0].attrs)
-                new = item if item.type == old.type else make("slice", (item,), old.attrs)
+                new = item if item.type == old.type else _later(item, old, axis, start)
                 changed[old] = Replacement(new)
         return replace(block, changed) if changed else block
+
+
+def _later(item: Node, old: Node, axis: int, start: int) -> Node:
+    """The slice of a whole as one of what is left from `start` on."""
+    ends = ("start", "limit")
+    moved = {e: tuple(n - start * (i == axis) for i, n in enumerate(old.attrs[e])) for e in ends}
+    return make("slice", (item,), {**old.attrs, **moved})
 
 
 def _slices_of(node: Node, scope: Scope) -> list[Node]:

@@ -3,6 +3,8 @@
 Elements of 16 bits reach shared memory in words, by asynchronous or bulk copies. Rows that start
 anywhere are read element by element: a product then takes many times as long as a copy whose rows
 are longer. The reader slices the zeros off again, which costs nothing.
+
+On a CPU, products get zeros where no instruction divides them, see `exact_tiling.whole_products`.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stack.ir.builder import Builder, constant, make, param
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.control import BlockPass
+from stack.passes.exact_tiling.whole_products import whole_product
 from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
-from stack.rewrite.engine import Replacement, inline_block, replace
+from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
-from stack.target import Gpu
+from stack.target import Cpu, Gpu
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class PadRows(BlockPass):
     """
 
     name: ClassVar[str] = "pad_rows"
+
+    def run(self, func: Func, log: Log) -> Func:
+        if isinstance(log.target, Cpu):
+            return rewrite(func, [Simple("whole_product", ("dot",), whole_product)], log)
+        return super().run(func, log)
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}

@@ -9,7 +9,8 @@ A stream runs on parts of its axis too; see `streaming.parts`.
 A stage is priced by waves of programs; see `blocking.tile_choice` for products. Where a person
 wrote a schedule for the value, its parts are as that says: `c: k=1024@grid m=64 n=64`.
 
-On a CPU, `cpu_loops.shared_sums` says which reductions have too few rows for its threads.
+On a CPU, `cpu_loops.shared_sums` says which reductions have too few rows for its threads, and
+`cpu_loops.merged_sums` which are over axes that were merged.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from stack.passes.blocking.reduce import MAX_WHOLE
 from stack.passes.blocking.row_policy import COLUMNS, LOOP_TILE
 from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
 from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
+from stack.passes.cpu_loops.merged_sums import unmerged
 from stack.passes.cpu_loops.shared_sums import shared
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
@@ -66,7 +68,8 @@ class SplitReductions(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         if isinstance(log.target, Cpu):
-            return rewrite(func, [Simple("split_reduce", ("reduce",), shared)], log)
+            rules = [("unmerge_reduce", unmerged), ("split_reduce", shared)]
+            return rewrite(func, [Simple(name, ("reduce",), rule) for name, rule in rules], log)
         rules = [
             Simple("split_reduce", ("reduce",), self._reduce),
             Simple("split_dot", ("dot",), self._dot),

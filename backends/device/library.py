@@ -17,6 +17,7 @@ from stack.ir.traits import is_fusion
 
 from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
+from .host_order import can_select, can_sort, selected_places, sorted_places
 from .ordering import first_places, is_choice
 from .products import dot_into, integer_dot, is_product
 from .updates import row_update
@@ -49,13 +50,24 @@ class DeviceSpace(TorchSpace):
 
     def op_sort(self, node: Node, *args: Tensor) -> tuple[Tensor, ...]:
         axis: int = node.attrs["axis"]
-        first = cast("int | None", node.attrs.get("first"))
+        key, first = args[0], cast("int | None", node.attrs.get("first"))
         # on a GPU the host would wait to see whether elements are equal
         is_plain = self.device.type == "cpu" and node.args[0].dtype.name != "u64"
-        is_one = is_plain and node.attrs["num_keys"] == 1
-        if first is None or not (is_one and is_choice(args[0], axis, first)):
+        if not is_plain or node.attrs["num_keys"] > 1:
             return super().op_sort(node, *args)
-        places = first_places(args[0], axis, first, bool(node.attrs["descending"]))
+        start: int = node.attrs.get("start", 0)
+        end, descending = (
+            key.shape[axis] if first is None else first,
+            bool(node.attrs["descending"]),
+        )
+        if first is not None and is_choice(key, axis, first):
+            places = first_places(key, axis, first, descending).narrow(axis, start, end - start)
+        elif can_select(key, end - start):
+            places = selected_places(key, axis, range(start, end), descending)
+        elif can_sort(key, axis):
+            places = sorted_places(key, axis, descending).narrow(axis, start, end - start)
+        else:
+            return super().op_sort(node, *args)
         return tuple(torch.take_along_dim(a, places, axis) for a in args)
 
     def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:

@@ -40,7 +40,10 @@ BACKEND = Backend(
                 "inline,canonicalize,roll,fold,decompose{apart=false},indexed,canonicalize",
             ),
             ("laid-out", "layout{loops=cpu},canonicalize"),
-            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold,split_reductions"),
+            (
+                "streamed",
+                f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold,pad_rows,split_reductions",
+            ),
             ("fused", "fuse,coalesce"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),

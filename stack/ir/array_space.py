@@ -238,7 +238,8 @@ class ArraySpace:
             else:
                 step = self.xp.argsort(view, axis=axis, stable=True)
             order = step if order is None else self.xp.take_along_axis(order, step, axis)
-        order = order[(slice(None),) * axis + (slice(node.attrs.get("first")),)]
+        kept = slice(node.attrs.get("start", 0), node.attrs.get("first"))
+        order = order[(slice(None),) * axis + (kept,)]
         return tuple(self.xp.take_along_axis(a, order, axis) for a in args)
 
     def op_dot(self, node: Node, a: Array, b: Array) -> Array:

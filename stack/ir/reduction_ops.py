@@ -117,12 +117,14 @@ def _sort_infer(site: Site) -> Type:
         raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
     if any(a.dtype.kind == "c" for a in site.args[:keys]):
         raise site.fail("complex numbers have no order")
-    first = site.attrs.get("first")
+    start, first = site.attrs.get("start", 0), site.attrs.get("first")
+    if first is None and start:
+        raise site.fail(f"start {start} without first")
     if first is not None:
         size = cast("Dim", site.args[0].shape[axis])
-        if not isinstance(size, int) or not 0 <= first <= size:
-            raise site.fail(f"the first {first} of {size} elements")
-        shapes = [(*s[:axis], first, *s[axis + 1 :]) for s in shapes]
+        if not isinstance(size, int) or not 0 <= start <= first <= size:
+            raise site.fail(f"the first {first} of {size} elements, from {start} on")
+        shapes = [(*s[:axis], first - start, *s[axis + 1 :]) for s in shapes]
     return TupleType(tuple(a.tensor.with_shape(s) for a, s in zip(site.args, shapes, strict=True)))
 
 
@@ -210,12 +212,13 @@ define(
 define(
     OpDef(
         "sort",
-        "stable sort of all operands by the first num_keys; nan is largest; `first`: how many stay",
+        "stable sort of all operands by the first num_keys; nan is largest; `first`: how many"
+        " stay, of these those from `start` on",
         "reduction",
         _sort_infer,
         rule=_sort_rule,
         operations=_sort_operations,
-        attrs=("axis: int", "num_keys: int", "descending: bool", "first?: int"),
+        attrs=("axis: int", "num_keys: int", "descending: bool", "first?: int", "start?: int"),
         at_least=1,
     )
 )

@@ -742,6 +742,13 @@ def test_sort_keeps_the_first() -> None:
     got, order = run("sort", x, place, axis=1, num_keys=1, descending=True, first=2)
     assert same(got, np.array([[np.nan, 3.0], [2.0, 2.0]]))
     assert order.tolist() == [[3, 0], [0, 1]]
+    got, order = run("sort", x, place, axis=1, num_keys=1, descending=True, first=3, start=1)
+    assert same(got, np.array([[3.0, 3.0], [2.0, 2.0]]))
+    assert order.tolist() == [[0, 2], [1, 2]]
+    with pytest.raises(RuleError, match="start 1 without first"):
+        run("sort", x, axis=1, num_keys=1, descending=True, start=1)
+    with pytest.raises(RuleError, match="the first 2 of 4 elements, from 3 on"):
+        run("sort", x, axis=1, num_keys=1, descending=True, first=2, start=3)
     with pytest.raises(RuleError, match="the first 5 of 4 elements"):
         run("sort", x, axis=1, num_keys=1, descending=True, first=5)
 

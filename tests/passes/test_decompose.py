@@ -86,6 +86,28 @@ REWRITES: Rewrites = {
         '%c = scatter(%a, %i, %b) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]\n'
         "%z = cast(%c) : bf16[4, 3]",
     ),
+    "rows by rows": (
+        "%x: f32[2, 1, 3], %y: f32[2, 3, 1]",
+        '%z = dot(%x, %y) {rule="a m k, a k n -> a m n"} : f32[2, 1, 1]',
+        "%a = reshape(%x) : f32[2, 3]\n%b = reshape(%y) : f32[2, 3]\n"
+        '%m = mul(%a, %b) : f32[2, 3]\n%s = reduce(%m) {axes=[1], kind="sum"} : f32[2]\n'
+        "%z = reshape(%s) : f32[2, 1, 1]",
+    ),
+    "all axes, of which one side is turned": (
+        "%x: bf16[4, 3], %y: bf16[3, 4]",
+        '%z = dot(%x, %y) {rule="a b, b a ->"} : bf16[]',
+        "%t = transpose(%y) {perm=[1, 0]} : bf16[4, 3]\n"
+        "%a = cast(%x) : f32[4, 3]\n%b = cast(%t) : f32[4, 3]\n"
+        '%m = mul(%a, %b) : f32[4, 3]\n%s = reduce(%m) {axes=[0, 1], kind="sum"} : f32[]\n'
+        "%z = cast(%s) : bf16[]",
+    ),
+    "batches in another order": (
+        "%x: f32[4, 5, 3], %y: f32[4, 3, 5]",
+        '%z = dot(%x, %y) {rule="a k b, a b k -> b a"} : f32[3, 4]',
+        "%t = transpose(%y) {perm=[0, 2, 1]} : f32[4, 5, 3]\n%m = mul(%x, %t) : f32[4, 5, 3]\n"
+        '%s = reduce(%m) {axes=[1], kind="sum"} : f32[4, 3]\n'
+        "%z = transpose(%s) {perm=[1, 0]} : f32[3, 4]",
+    ),
     "patches": (
         IMAGE,
         conv("f32[1, 5, 2, 2]"),
@@ -229,6 +251,14 @@ KEPT: Kept = {
     "x ** y": ("%x: f32[4], %y: f32[4]", "%z = pow(%x, %y) : f32[4]"),
     "2 ** x": (X, "%z = pow(2.0:f32, %x) : f32[4]"),
     "integer ** -1": ("%x: i32[4]", "%z = pow(%x, -1:i32) : i32[4]"),
+    "two rows": (
+        "%x: f32[2, 3], %y: f32[3, 1]",
+        '%z = dot(%x, %y) {rule="m k, k n -> m n"} : f32[2, 1]',
+    ),
+    "a sum of complex products": (
+        "%x: c64[3], %y: c64[3]",
+        '%z = dot(%x, %y) {rule="k, k ->"} : c64[]',
+    ),
     "a plain dot": (DOT, '%z = dot(%x, %y) {rule="a c, c m -> a m"} : f32[4, 5]'),
     "a sum that 16 bits would round": (
         "%x: bf16[4, 2, 3], %y: bf16[3, 5]",
@@ -258,6 +288,11 @@ KEPT: Kept = {
 @pytest.mark.parametrize("name", REWRITES)
 def test_rewrites(name: str) -> None:
     check_rewrite("decompose", REWRITES[name])
+
+
+def test_a_gpu_has_products_of_one_row_by_one_column() -> None:
+    params, before, _ = REWRITES["rows by rows"]
+    check_kept("decompose{gpu=true}", (params, before))
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -34,6 +34,16 @@ REWRITES: Rewrites = {
         + "%d = reshape(%b) : f32[4]\n%e = broadcast(%d) {axes=[0]} : f32[4, 3]\n"
         "%z = add(%a, %e) : f32[4, 3]",
     ),
+    "the middle of a sort": (
+        PAIR,
+        WHOLE + few("a", "v", 24, 26) + few("b", "w", 25, 26) + "%d = reshape(%b) : f32[4]\n"
+        "%e = broadcast(%d) {axes=[0]} : f32[4, 2]\n%z = add(%a, %e) : f32[4, 2]",
+        SORT + ", first=26, start=24} : (f32[4, 2], f32[4, 2])\n"
+        "%a = item(%s) {index=0} : f32[4, 2]\n%w = item(%s) {index=1} : f32[4, 2]\n"
+        + few("b", "w", 1, 2)
+        + "%d = reshape(%b) : f32[4]\n%e = broadcast(%d) {axes=[0]} : f32[4, 2]\n"
+        "%z = add(%a, %e) : f32[4, 2]",
+    ),
     "a logarithm of each row": (
         "%x: f32[4, 50], %m: f32[4]",
         LINE + "%b = broadcast(%m) {axes=[0]} : f32[4, 50]\n%s = sub(%x, %b) : f32[4, 50]\n"

@@ -58,7 +58,7 @@ def test_of_rows_of_which_some_are_cut() -> None:
 
 
 @pytest.mark.parametrize("name", ["u8", "u16", "u32", "u64"])
-@pytest.mark.parametrize("first", [None, 2])
+@pytest.mark.parametrize("first", [None, 2, 4])
 def test_unsigned_sorts(name: str, first: int | None) -> None:
     """The top bit counts."""
     b, dtype = Builder(), DTYPES[name]
@@ -69,3 +69,52 @@ def test_unsigned_sorts(name: str, first: int | None) -> None:
     array[:, 3] = np.iinfo(dtype.numpy).max
     (got,) = compile_func(b.func("main", [x], [made]), "mlir").run([array])
     np.testing.assert_array_equal(got, np.sort(array, 1)[:, ::-1][:, :first])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_keep_their_order(kind: str, descending: bool, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for shape, axis in (*SHAPES, ((1,), 0), ((3, 70000), 1), ((60, 1009, 2), 1)):
+            x = drawn(kind, shape)
+            sort = functools.partial(torch.sort, dim=axis, descending=descending, stable=True)
+            values, places = stack.compile(lambda x, sort=sort: tuple(sort(x)), x)(x)
+            wanted = sort(x)
+            assert torch.equal(places, wanted.indices)
+            torch.testing.assert_close(values, wanted.values, rtol=0, atol=0, equal_nan=True)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_place_of_an_order_is_the_first_of_its_equals(kind: str) -> None:
+    """Selected, and not sorted: at both ends and in the middle."""
+    for shape, axis in (*SHAPES, ((1,), 0), ((60, 1009, 2), 1)):
+        x = drawn(kind, shape)
+        size = shape[axis]
+        for number in {1, size // 2 + 1, size}:
+            kth = functools.partial(torch.kthvalue, k=number, dim=axis)
+            values, places = stack.compile(lambda x, kth=kth: tuple(kth(x)), x)(x)
+            order = torch.sort(x, dim=axis, stable=True).indices.select(axis, number - 1)
+            assert torch.equal(places, order)
+            found = torch.gather(x, axis, places.unsqueeze(axis)).squeeze(axis)
+            torch.testing.assert_close(values, found, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_medians(kind: str) -> None:
+    """A nan is the median, the first of several."""
+    for shape, axis in SHAPES:
+        x = drawn(kind, shape)
+        if x.dtype.is_floating_point:
+            x[(0,) * x.dim()] = torch.nan
+        values, places = stack.compile(lambda x, axis=axis: tuple(x.median(axis)), x)(x)
+        torch.testing.assert_close(values, x.median(axis).values, rtol=0, atol=0, equal_nan=True)
+        nan = (x != x).long()
+        middle = torch.sort(x, dim=axis, stable=True).indices.select(axis, (shape[axis] - 1) // 2)
+        assert torch.equal(places, torch.where(nan.any(axis), nan.argmax(axis), middle))
+        whole = stack.compile(torch.median, x)(x)
+        torch.testing.assert_close(whole, x.median(), rtol=0, atol=0, equal_nan=True)

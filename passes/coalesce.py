@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.axes import Operand, Rule
+from stack.ir.axes import Operand, Rule, reshape_groups
 from stack.ir.builder import make, remade_block
 from stack.ir.dim import Dim, mul, product
 from stack.ir.node import Block, Func, Node
@@ -136,15 +136,15 @@ class _Axes:
             self.sides.extend((dim, m) for m in made)
 
     def _bind_view(self, node: Node) -> None:
-        """A view that adds or drops axes of one element has the others of what it views."""
-        longer = [
-            [(size, dim) for size, dim in zip(n.shape, self.dims[n], strict=True) if size != 1]
-            for n in (node.args[0], node)
-        ]
-        if [size for size, _ in longer[0]] != [size for size, _ in longer[1]]:
-            self.is_known = False
-            return
-        self._join_all([dim for _, dim in longer[0]], [dim for _, dim in longer[1]])
+        """A view has the axes of what it views, but for those that it cuts or joins, which stay
+        as they are."""
+        source = node.args[0]
+        for read, made in reshape_groups(source.shape, node.shape):
+            old, new = self.dims[source][read], self.dims[node][made]
+            if len(old) == len(new) == 1:
+                self._join(old[0], new[0])
+            elif old and new:
+                self.kept.update((*old, *new))
 
     def _join(self, first: int, second: int) -> None:
         self.parents[self._axis(first)] = self._axis(second)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.axes import Rule, reshape_rule
+from stack.ir.axes import Rule, reshape_groups, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_positions, spread
+from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have their axes in one order
@@ -46,6 +47,10 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
     if axis_order(x) is not None:
         moved = transposed(x, perm)
         return None if axis_order(moved) else moved
+    if (order := _past_units(x)) is not None:
+        left = [order[p] for p in perm if x.shape[p] != 1]
+        shape = tuple(x.shape[p] for p in perm)
+        return reshaped(x.args[0].args[0], shape) if left == sorted(left) else None
     old = spread(x)
     if old is not None:
         place = inverse(perm)
@@ -58,6 +63,30 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
         at = inverse(perm)[int(x.attrs["axis"])]
         return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))
     return None
+
+
+def _past_units(x: Node) -> Perm | None:
+    """The `perm` of a transpose that axes of size 1 are added to, or taken from, afterwards: as if
+    they had been before it, in front of the axes that they are in front of, and no axis last."""
+    inner = x.args[0] if is_alias(x) else x
+    perm = axis_order(inner)
+    if perm is None or inner is x:
+        return None
+    order: list[list[int]] = [[] for _ in perm]  # for each axis of what is transposed
+    units: list[int] = []
+    last = -1
+    for read, made in reshape_groups(inner.shape, x.shape):
+        width, height = read.stop - read.start, made.stop - made.start
+        if max(width, height) > 1:
+            return None
+        units += range(made.start, made.stop)
+        if width and height:
+            last = perm[read.start]
+            order[last], units = units, []
+    if last < 0:
+        return None
+    order[last] += units
+    return inverse([axis for axes in order for axis in axes])
 
 
 def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
@@ -75,7 +104,7 @@ def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
     where a convolution wants them in that order anyway."""
-    perm = next((p for p in map(axis_order, node.args) if p is not None), None)
+    perm = next((p for f in (axis_order, _past_units) for a in node.args if (p := f(a))), None)
     if perm is None or not node.shape:
         return None
     back = inverse(perm)

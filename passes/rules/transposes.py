@@ -89,6 +89,17 @@ def _past_units(x: Node) -> Perm | None:
     return inverse([axis for axes in order for axis in axes])
 
 
+def _ordered(x: Node) -> tuple[Node, Perm] | None:
+    """What a value is a transpose of, axes of size 1 that come or go aside, and its `perm`."""
+    perm = axis_order(x)
+    if perm is not None:
+        return x.args[0], perm
+    perm = _past_units(x)
+    if perm is None:
+        return None
+    return reshaped(x.args[0].args[0], [x.shape[p] for p in inverse(perm)]), perm
+
+
 def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
     """Attributes of a node whose operands and result are permuted, but for scalars."""
     rule = ops.rule_of(node)
@@ -123,26 +134,26 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
 @on("reduce")
 def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reduce(transpose(x)): reduce x along its own axes."""
-    x = node.args[0]
-    perm = axis_order(x)
-    if perm is None:
+    found = _ordered(node.args[0])
+    if found is None:
         return None
+    x, perm = found
     reduced: tuple[int, ...] = node.attrs["axes"]
     gone = sorted(perm[a] for a in reduced)
     attrs = {"kind": node.attrs["kind"], "axes": tuple(gone)}
     kept = [p for i, p in enumerate(perm) if i not in reduced]
     order = sorted(kept)
-    return transposed(make("reduce", x.args, attrs), [order.index(p) for p in kept])
+    return transposed(make("reduce", (x,), attrs), [order.index(p) for p in kept])
 
 
 @on("broadcast")
 def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """broadcast(transpose(x)): broadcast first. New axes stay where they are, or, where a reshape
     may merge them with it, behind the axis that they are behind."""
-    x = node.args[0]
-    perm = axis_order(x)
-    if not perm:  # nor where there is no axis
+    found = _ordered(node.args[0])
+    if found is None or not found[1]:  # nor where there is no axis
         return None
+    x, perm = found
     axes: Sequence[int] = node.attrs["axes"]
     back = inverse(perm)
     if all(is_alias(reader) for reader in scope.users(node)):
@@ -156,7 +167,7 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
             order[axis] = axes[i]
     hint = node.tensor.with_shape(tuple(node.shape[o] for o in order))
     attrs = {"axes": tuple(order.index(axes[i]) for i in back)}
-    return transposed(make("broadcast", x.args, attrs, hint=hint), inverse(order))
+    return transposed(make("broadcast", (x,), attrs, hint=hint), inverse(order))
 
 
 @on("reshape")
@@ -164,9 +175,17 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reshape(transpose(x)) where only neighbours of x merge: reshape first."""
     x = node.args[0]
     perm = axis_order(x)
-    if perm is None or 1 in node.shape or 1 in x.shape:
+    if perm is None:
         return None
-    rule = reshape_rule(x.shape, node.shape)
+    source, to = x.args[0], [s for s in node.shape if s != 1]
+    if 1 in node.shape or 1 in x.shape:  # without them, and they come back afterwards
+        long = [p for p in perm if x.args[0].shape[p] != 1]
+        perm = tuple(sorted(long).index(p) for p in long)
+        source = reshaped(source, [s for s in source.shape if s != 1])
+    shape_of = [source.shape[p] for p in perm]
+    if shape_of == to:
+        return None
+    rule = reshape_rule(shape_of, to)
     if rule.whole:
         return None
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
@@ -185,9 +204,9 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
         ]
         if members != list(range(members[0], members[0] + len(members))):
             return None
-    shape: tuple[Dim, ...] = tuple(node.shape[o] for o in order)
-    inner = make("reshape", x.args, hint=node.tensor.with_shape(shape))
-    return transposed(inner, [order.index(o) for o in range(len(order))])
+    shape: tuple[Dim, ...] = tuple(to[o] for o in order)
+    made = transposed(reshaped(source, shape), [order.index(o) for o in range(len(order))])
+    return reshaped(made, node.shape)
 
 
 @on("transpose")

@@ -55,6 +55,21 @@ REWRITES: Rewrites = {
         "%a = add(%u, %v) : f32[4, 3]\n%z = transpose(%a) {perm=[1, 0]} : f32[3, 4]",
         "%u = reshape(%x) : f32[3, 4]\n%z = add(%u, %y) : f32[3, 4]",
     ),
+    "through an axis cut in two, of a batch of one": (
+        "%x: f32[1, 6, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[1, 4, 6]\n"
+        "%r = reshape(%t) : f32[1, 2, 2, 6]\n%e = exp(%r) : f32[1, 2, 2, 6]\n"
+        "%q = reshape(%e) : f32[1, 4, 6]\n%z = transpose(%q) {perm=[0, 2, 1]} : f32[1, 6, 4]",
+        "%r = reshape(%x) : f32[6, 1, 2, 2]\n%e = exp(%r) : f32[6, 1, 2, 2]\n"
+        "%z = reshape(%e) : f32[1, 6, 4]",
+    ),
+    "through a reduction over part of an axis, of a batch of one": (
+        "%x: f32[1, 6, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[1, 4, 6]\n"
+        "%r = reshape(%t) : f32[1, 2, 2, 6]\n"
+        '%z = reduce(%r) {axes=[2, 3], kind="sum"} : f32[1, 2]',
+        '%r = reshape(%x) : f32[6, 1, 2, 2]\n%z = reduce(%r) {axes=[0, 3], kind="sum"} : f32[1, 2]',
+    ),
     "through a reduction": (
         M,
         T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
@@ -156,6 +171,10 @@ KEPT: Kept = {
     "a reshape that merges others": (
         CUBE,
         "%t = transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]\n%z = reshape(%t) : f32[6, 4]",
+    ),
+    "a reshape that merges others, of a batch of one": (
+        "%x: f32[1, 2, 3, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1, 3]} : f32[1, 3, 2, 4]\n%z = reshape(%t) : f32[1, 6, 4]",
     ),
     "a repeated axis that is summed": (
         "%x: f32[4], %y: f32[6, 5]",

@@ -17,11 +17,12 @@ from stack.ir.node import Node
 from stack.ir.traits import is_input, is_reduction
 from stack.ir.types import F64, DType
 from stack.passes.rules.dot_layout import reshaped
-from stack.passes.tiling.frame import COMBINE, wide
+from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, wide
 from stack.rewrite.engine import Scope
 from stack.target import Cpu
 
 PIECES = 8  # parts for each core: what a thread takes at a time, it takes in pieces
+LEAST = 16  # elements of a part: what parts leave is written and read again
 THREADS = 2  # that have to gain by it: more of them gain more
 GAIN = 0.8  # of the time of one stage: what two may take
 
@@ -36,8 +37,10 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     cpu = scope.log.cpu
     extent = math.prod(sizes[a] for a in axes)
     kept = math.prod(sizes) // extent
-    # what a reduction down columns keeps lies side by side: one thread takes a vector of it
-    rows = kept if axes[-1] == len(sizes) - 1 else -(-kept // cpu.lanes)
+    # what a reduction down columns keeps of a row lies side by side: one thread takes all of it,
+    # but for lines that are tiled
+    line = math.prod(sizes[axes[-1] + 1 :])
+    rows = math.prod(sizes[: axes[0]]) * (-(-line // SPLIT_TILE) if line > MAX_TILE else 1)
     if rows >= THREADS or not _pays(kept * extent, cpu):
         return None
     if _is_stage(node, scope):
@@ -48,6 +51,8 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
         scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
         return _by_lead(node, axes, *cut)
     parts = _parts(extent, cpu)
+    if extent < LEAST * parts:
+        return None
     if extent % parts and not is_input(source):
         return None  # what computes it would run apart, for two slices of it
     scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
@@ -62,7 +67,7 @@ def _pays(count: int, cpu: Cpu) -> bool:
 
 def _parts(extent: int, cpu: Cpu) -> int:
     """Into how many parts: near to some for each core, without a rest where that can be."""
-    near = [p for p in _counts(cpu) if extent % p == 0]
+    near = [p for p in _counts(cpu) if extent % p == 0 and extent >= LEAST * p]
     return min(near, key=lambda p: _distance(p, cpu), default=PIECES * cpu.cores)
 
 

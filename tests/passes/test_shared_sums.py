@@ -21,12 +21,16 @@ SPLIT = {
     "sixteen bits": ("%x: bf16[1000000]", "sum", "[0]", "bf16[]"),
     "a prime": ("%x: f32[999983]", "sum", "[0]", "f32[]"),
     "a few long columns": ("%x: f32[300000, 3]", "min", "[0]", "f32[3]"),
+    "many columns": ("%x: f32[1000, 1000]", "sum", "[0]", "f32[1000]"),
+    "columns of rows of a line": ("%x: f32[1, 1000, 1000]", "max", "[1]", "f32[1, 1000]"),
     "an odd array": ("%x: f32[511, 769]", "sum", "[0, 1]", "f32[]"),
 }
 WHOLE = {
     "many rows": ("%x: f32[1000, 1000]", "sum", "[1]", "f32[1000]"),
     "a row for each of two threads": ("%x: f32[2, 1000000]", "sum", "[1]", "f32[2]"),
-    "many columns": ("%x: f32[1000, 1000]", "sum", "[0]", "f32[1000]"),
+    "columns of each of two": ("%x: f32[2, 1000, 1000]", "sum", "[1]", "f32[2, 1000]"),
+    "columns of which tiles hold a part": ("%x: f32[1000, 20000]", "sum", "[0]", "f32[20000]"),
+    "short columns": ("%x: f32[60, 10000]", "sum", "[0]", "f32[10000]"),
     "too short to pay": ("%x: f32[1, 20000]", "sum", "[1]", "f32[1]"),
     "nothing": ("%x: f32[0, 1000000]", "sum", "[0, 1]", "f32[]"),
     "axes apart": ("%x: f32[1000, 1, 1000]", "sum", "[0, 2]", "f32[1]"),

@@ -16,6 +16,7 @@ from stack.ir.dim import floordiv
 from stack.ir.node import Node
 from stack.ir.traits import is_input, is_reduction
 from stack.ir.types import F64, DType
+from stack.passes.cpu_loops.short_axes import ends_short, is_across
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, wide
 from stack.rewrite.engine import Scope
@@ -32,9 +33,12 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     source, axes = node.args[0], sorted(int(a) for a in node.attrs["axes"])
     sizes = [s for s in source.shape if isinstance(s, int)]
     is_run = axes == [*range(axes[0], axes[0] + len(axes))] if axes else False
-    if not is_run or len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
+    if len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
         return None
     cpu = scope.log.cpu
+    is_short = ends_short(sizes, cpu) and is_across(sizes, axes)  # such are lines like columns
+    if not is_run and not is_short:
+        return None
     extent = math.prod(sizes[a] for a in axes)
     kept = math.prod(sizes) // extent
     # what a reduction down columns keeps of a row lies side by side: one thread takes all of it,
@@ -46,12 +50,12 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     if _is_stage(node, scope):
         return None
     name = scope.block.names.get(node, node.op)
-    cut = None if is_input(source) else _lead(sizes, axes, cpu)
+    cut = None if is_input(source) and is_run else _lead(sizes, axes, cpu)
     if cut is not None:
         scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
         return _by_lead(node, axes, *cut)
     parts = _parts(extent, cpu)
-    if extent < LEAST * parts:
+    if extent < LEAST * parts or not is_run:
         return None
     if extent % parts and not is_input(source):
         return None  # what computes it would run apart, for two slices of it
@@ -86,7 +90,9 @@ def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None
     """
     found: list[tuple[int, int]] = []
     before = 1
-    for axis in axes[:-1]:
+    for place, axis in enumerate(axes[:-1]):
+        if axis > axes[0] + place:
+            break  # what is between is kept
         counts = [p for p in _counts(cpu) if p % before == 0 and before * sizes[axis] % p == 0]
         found += [(axis, p) for p in counts]
         before *= sizes[axis]

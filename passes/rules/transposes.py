@@ -74,15 +74,16 @@ def _past_units(x: Node) -> Perm | None:
         return None
     order: list[list[int]] = [[] for _ in perm]  # for each axis of what is transposed
     units: list[int] = []
-    last = -1
+    last, at, to = -1, 0, 0
     for read, made in reshape_groups(inner.shape, x.shape):
-        width, height = read.stop - read.start, made.stop - made.start
+        width, height = len(inner.shape[read]), len(x.shape[made])
         if max(width, height) > 1:
             return None
-        units += range(made.start, made.stop)
+        units += range(to, to + height)
         if width and height:
-            last = perm[read.start]
+            last = perm[at]
             order[last], units = units, []
+        at, to = at + width, to + height
     if last < 0:
         return None
     order[last] += units
@@ -177,15 +178,15 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     perm = axis_order(x)
     if perm is None:
         return None
-    source, to = x.args[0], [s for s in node.shape if s != 1]
+    source, to = x.args[0], tuple(s for s in node.shape if s != 1)
     if 1 in node.shape or 1 in x.shape:  # without them, and they come back afterwards
         long = [p for p in perm if x.args[0].shape[p] != 1]
         perm = tuple(sorted(long).index(p) for p in long)
         source = reshaped(source, [s for s in source.shape if s != 1])
-    shape_of = [source.shape[p] for p in perm]
-    if shape_of == to:
+    lies = tuple(source.shape[p] for p in perm)
+    if lies == to:
         return None
-    rule = reshape_rule(shape_of, to)
+    rule = reshape_rule(lies, to)
     if rule.whole:
         return None
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}

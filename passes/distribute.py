@@ -231,6 +231,8 @@ class _Program:
         self.kernel = kernel
         self.b = kernel.b
         self.sinks = [r for r in block.results]
+        # the index of the innermost loop around
+        self.program = block.params[0] if block.is_open else None
         self.scalars: dict[Node, Node] = {}  # reductions that are done
         self.kept: dict[Node, Node] = {}  # value -> memory that holds it
         self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
@@ -273,7 +275,7 @@ class _Program:
         if not folds and not keep:
             inner = self.sweeps.iterations
             for case in cases_of(self.b, tiles, extent, width, cpu.lanes, inner):
-                parts = in_registers(case.parts, tiles, cpu)
+                parts = in_registers(case.parts, tiles, cpu, self.program)
                 memories = self._in_case(stores, memories, Case(parts, case.times))
             self.memory.update(zip(stores, memories, strict=True))
             return
@@ -282,7 +284,7 @@ class _Program:
             type_ = TensorType(node.dtype, (self.extent,), "local")
             memories.append(self.b.alloc(name=name, type=type_))
         totals: list[Node] = []
-        for part in in_registers(run(0, extent, width), tiles, cpu):
+        for part in in_registers(run(0, extent, width), tiles, cpu, self.program):
             offset = constant(part.start, I64)
             if part.chunks > 1:
                 zero = constant(0, I64)

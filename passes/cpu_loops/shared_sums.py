@@ -13,13 +13,14 @@ import math
 
 from stack.ir.builder import Builder, make
 from stack.ir.dim import floordiv
-from stack.ir.node import Node
-from stack.ir.traits import is_input, is_reduction
+from stack.ir.node import Node, topological
+from stack.ir.traits import is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
 from stack.passes.cpu_loops.short_axes import ends_short, is_across
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, wide
 from stack.rewrite.engine import Scope
+from stack.rewrite.group import flops_of
 from stack.target import Cpu
 
 PIECES = 8  # parts for each core: what a thread takes at a time, it takes in pieces
@@ -45,7 +46,7 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     # but for lines that are tiled
     line = math.prod(sizes[axes[-1] + 1 :])
     rows = math.prod(sizes[: axes[0]]) * (-(-line // SPLIT_TILE) if line > MAX_TILE else 1)
-    if rows >= THREADS or not _pays(kept * extent, cpu):
+    if rows >= THREADS or not _pays(kept * extent * _work(source), cpu):
         return None
     if _is_stage(node, scope):
         return None
@@ -63,9 +64,18 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     return _in_stages(node, axes, extent, parts)
 
 
-def _pays(count: int, cpu: Cpu) -> bool:
-    """Whether threads reduce so many elements faster with one more kernel, a vector each cycle."""
-    alone = count / (cpu.lanes * cpu.clock)
+def _work(source: Node) -> float:
+    """Operations on an element: to add it, and to make it of what lies in memory."""
+
+    def is_inside(node: Node) -> bool:
+        return is_elementwise(node) and node.shape == source.shape
+
+    return 1 + sum(map(flops_of, topological([source], is_inside)))
+
+
+def _pays(work: float, cpu: Cpu) -> bool:
+    """Whether threads do so many operations faster with one more kernel, a vector each cycle."""
+    alone = work / (cpu.lanes * cpu.clock)
     return alone / THREADS + 2 * cpu.launch < GAIN * alone
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 
 from stack.ir.builder import Builder, make
-from stack.ir.dim import floordiv
+from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
@@ -54,23 +54,19 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     cut = None if is_input(source) and is_run else _lead(sizes, axes, cpu)
     if cut is not None:
         scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
-        return _by_lead(node, axes, *cut)
+        return _by_lead(node, axes, *cut, scope)
     parts = _parts(extent, cpu)
     if extent < LEAST * parts or not is_run:
         return None
     if extent % parts and not is_input(source):
         return None  # what computes it would run apart, for two slices of it
     scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
-    return _in_stages(node, axes, extent, parts)
+    return _in_stages(node, axes, extent, parts, scope)
 
 
 def _work(source: Node) -> float:
     """Operations on an element: to add it, and to make it of what lies in memory."""
-
-    def is_inside(node: Node) -> bool:
-        return is_elementwise(node) and node.shape == source.shape
-
-    return 1 + sum(map(flops_of, topological([source], is_inside)))
+    return 1 + sum(map(flops_of, topological([source], lambda n: _is_like(n, source))))
 
 
 def _pays(work: float, cpu: Cpu) -> bool:
@@ -116,14 +112,13 @@ def _is_stage(node: Node, scope: Scope) -> bool:
     return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
 
 
-def _by_lead(node: Node, axes: list[int], axis: int, parts: int) -> Node:
+def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -> Node:
     """Axes before one, and parts of that, are kept by a first stage, and reduced by a second."""
     source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
     shape, first = source.shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
-    line = _cast(source, dtype)
     rest = floordiv(shape[axis], count)
-    split = reshaped(line, (*shape[:axis], count, rest, *shape[axis + 1 :]))
+    split = _cast(_seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope), dtype)
     inner = make(
         "reduce", (split,), {"kind": kind, "axes": tuple(a + 1 for a in axes if a >= axis)}
     )
@@ -132,13 +127,36 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int) -> Node:
     return _cast(make("reduce", (_cast(inner, last),), {"kind": kind, "axes": kept}), node.dtype)
 
 
+def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
+    """What is reduced, in another shape: elementwise ops that nothing else needs are of arrays in
+    that shape, as a view between them and the reduction would keep lines apart."""
+    root = reduction.args[0]
+    tree = {reduction}
+    for node in reversed(topological([root], lambda n: _is_like(n, root))):
+        if not scope.is_result(node) and all(user in tree for user in scope.users(node)):
+            tree.add(node)
+    done: dict[Node, Node] = {}
+    for node in topological([root], tree.__contains__):
+        args = [_view(a, shape, done) for a in node.args]
+        done[node] = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shape))
+    return _view(root, shape, done)
+
+
+def _view(x: Node, shape: tuple[Dim, ...], done: dict[Node, Node]) -> Node:
+    return done[x] if x in done else reshaped(x, shape) if x.shape else x
+
+
+def _is_like(node: Node, root: Node) -> bool:
+    return is_elementwise(node) and node.shape == root.shape
+
+
 def _last(node: Node) -> DType:
     """What the second stage adds in."""
     dtype = wide(node.dtype)
     return F64 if node.attrs["kind"] == "sum" and dtype.is_float else dtype
 
 
-def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
+def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scope) -> Node:
     """What is in a part is reduced, then the parts, then what is left over."""
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
@@ -150,7 +168,11 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
         return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
 
     last = _last(node)
-    split = reshaped(_cut(line, first, 0, whole), (*before, parts, extent // parts, *after))
+    apart = (*before, parts, extent // parts, *after)
+    if whole == extent:
+        split = _cast(_seen(node, apart, scope), dtype)
+    else:
+        split = reshaped(_cut(line, first, 0, whole), apart)
     made = reduced(_cast(reduced(split, first + 1), last), first)
     if whole < extent:
         rest = reduced(_cut(line, first, whole, extent), first)

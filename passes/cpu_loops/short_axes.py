@@ -170,7 +170,8 @@ class _Group:
         """What a value is along both axes, as a group of its own."""
         inner = topological([source])
         type_ = source.tensor.with_shape(shape)
-        if type_.size > self.most or any(map(is_reduction, inner)):
+        is_small = isinstance(type_.size, int) and type_.size <= self.most
+        if not is_small or any(map(is_reduction, inner)):
             raise _ToldApart
         params = [p for p in self.body.params if p in inner]
         block = Block(params, [make("broadcast", (source,), {"axes": axes}, hint=type_)])

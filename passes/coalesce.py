@@ -5,6 +5,9 @@ across sequences, and none is cut off at the end of each. Views around the group
 
 An axis that a window cuts or pads takes the one behind it, and the window so many times as many
 elements: rows of an image of three channels are then padded in vectors.
+
+On a CPU, axes that end shorter than a vector are told apart nowhere first; see
+`cpu_loops.short_axes`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.axes import Operand, Rule
+from stack.ir.axes import Operand, Rule, reshape_groups
 from stack.ir.builder import make, remade_block
 from stack.ir.dim import Dim, mul, product
 from stack.ir.node import Block, Func, Node
@@ -22,11 +25,13 @@ from stack.ir.relation import Window, Windows
 from stack.ir.traits import is_alias, is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import BlockPass
+from stack.passes.cpu_loops.short_axes import with_full_vectors
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
+from stack.target import Cpu
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,20 @@ class Coalesce(BlockPass):
         return rewrite(super().run(func, log), (reshape_of_reshape,), log)
 
     def change(self, block: Block, log: Log) -> Block:
+        if isinstance(log.target, Cpu):
+            block = self._filled(block, log, log.target)
+        return self._merged(block, log)
+
+    def _filled(self, block: Block, log: Log, cpu: Cpu) -> Block:
+        """Groups that end in a short axis, for kernels of whole vectors."""
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            made = with_full_vectors(node, cpu)
+            if made is not None and log.spend("fill_vectors", block.locs.get(node, ())):
+                changed[node] = Replacement(made)
+        return replace(block, changed) if changed else block
+
+    def _merged(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             group = node if is_stream(node) else group_of(node)
@@ -136,15 +155,15 @@ class _Axes:
             self.sides.extend((dim, m) for m in made)
 
     def _bind_view(self, node: Node) -> None:
-        """A view that adds or drops axes of one element has the others of what it views."""
-        longer = [
-            [(size, dim) for size, dim in zip(n.shape, self.dims[n], strict=True) if size != 1]
-            for n in (node.args[0], node)
-        ]
-        if [size for size, _ in longer[0]] != [size for size, _ in longer[1]]:
-            self.is_known = False
-            return
-        self._join_all([dim for _, dim in longer[0]], [dim for _, dim in longer[1]])
+        """A view has the axes of what it views, but for those that it cuts or joins, which stay
+        as they are."""
+        source = node.args[0]
+        for read, made in reshape_groups(source.shape, node.shape):
+            old, new = self.dims[source][read], self.dims[node][made]
+            if len(old) == len(new) == 1:
+                self._join(old[0], new[0])
+            elif old and new:
+                self.kept.update((*old, *new))
 
     def _join(self, first: int, second: int) -> None:
         self.parents[self._axis(first)] = self._axis(second)

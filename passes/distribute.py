@@ -33,7 +33,8 @@ from stack.ir.traits import (
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
-from stack.passes.cpu_loops.borders import Case, Part, cases_of
+from stack.passes.cpu_loops.borders import Case, Part, cases_of, run
+from stack.passes.cpu_loops.carried import in_registers
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
@@ -230,6 +231,8 @@ class _Program:
         self.kernel = kernel
         self.b = kernel.b
         self.sinks = [r for r in block.results]
+        # the index of the innermost loop around
+        self.program = block.params[0] if block.is_open else None
         self.scalars: dict[Node, Node] = {}  # reductions that are done
         self.kept: dict[Node, Node] = {}  # value -> memory that holds it
         self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
@@ -266,45 +269,41 @@ class _Program:
     def _sweep(self, folds: list[Node], stores: list[Node], keep: list[Node]) -> None:
         memories = [self._start(s) for s in stores]
         # a sweep that only stores scalars is one step of one lane
-        extent = self.extent if tiles_of([*(f.args[0] for f in folds), *stores]) else 1
-        width = min(self.kernel.width, extent)
+        tiles = tiles_of([*(f.args[0] for f in folds), *stores])
+        extent = self.extent if tiles else 1
+        width, cpu = min(self.kernel.width, extent), self.kernel.cpu
         if not folds and not keep:
-            tiles = tiles_of(stores)
-            lanes, inner = self.kernel.cpu.lanes, self.sweeps.iterations
-            for case in cases_of(self.b, tiles, extent, width, lanes, inner):
-                memories = self._in_case(stores, memories, case)
+            inner = self.sweeps.iterations
+            for case in cases_of(self.b, tiles, extent, width, cpu.lanes, inner):
+                parts = in_registers(case.parts, tiles, cpu, self.program)
+                memories = self._in_case(stores, memories, Case(parts, case.times))
             self.memory.update(zip(stores, memories, strict=True))
             return
-        chunks, tail = divmod(extent, width)
         for node in keep:
             name = self.kernel.fresh("keep")
             type_ = TensorType(node.dtype, (self.extent,), "local")
             memories.append(self.b.alloc(name=name, type=type_))
-        totals: list[Node | None] = [None] * len(folds)
-        if chunks > 1:
-            part = Part(0, chunks, width)
-            zero = constant(0, I64)
-            vectors, memories = self._chunk_loop(folds, stores, keep, memories, part, zero)
-            totals = [
-                self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
-                for f, v in zip(folds, vectors, strict=True)
-            ]
-        else:
-            tail, chunks = extent, 0
-        if tail:
-            offset = constant(chunks * width, I64)
-            part = Part(chunks * width, 1, tail)
-            parts, memories = self._chunk(folds, stores, keep, memories, offset, part)
+        totals: list[Node] = []
+        for part in in_registers(run(0, extent, width), tiles, cpu, self.program):
+            offset = constant(part.start, I64)
+            if part.chunks > 1:
+                zero = constant(0, I64)
+                lanes, memories = self._chunk_loop(folds, stores, keep, memories, part, zero)
+            else:
+                lanes, memories = self._chunk(folds, stores, keep, memories, offset, part)
             ends = [
-                self.b.reduce(p, kind=f.attrs["kind"], axes=(0,))
-                for f, p in zip(folds, parts, strict=True)
+                self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
+                for f, v in zip(folds, lanes, strict=True)
             ]
-            totals = [
-                end if total is None else self.b.op(COMBINE[f.attrs["kind"]], [total, end])
-                for f, total, end in zip(folds, totals, ends, strict=True)
-            ]
+            totals = (
+                [
+                    self.b.op(COMBINE[f.attrs["kind"]], [total, end])
+                    for f, total, end in zip(folds, totals, ends, strict=True)
+                ]
+                if totals
+                else ends
+            )
         for fold, total in zip(folds, totals, strict=True):
-            assert total is not None
             self.kernel.note(fold, total)
             self.scalars[fold] = total
         for sink, memory in zip(stores, memories, strict=False):

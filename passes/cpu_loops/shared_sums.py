@@ -12,16 +12,19 @@ from __future__ import annotations
 import math
 
 from stack.ir.builder import Builder, make
-from stack.ir.dim import floordiv
-from stack.ir.node import Node
-from stack.ir.traits import is_input, is_reduction
+from stack.ir.dim import Dim, floordiv
+from stack.ir.node import Node, topological
+from stack.ir.traits import is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
+from stack.passes.cpu_loops.short_axes import ends_short, is_across
 from stack.passes.rules.dot_layout import reshaped
-from stack.passes.tiling.frame import COMBINE, wide
+from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, wide
 from stack.rewrite.engine import Scope
+from stack.rewrite.group import flops_of
 from stack.target import Cpu
 
 PIECES = 8  # parts for each core: what a thread takes at a time, it takes in pieces
+LEAST = 16  # elements of a part: what parts leave is written and read again
 THREADS = 2  # that have to gain by it: more of them gain more
 GAIN = 0.8  # of the time of one stage: what two may take
 
@@ -31,38 +34,50 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     source, axes = node.args[0], sorted(int(a) for a in node.attrs["axes"])
     sizes = [s for s in source.shape if isinstance(s, int)]
     is_run = axes == [*range(axes[0], axes[0] + len(axes))] if axes else False
-    if not is_run or len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
+    if len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
         return None
     cpu = scope.log.cpu
+    is_short = ends_short(sizes, cpu) and is_across(sizes, axes)  # such are lines like columns
+    if not is_run and not is_short:
+        return None
     extent = math.prod(sizes[a] for a in axes)
     kept = math.prod(sizes) // extent
-    # what a reduction down columns keeps lies side by side: one thread takes a vector of it
-    rows = kept if axes[-1] == len(sizes) - 1 else -(-kept // cpu.lanes)
-    if rows >= THREADS or not _pays(kept * extent, cpu):
+    # what a reduction down columns keeps of a row lies side by side: one thread takes all of it,
+    # but for lines that are tiled
+    line = math.prod(sizes[axes[-1] + 1 :])
+    rows = math.prod(sizes[: axes[0]]) * (-(-line // SPLIT_TILE) if line > MAX_TILE else 1)
+    if rows >= THREADS or not _pays(kept * extent * _work(source), cpu):
         return None
     if _is_stage(node, scope):
         return None
     name = scope.block.names.get(node, node.op)
-    cut = None if is_input(source) else _lead(sizes, axes, cpu)
+    cut = None if is_input(source) and is_run else _lead(sizes, axes, cpu)
     if cut is not None:
         scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
-        return _by_lead(node, axes, *cut)
+        return _by_lead(node, axes, *cut, scope)
     parts = _parts(extent, cpu)
+    if extent < LEAST * parts or not is_run:
+        return None
     if extent % parts and not is_input(source):
         return None  # what computes it would run apart, for two slices of it
     scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
-    return _in_stages(node, axes, extent, parts)
+    return _in_stages(node, axes, extent, parts, scope)
 
 
-def _pays(count: int, cpu: Cpu) -> bool:
-    """Whether threads reduce so many elements faster with one more kernel, a vector each cycle."""
-    alone = count / (cpu.lanes * cpu.clock)
+def _work(source: Node) -> float:
+    """Operations on an element: to add it, and to make it of what lies in memory."""
+    return 1 + sum(map(flops_of, topological([source], lambda n: _is_like(n, source))))
+
+
+def _pays(work: float, cpu: Cpu) -> bool:
+    """Whether threads do so many operations faster with one more kernel, a vector each cycle."""
+    alone = work / (cpu.lanes * cpu.clock)
     return alone / THREADS + 2 * cpu.launch < GAIN * alone
 
 
 def _parts(extent: int, cpu: Cpu) -> int:
     """Into how many parts: near to some for each core, without a rest where that can be."""
-    near = [p for p in _counts(cpu) if extent % p == 0]
+    near = [p for p in _counts(cpu) if extent % p == 0 and extent >= LEAST * p]
     return min(near, key=lambda p: _distance(p, cpu), default=PIECES * cpu.cores)
 
 
@@ -81,7 +96,9 @@ def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None
     """
     found: list[tuple[int, int]] = []
     before = 1
-    for axis in axes[:-1]:
+    for place, axis in enumerate(axes[:-1]):
+        if axis > axes[0] + place:
+            break  # what is between is kept
         counts = [p for p in _counts(cpu) if p % before == 0 and before * sizes[axis] % p == 0]
         found += [(axis, p) for p in counts]
         before *= sizes[axis]
@@ -95,14 +112,13 @@ def _is_stage(node: Node, scope: Scope) -> bool:
     return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
 
 
-def _by_lead(node: Node, axes: list[int], axis: int, parts: int) -> Node:
+def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -> Node:
     """Axes before one, and parts of that, are kept by a first stage, and reduced by a second."""
     source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
     shape, first = source.shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
-    line = _cast(source, dtype)
     rest = floordiv(shape[axis], count)
-    split = reshaped(line, (*shape[:axis], count, rest, *shape[axis + 1 :]))
+    split = _cast(_seen(node, (*shape[:axis], count, rest, *shape[axis + 1 :]), scope), dtype)
     inner = make(
         "reduce", (split,), {"kind": kind, "axes": tuple(a + 1 for a in axes if a >= axis)}
     )
@@ -111,13 +127,36 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int) -> Node:
     return _cast(make("reduce", (_cast(inner, last),), {"kind": kind, "axes": kept}), node.dtype)
 
 
+def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
+    """What is reduced, in another shape: elementwise ops that nothing else needs are of arrays in
+    that shape, as a view between them and the reduction would keep lines apart."""
+    root = reduction.args[0]
+    tree = {reduction}
+    for node in reversed(topological([root], lambda n: _is_like(n, root))):
+        if not scope.is_result(node) and all(user in tree for user in scope.users(node)):
+            tree.add(node)
+    done: dict[Node, Node] = {}
+    for node in topological([root], tree.__contains__):
+        args = [_view(a, shape, done) for a in node.args]
+        done[node] = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shape))
+    return _view(root, shape, done)
+
+
+def _view(x: Node, shape: tuple[Dim, ...], done: dict[Node, Node]) -> Node:
+    return done[x] if x in done else reshaped(x, shape) if x.shape else x
+
+
+def _is_like(node: Node, root: Node) -> bool:
+    return is_elementwise(node) and node.shape == root.shape
+
+
 def _last(node: Node) -> DType:
     """What the second stage adds in."""
     dtype = wide(node.dtype)
     return F64 if node.attrs["kind"] == "sum" and dtype.is_float else dtype
 
 
-def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
+def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scope) -> Node:
     """What is in a part is reduced, then the parts, then what is left over."""
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
@@ -129,7 +168,11 @@ def _in_stages(node: Node, axes: list[int], extent: int, parts: int) -> Node:
         return make("reduce", (x,), {"kind": kind, "axes": (axis,)})
 
     last = _last(node)
-    split = reshaped(_cut(line, first, 0, whole), (*before, parts, extent // parts, *after))
+    apart = (*before, parts, extent // parts, *after)
+    if whole == extent:
+        split = _cast(_seen(node, apart, scope), dtype)
+    else:
+        split = reshaped(_cut(line, first, 0, whole), apart)
     made = reduced(_cast(reduced(split, first + 1), last), first)
     if whole < extent:
         rest = reduced(_cut(line, first, whole, extent), first)

@@ -16,12 +16,11 @@ from stack.ir.traits import is_input
 from stack.passes.blocking.block_policy import EXACT
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, CannotTile, static, wide
 
 Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
-# elements of a line: the most that one program has, else the most of a block, and the least
-MAX_TILE, SPLIT_TILE, LEAST_TILE = 16384, 4096, 256
+LEAST_TILE = 256  # elements of a block of a line
 # where lanes lie across, and rows of some programs are turned together; what divides one is divided
 ACROSS_TILE, ACROSS_PART = 64, 8
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.axes import Rule, reshape_rule
+from stack.ir.axes import Rule, reshape_groups, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_positions, spread
+from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have their axes in one order
@@ -46,6 +47,10 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
     if axis_order(x) is not None:
         moved = transposed(x, perm)
         return None if axis_order(moved) else moved
+    if (order := _past_units(x)) is not None:
+        left = [order[p] for p in perm if x.shape[p] != 1]
+        shape = tuple(x.shape[p] for p in perm)
+        return reshaped(x.args[0].args[0], shape) if left == sorted(left) else None
     old = spread(x)
     if old is not None:
         place = inverse(perm)
@@ -58,6 +63,42 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
         at = inverse(perm)[int(x.attrs["axis"])]
         return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))
     return None
+
+
+def _past_units(x: Node) -> Perm | None:
+    """The `perm` of a transpose that axes of size 1 are added to, or taken from, afterwards: as if
+    they had been before it, in front of the axes that they are in front of, and no axis last."""
+    inner = x.args[0] if is_alias(x) else x
+    perm = axis_order(inner)
+    if perm is None or inner is x:
+        return None
+    order: list[list[int]] = [[] for _ in perm]  # for each axis of what is transposed
+    units: list[int] = []
+    last, at, to = -1, 0, 0
+    for read, made in reshape_groups(inner.shape, x.shape):
+        width, height = len(inner.shape[read]), len(x.shape[made])
+        if max(width, height) > 1:
+            return None
+        units += range(to, to + height)
+        if width and height:
+            last = perm[at]
+            order[last], units = units, []
+        at, to = at + width, to + height
+    if last < 0:
+        return None
+    order[last] += units
+    return inverse([axis for axes in order for axis in axes])
+
+
+def _ordered(x: Node) -> tuple[Node, Perm] | None:
+    """What a value is a transpose of, axes of size 1 that come or go aside, and its `perm`."""
+    perm = axis_order(x)
+    if perm is not None:
+        return x.args[0], perm
+    perm = _past_units(x)
+    if perm is None:
+        return None
+    return reshaped(x.args[0].args[0], [x.shape[p] for p in inverse(perm)]), perm
 
 
 def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
@@ -75,7 +116,7 @@ def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
     where a convolution wants them in that order anyway."""
-    perm = next((p for p in map(axis_order, node.args) if p is not None), None)
+    perm = next((p for f in (axis_order, _past_units) for a in node.args if (p := f(a))), None)
     if perm is None or not node.shape:
         return None
     back = inverse(perm)
@@ -94,26 +135,26 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
 @on("reduce")
 def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reduce(transpose(x)): reduce x along its own axes."""
-    x = node.args[0]
-    perm = axis_order(x)
-    if perm is None:
+    found = _ordered(node.args[0])
+    if found is None:
         return None
+    x, perm = found
     reduced: tuple[int, ...] = node.attrs["axes"]
     gone = sorted(perm[a] for a in reduced)
     attrs = {"kind": node.attrs["kind"], "axes": tuple(gone)}
     kept = [p for i, p in enumerate(perm) if i not in reduced]
     order = sorted(kept)
-    return transposed(make("reduce", x.args, attrs), [order.index(p) for p in kept])
+    return transposed(make("reduce", (x,), attrs), [order.index(p) for p in kept])
 
 
 @on("broadcast")
 def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """broadcast(transpose(x)): broadcast first. New axes stay where they are, or, where a reshape
     may merge them with it, behind the axis that they are behind."""
-    x = node.args[0]
-    perm = axis_order(x)
-    if not perm:  # nor where there is no axis
+    found = _ordered(node.args[0])
+    if found is None or not found[1]:  # nor where there is no axis
         return None
+    x, perm = found
     axes: Sequence[int] = node.attrs["axes"]
     back = inverse(perm)
     if all(is_alias(reader) for reader in scope.users(node)):
@@ -127,7 +168,7 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
             order[axis] = axes[i]
     hint = node.tensor.with_shape(tuple(node.shape[o] for o in order))
     attrs = {"axes": tuple(order.index(axes[i]) for i in back)}
-    return transposed(make("broadcast", x.args, attrs, hint=hint), inverse(order))
+    return transposed(make("broadcast", (x,), attrs, hint=hint), inverse(order))
 
 
 @on("reshape")
@@ -135,9 +176,17 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reshape(transpose(x)) where only neighbours of x merge: reshape first."""
     x = node.args[0]
     perm = axis_order(x)
-    if perm is None or 1 in node.shape or 1 in x.shape:
+    if perm is None:
         return None
-    rule = reshape_rule(x.shape, node.shape)
+    source, to = x.args[0], tuple(s for s in node.shape if s != 1)
+    if 1 in node.shape or 1 in x.shape:  # without them, and they come back afterwards
+        long = [p for p in perm if x.args[0].shape[p] != 1]
+        perm = tuple(sorted(long).index(p) for p in long)
+        source = reshaped(source, [s for s in source.shape if s != 1])
+    lies = tuple(source.shape[p] for p in perm)
+    if lies == to:
+        return None
+    rule = reshape_rule(lies, to)
     if rule.whole:
         return None
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
@@ -156,9 +205,9 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
         ]
         if members != list(range(members[0], members[0] + len(members))):
             return None
-    shape: tuple[Dim, ...] = tuple(node.shape[o] for o in order)
-    inner = make("reshape", x.args, hint=node.tensor.with_shape(shape))
-    return transposed(inner, [order.index(o) for o in range(len(order))])
+    shape: tuple[Dim, ...] = tuple(to[o] for o in order)
+    made = transposed(reshaped(source, shape), [order.index(o) for o in range(len(order))])
+    return reshaped(made, node.shape)
 
 
 @on("transpose")

@@ -11,6 +11,8 @@ from stack.ir.node import Node
 from stack.ir.types import F32, DType
 
 EXPENSIVE = 8  # scalar operations from which a value is kept rather than computed again
+# elements of a line: the most that one program has, else the most of a block
+MAX_TILE, SPLIT_TILE = 16384, 4096
 LOG2E = math.log2(math.e)  # exp(x) is exp2(x * this)
 
 

@@ -278,7 +278,35 @@ def test_axes_of_one_element_divide_nothing() -> None:
     assert group.shape == (6, 1)
 
 
-def test_a_view_of_other_axes_keeps_all() -> None:
+def test_axes_that_a_view_cuts_or_joins_stay_and_others_merge() -> None:
     text = KEPT_AXES.replace("[2, 3, 1, 1]", "[3, 2, 1, 1]")
     (group,) = [n for n in coalesced(text).nodes if n.op == "fusion"]
-    assert group.blocks[0].params[0].shape == (2, 3, 4, 5)
+    assert group.blocks[0].params[0].shape == (2, 3, 20)
+    assert group.shape == (3, 2, 1)
+
+
+SPLIT_AXIS = """func @f(%x: f32[4, 5, 6, 7], %s: f32[2, 2]) -> (f32[4, 5, 6, 7]) at tensor {
+  %y = fusion(%x, %s) {kind="loop", name="scale"} : f32[4, 5, 6, 7] {(%p0: X, %p1: f32[2, 2])
+    %v = reshape(%p1) : f32[4]
+    %b = broadcast(%v) {axes=[0]} : f32[4, 5, 6, 7]
+    %y = mul(%p0, %b) : f32[4, 5, 6, 7]
+    return %y
+  }
+  return %y
+}
+""".replace("X", "f32[4, 5, 6, 7]")
+
+
+def test_a_view_of_one_operand_keeps_no_axis_that_it_does_not_have() -> None:
+    """Such as the scale of each channel of each image in instance norm."""
+    (group,) = [n for n in coalesced(SPLIT_AXIS).nodes if n.op == "fusion"]
+    assert [p.shape for p in group.blocks[0].params] == [(4, 210), (2, 2)]
+    assert group.shape == (4, 210)
+
+
+def test_an_axis_that_a_view_cuts_takes_no_other() -> None:
+    """Though they stand side by side on the side of the view that both have."""
+    text = SPLIT_AXIS.replace("f32[2, 2]", "f32[2, 2, 5]").replace(": f32[4]\n", ": f32[4, 5]\n")
+    text = text.replace("axes=[0]", "axes=[0, 1]")
+    (group,) = [n for n in coalesced(text).nodes if n.op == "fusion"]
+    assert [p.shape for p in group.blocks[0].params] == [(4, 5, 42), (2, 2, 5)]

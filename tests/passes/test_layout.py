@@ -30,6 +30,46 @@ REWRITES: Rewrites = {
         "%z = transpose(%e) {perm=[1, 0]} : f32[3, 4]",
         "%z = slice(%x) {limit=[3, 6], start=[0, 2], step=[1, 1]} : f32[3, 4]",
     ),
+    "through pieces put side by side along a new axis, before and behind another": (
+        CUBE,
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[2, 4, 3]\n"
+        "%u = reshape(%t) : f32[2, 4, 1, 3]\n%e = exp(%u) : f32[2, 4, 1, 3]\n"
+        "%c = concat(%u, %e) {axis=2} : f32[2, 4, 2, 3]\n"
+        "%z = transpose(%c) {perm=[0, 2, 3, 1]} : f32[2, 2, 3, 4]",
+        "%u = reshape(%x) : f32[2, 1, 3, 4]\n%e = exp(%u) : f32[2, 1, 3, 4]\n"
+        "%z = concat(%u, %e) {axis=1} : f32[2, 2, 3, 4]",
+    ),
+    "through pieces put side by side along a new last axis": (
+        CUBE,
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[2, 4, 3]\n"
+        "%u = reshape(%t) : f32[2, 4, 3, 1]\n%e = exp(%u) : f32[2, 4, 3, 1]\n"
+        "%c = concat(%u, %e) {axis=3} : f32[2, 4, 3, 2]\n"
+        "%z = transpose(%c) {perm=[0, 2, 3, 1]} : f32[2, 3, 2, 4]",
+        "%u = reshape(%x) : f32[2, 3, 1, 4]\n%e = exp(%u) : f32[2, 3, 1, 4]\n"
+        "%z = concat(%u, %e) {axis=2} : f32[2, 3, 2, 4]",
+    ),
+    "through a sum of images of one, whose axis goes": (
+        "%x: f32[1, 3, 4], %y: f32[3, 4]",
+        "%t = transpose(%x) {perm=[2, 0, 1]} : f32[4, 1, 3]\n"
+        "%u = reshape(%t) : f32[4, 3]\n%v = transpose(%y) {perm=[1, 0]} : f32[4, 3]\n"
+        "%a = add(%u, %v) : f32[4, 3]\n%z = transpose(%a) {perm=[1, 0]} : f32[3, 4]",
+        "%u = reshape(%x) : f32[3, 4]\n%z = add(%u, %y) : f32[3, 4]",
+    ),
+    "through an axis cut in two, of a batch of one": (
+        "%x: f32[1, 6, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[1, 4, 6]\n"
+        "%r = reshape(%t) : f32[1, 2, 2, 6]\n%e = exp(%r) : f32[1, 2, 2, 6]\n"
+        "%q = reshape(%e) : f32[1, 4, 6]\n%z = transpose(%q) {perm=[0, 2, 1]} : f32[1, 6, 4]",
+        "%r = reshape(%x) : f32[6, 1, 2, 2]\n%e = exp(%r) : f32[6, 1, 2, 2]\n"
+        "%z = reshape(%e) : f32[1, 6, 4]",
+    ),
+    "through a reduction over part of an axis, of a batch of one": (
+        "%x: f32[1, 6, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[1, 4, 6]\n"
+        "%r = reshape(%t) : f32[1, 2, 2, 6]\n"
+        '%z = reduce(%r) {axes=[2, 3], kind="sum"} : f32[1, 2]',
+        '%r = reshape(%x) : f32[6, 1, 2, 2]\n%z = reduce(%r) {axes=[0, 3], kind="sum"} : f32[1, 2]',
+    ),
     "through a reduction": (
         M,
         T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
@@ -123,9 +163,18 @@ KEPT: Kept = {
         "%x: f32[4, 6], %y: f32[6, 4]",
         T + "%z = add(%t, %y) : f32[6, 4]",
     ),
+    "the other operand has a new axis elsewhere, and would move": (
+        "%x: f32[2, 3, 4], %y: f32[2, 4, 1, 3]",
+        "%t = transpose(%x) {perm=[0, 2, 1]} : f32[2, 4, 3]\n"
+        "%u = reshape(%t) : f32[2, 4, 1, 3]\n%z = add(%u, %y) : f32[2, 4, 1, 3]",
+    ),
     "a reshape that merges others": (
         CUBE,
         "%t = transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]\n%z = reshape(%t) : f32[6, 4]",
+    ),
+    "a reshape that merges others, of a batch of one": (
+        "%x: f32[1, 2, 3, 4]",
+        "%t = transpose(%x) {perm=[0, 2, 1, 3]} : f32[1, 3, 2, 4]\n%z = reshape(%t) : f32[1, 6, 4]",
     ),
     "a repeated axis that is summed": (
         "%x: f32[4], %y: f32[6, 5]",

@@ -21,12 +21,16 @@ SPLIT = {
     "sixteen bits": ("%x: bf16[1000000]", "sum", "[0]", "bf16[]"),
     "a prime": ("%x: f32[999983]", "sum", "[0]", "f32[]"),
     "a few long columns": ("%x: f32[300000, 3]", "min", "[0]", "f32[3]"),
+    "many columns": ("%x: f32[1000, 1000]", "sum", "[0]", "f32[1000]"),
+    "columns of rows of a line": ("%x: f32[1, 1000, 1000]", "max", "[1]", "f32[1, 1000]"),
     "an odd array": ("%x: f32[511, 769]", "sum", "[0, 1]", "f32[]"),
 }
 WHOLE = {
     "many rows": ("%x: f32[1000, 1000]", "sum", "[1]", "f32[1000]"),
     "a row for each of two threads": ("%x: f32[2, 1000000]", "sum", "[1]", "f32[2]"),
-    "many columns": ("%x: f32[1000, 1000]", "sum", "[0]", "f32[1000]"),
+    "columns of each of two": ("%x: f32[2, 1000, 1000]", "sum", "[1]", "f32[2, 1000]"),
+    "columns of which tiles hold a part": ("%x: f32[1000, 20000]", "sum", "[0]", "f32[20000]"),
+    "short columns": ("%x: f32[60, 10000]", "sum", "[0]", "f32[10000]"),
     "too short to pay": ("%x: f32[1, 20000]", "sum", "[1]", "f32[1]"),
     "nothing": ("%x: f32[0, 1000000]", "sum", "[0, 1]", "f32[]"),
     "axes apart": ("%x: f32[1000, 1, 1000]", "sum", "[0, 2]", "f32[1]"),
@@ -136,3 +140,36 @@ def test_a_computed_array_keeps_its_last_axis(name: str, kind: str) -> None:
     x, y = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
     wanted = getattr(np.float64(x - y), kind)(axes)
     np.testing.assert_allclose(interpret(made, x, y), wanted, rtol=1e-5, atol=1e-2)
+
+
+OF_TWO = """func @main(%x: f32[4096, 1000], %y: f32[4096, 1000]) -> (RESULT) at tensor {
+  %d = sub(%x, %y) : f32[4096, 1000]
+  %e = exp(%d) : f32[4096, 1000]
+  %z = reduce(%e) {axes=[0, 1], kind="sum"} : f32[]
+  return %z
+}
+"""
+
+
+def test_what_several_arrays_make_has_no_view_in_its_middle() -> None:
+    """As one axis with what follows it, where a view would have lines walked down as columns."""
+    made = split(parse(OF_TWO.replace("RESULT", "f32[]")))
+    views = [n for n in made.nodes if n.op == "reshape"]
+    assert [(v.args[0].op, v.shape) for v in views] == [("param", (32, 128, 1000))] * 2
+    grouped = Pipeline("fuse,coalesce").run(made, target=as_cpu(None)).func
+    first = next(n for n in grouped.nodes if n.op == "fusion")
+    assert [p.shape for p in first.blocks[0].params] == [(32, 128000)] * 2
+
+
+def test_what_others_read_stays_as_it_is() -> None:
+    text = OF_TWO.replace("RESULT", "f32[], f32[4096, 1000]").replace("return %z", "return %z, %d")
+    made = split(parse(text))
+    (view,) = [n for n in made.nodes if n.op == "reshape"]
+    assert view.args[0].op == "sub"
+
+
+def test_work_of_what_is_added_counts() -> None:
+    few = OF_TWO.replace("RESULT", "f32[]").replace("4096", "64")
+    much, little = parse(few), parse(few.replace("exp", "neg"))
+    assert split(much) is not much
+    assert split(little) is little

@@ -1,0 +1,187 @@
+"""A last axis that is shorter than a vector, together with the axis before it.
+
+The channels of a group, in a group norm of an image with channels last, are a fraction of a vector:
+what is done to each of them alone uses a fraction of the machine. What a group of ops reads by one
+of the two axes is stretched along the other, in a kernel of its own, and sums over the short axis
+and others are of the others first. Nothing tells the two apart then, and `coalesce` merges them.
+It is done where all that is made for it is a small part of what the group goes through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from stack.ir.builder import make, param, remade, remade_block
+from stack.ir.control_ops import result_type
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node, topological
+from stack.ir.traits import is_alias, is_elementwise, is_fusion, is_input, is_reduction, spread
+from stack.ir.types import TupleType
+from stack.passes.tiling.frame import wide
+from stack.target import Cpu
+
+Axes = tuple[int, ...]
+
+
+class _ToldApart(Exception):
+    """The axes are told apart by something that cannot be stretched."""
+
+
+def ends_short(shape: Sequence[int], cpu: Cpu) -> bool:
+    """Whether the last axis is shorter than a vector, and not alone."""
+    return len(shape) > 2 and 1 < shape[-1] < cpu.lanes and shape[-2] > 1
+
+
+def is_across(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a reduction is over the last axis and others, and not over the one before."""
+    last = len(shape) - 1
+    return len(axes) > 1 and last in axes and last - 1 not in axes
+
+
+def with_full_vectors(group: Node, cpu: Cpu) -> Node | None:
+    """A fusion group that does not tell a short last axis from the one before; None where it is
+    as it was."""
+    if not is_fusion(group) or group.attrs["kind"] not in ("loop", "reduction"):
+        return None
+    body = group.blocks[0]
+    sums = [n for n in body.nodes if is_reduction(n)]
+    spaces = {n.args[0].shape for n in sums} or {r.shape for r in body.results}
+    if len(spaces) > 1 or len({r.attrs["axes"] for r in sums}) > 1:
+        return None
+    shape = [s for s in next(iter(spaces)) if isinstance(s, int)]
+    if len(shape) < len(next(iter(spaces))) or not ends_short(shape, cpu):
+        return None
+    work = _Group(group, tuple(shape), math.prod(shape) // cpu.lanes)
+    try:
+        return work.reduced(sums) if sums else work.loop()
+    except _ToldApart:
+        return None
+
+
+class _Group:
+    """One group whose space has a short last axis."""
+
+    def __init__(self, group: Node, shape: tuple[int, ...], most: int) -> None:
+        self.group = group
+        self.body = group.blocks[0]
+        self.outside = dict(zip(self.body.params, group.args, strict=True))
+        self.shape = shape
+        self.most = most  # elements of what is made for it
+        self.done: dict[Node, Node] = {}
+        self.stretched: dict[tuple[Node, Axes], Node] = {}  # parameters
+        self.added: dict[Node, Node] = {}  # parameter -> what it stands for
+
+    def loop(self) -> Node | None:
+        """A group without reductions."""
+        results = [self._joined(r) for r in self.body.results]
+        return self._group(self.group, results) if self.added else None
+
+    def reduced(self, sums: list[Node]) -> Node | None:
+        """A group of reductions: over all axes but the last one, then over that in a second one."""
+        axes = tuple(int(a) for a in sums[0].attrs["axes"])
+        last = len(self.shape) - 1
+        if not is_across(self.shape, axes):
+            return None
+        kept = [s for i, s in enumerate(self.shape) if i not in axes or i == last]
+        if math.prod(kept) > self.most:
+            raise _ToldApart
+        rows = [s for i, s in enumerate(self.shape) if i not in axes and s != 1]
+        if any([s for s in r.shape if s != 1] != rows for r in self.body.results):
+            raise _ToldApart
+        firsts = [self._part(n, axes) for n in sums]
+        first = self._group(self.group, firsts)
+        params = [param(f"s{i}", n.type) for i, n in enumerate(firsts)]
+        known = {n: _last(n, p) for n, p in zip(sums, params, strict=True)}
+        return self._ended(first, params, known)
+
+    def _part(self, node: Node, axes: Axes) -> Node:
+        source = self._joined(node.args[0])
+        kind = wide(source.dtype)
+        if source.dtype != kind:
+            source = make("cast", (source,), hint=source.tensor.with_dtype(kind))
+        return make("reduce", (source,), {**node.attrs, "axes": axes[:-1]})
+
+    def _ended(self, first: Node, params: list[Node], known: Mapping[Node, Node]) -> Node:
+        """What follows the first reductions, as a group."""
+        is_one = not isinstance(first.type, TupleType)
+        parts = [
+            first if is_one else make("item", (first,), {"index": i}) for i in range(len(params))
+        ]
+        inputs = [n for n in topological(self.body.results, lambda n: n not in known)]
+        others = [p for p in self.body.params if p in inputs]
+        done = remade(self.body.results, {**known, **{p: p for p in others}})
+        block = remade_block(self.body, done, [*params, *others])
+        args = [*parts, *(self.outside[p] for p in others)]
+        attrs = {"kind": "reduction", "name": f"{self.group.attrs['name']}_end"}
+        return Node("fusion", args, attrs, self.group.type, (block,))
+
+    def _group(self, group: Node, results: list[Node]) -> Node:
+        """A group with other results, of the parameters that these read."""
+        known = {**self.outside, **self.added}
+        params = [n for n in topological(results) if n in known]
+        names = {self.done[n]: name for n, name in self.body.names.items() if n in self.done}
+        locs = {self.done[n]: lines for n, lines in self.body.locs.items() if n in self.done}
+        block = Block(params, results, names, locs)
+        args = [known[p] for p in params]
+        return Node("fusion", args, group.attrs, result_type(block.type), (block,))
+
+    def _is_whole(self, node: Node) -> bool:
+        """Whether a value has all elements of the space, and its last two axes."""
+        return node.shape[-2:] == self.shape[-2:] and node.tensor.size == math.prod(self.shape)
+
+    def _joined(self, root: Node) -> Node:
+        """A value of the whole space that tells the last two axes nowhere apart."""
+
+        def is_inside(node: Node) -> bool:
+            return (is_elementwise(node) or is_alias(node)) and self._is_whole(node)
+
+        for node in topological([root], is_inside):
+            if node not in self.done:
+                self.done[node] = node.rebuilt([self._read(a) for a in node.args])
+        return self._read(root)
+
+    def _read(self, node: Node) -> Node:
+        if node in self.done or not node.shape:
+            return self.done.get(node, node)
+        if not self._is_whole(node):
+            raise _ToldApart
+        if (axes := spread(node)) is not None:
+            return self._stretched(node, axes)
+        if not is_input(node):
+            raise _ToldApart
+        return node
+
+    def _stretched(self, node: Node, axes: Axes) -> Node:
+        source = node.args[0]
+        pair = (node.tensor.rank - 2, node.tensor.rank - 1)
+        if len({*pair}.intersection(axes)) != 1:
+            return node
+        both = tuple(sorted({*axes, *pair}))
+        key = source, axes
+        if key not in self.stretched:
+            shape = tuple(node.shape[a] for a in both)
+            made = self._outside(source, shape, tuple(both.index(a) for a in axes))
+            self.stretched[key] = param(f"w{len(self.added)}", made.type)
+            self.added[self.stretched[key]] = made
+        return make("broadcast", (self.stretched[key],), {"axes": both}, hint=node.type)
+
+    def _outside(self, source: Node, shape: tuple[Dim, ...], axes: Axes) -> Node:
+        """What a value is along both axes, as a group of its own."""
+        inner = topological([source])
+        type_ = source.tensor.with_shape(shape)
+        is_small = isinstance(type_.size, int) and type_.size <= self.most
+        if not is_small or any(map(is_reduction, inner)):
+            raise _ToldApart
+        params = [p for p in self.body.params if p in inner]
+        block = Block(params, [make("broadcast", (source,), {"axes": axes}, hint=type_)])
+        args = [self.outside[p] for p in params]
+        return Node("fusion", args, {"kind": "loop", "name": "stretch"}, type_, (block,))
+
+
+def _last(node: Node, first: Node) -> Node:
+    """A reduction of what the one before left."""
+    attrs = {**node.attrs, "axes": (first.tensor.rank - 1,)}
+    made = make("reduce", (first,), attrs)
+    narrow = made.tensor.with_dtype(node.dtype)
+    return made if made.dtype == node.dtype else make("cast", (made,), hint=narrow)

@@ -30,9 +30,10 @@ from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.rules.update_producers import with_producer
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
-from stack.rewrite.engine import Replacement, replace, rewrite
+from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
+from stack.rewrite.verdict import Why
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
@@ -51,7 +52,18 @@ class Tile(BlockPass):
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
-        return super().run(rewrite(func, (with_producer,), log), log)
+        joined = Simple("with_producer", ("scatter",), self._with_producer)
+        return super().run(rewrite(func, (joined,), log), log)
+
+    def _with_producer(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
+        group = with_producer(node, scope)
+        if group is None:
+            return None
+        try:
+            self._kernel(group, scope.log)
+        except CannotTile as why:
+            return Why(str(why))
+        return group
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}

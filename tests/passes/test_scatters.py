@@ -135,6 +135,7 @@ def test_what_is_a_copy(body: str, is_copied: bool) -> None:
     assert (copied(kernel(body)) is not None) == is_copied
 
 
+LOWERED = "fuse,coalesce,schedule{loops=cpu},tile,library,distribute,memory"
 PRODUCED = """func @main(%i: i64[9], %g: f32[9, 40], %m: bool[9]) -> (f32[7, 40]) at tensor {
   %o = broadcast(0.0:f32) {axes=[]} : f32[7, 40]
   %w = broadcast(%m) {axes=[0]} : bool[9, 40]
@@ -153,9 +154,7 @@ def test_what_is_made_for_a_scatter_alone_is_made_in_it(
     if is_read:
         text = text.replace("return %z", "return %z, %u").replace("40]) at", "40], f32[9, 40]) at")
     func = parse(text)
-    made = (
-        Pipeline("fuse,coalesce,schedule{loops=cpu},tile,library,distribute,memory").run(func).func
-    )
+    made = Pipeline(LOWERED).run(func).func
     names = [str(n.attrs["name"]) for n in made.nodes if n.op == "kernel"]
     assert ("select_scatter" in names[-1]) != is_read, names
     args = [rng.integers(0, 7, size=9), rng.normal(size=(9, 40)).astype(np.float32)]
@@ -163,3 +162,36 @@ def test_what_is_made_for_a_scatter_alone_is_made_in_it(
     want, found = (f.interpret(*args, mask) for f in (func, made))
     want, found = (r[0] if isinstance(r, tuple) else r for r in (want, found))
     np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
+
+
+PASSED = """func @main(%h: f32[7, 40], %a: i64[9], %b: i64[9]) -> (f32[7, 40]) at tensor {
+  %x = neg(%h) : f32[7, 40]
+  %u = gather(SOURCE, %a) {rule="v! d, n -> n d"} : f32[9, 40]
+  %z = scatter(%x, %b, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[7, 40]
+  return %z
+}
+"""
+
+
+@pytest.mark.parametrize(("source", "is_in_place"), [("%h", True), ("%x", False)])
+def test_rows_go_from_place_to_place(
+    source: str, is_in_place: bool, rng: np.random.Generator
+) -> None:
+    """Gathered rows are read where they are added; not where the sums would overwrite them."""
+    func = parse(PASSED.replace("SOURCE", source))
+    made = Pipeline(LOWERED).run(func).func
+    kernels = [n for n in made.nodes if n.op == "kernel"]
+    assert [str(n.attrs["name"]) for n in kernels][-1] == "gather_scatter"
+    assert ("updates" in kernels[-1].attrs) == is_in_place
+    h = rng.normal(size=(7, 40)).astype(np.float32)
+    index = [rng.integers(0, 7, size=9) for _ in range(2)]
+    want, found = (f.interpret(h, *index) for f in (func, made))
+    np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
+
+
+def test_what_has_no_kernel_stays_apart() -> None:
+    text = PRODUCED.replace("%u = select(%w, 0.0:f32, %g)", "%u = digamma(%g)")
+    passes = LOWERED.replace("tile", "tile{refuse=[digamma]}")
+    made = Pipeline(passes).run(parse(text)).func
+    assert [n.attrs["kind"] for n in made.nodes if n.op == "fusion"] == ["library"]
+    assert [n.attrs["ops"] for n in made.nodes if n.op == "kernel"][-1] == ("scatter",)

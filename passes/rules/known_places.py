@@ -77,7 +77,7 @@ def known(node: Node) -> np.ndarray | None:
 
 def _lies_across(node: Node) -> bool:
     """Whether the last axis of a value is not that of the memory that it is moved from."""
-    while node.args and ops.lookup(node.op).kind == "movement":
+    while node.tensor.rank and node.args and ops.lookup(node.op).kind == "movement":
         if node.op == "transpose" and node.attrs["perm"][-1] != node.tensor.rank - 1:
             return True
         node = node.args[0]

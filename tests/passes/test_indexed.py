@@ -59,6 +59,14 @@ REWRITES: Rewrites = {
         "%g = broadcast(%f) {axes=[0]} : f32[4, 2]\n"
         "%z = concat(%c, %d, %g) {axis=1} : f32[4, 44]",
     ),
+    "known places of one number, turned": (
+        "%x: f32[]",
+        "%t = transpose(%x) {perm=[]} : f32[]\n%y = broadcast(%t) {axes=[]} : f32[4, 40]\n"
+        + CLAMPED
+        + COLUMNS.replace("%x", "%y"),
+        "%a = broadcast(%x) {axes=[]} : f32[4, 3]\n%b = broadcast(%x) {axes=[]} : f32[4, 39]\n"
+        "%c = broadcast(%x) {axes=[]} : f32[4, 2]\n%z = concat(%a, %b, %c) {axis=1} : f32[4, 44]",
+    ),
     "every other place": (
         "%x: f32[4, 80]",
         "%l = iota() {axis=0} : i64[40]\n%i = mul(%l, 2:i64) : i64[40]\n"

@@ -44,8 +44,8 @@ class Decompose(Pass):
     """Spell rare ops and forms with common ones.
 
     Attributes:
-        gpu: whether convolutions and sums of rows get the form that a GPU computes fast, and
-            products of integers that of a CPU.
+        gpu: whether convolutions get the form that a GPU computes fast, and products of integers
+            that of a CPU.
         apart: whether convolutions whose windows do not overlap become products here.
     """
 
@@ -54,9 +54,9 @@ class Decompose(Pass):
     apart: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
-        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else (inner_products, short_integers)
+        first = CONV_RULES if self.gpu else (inner_products, short_integers)
         apart = (windows_apart,) if self.apart else ()
-        return rewrite(func, (*first, *_spelled(), *RULES, *apart), log)
+        return rewrite(func, (*first, sums_of_few_rows, *_spelled(), *RULES, *apart), log)
 
 
 def _spelled() -> tuple[Simple, ...]:

@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
-from stack.errors import VerifyError
 from stack.ir.builder import constant
 from stack.ir.node import Block, Func, Node
-from stack.ir.printer import print_node
 from stack.ir.space import identity
 from stack.ir.traits import (
     behind,
+    is_input,
     is_item,
     is_kernel,
     is_loop,
@@ -30,7 +29,7 @@ from stack.ir.traits import (
     maker,
     runs_once,
 )
-from stack.ir.types import I64, TensorType, TupleType
+from stack.ir.types import I64, TensorType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.borders import Case, Part, cases_of, run
@@ -38,11 +37,12 @@ from stack.passes.cpu_loops.carried import in_registers
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
+    check_lines,
+    goes_around,
     is_gathered,
     is_value,
     origin_of,
     plus,
-    reachable,
     tiles_of,
 )
 from stack.passes.cpu_loops.counts import Counts
@@ -151,21 +151,6 @@ def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 
 
-def check_lines(block: Block) -> None:
-    """Raise VerifyError where tiles are not of `block_policy.EXACT`, which vectors are cut from."""
-    for node in reachable(block.results):
-        types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-        rule = ""
-        if any(t.space == "tile" and t.rank > 1 for t in types):
-            rule = "a vector is part of a tile of one axis"
-        elif node.attrs.get("clip"):
-            rule = (
-                "a vector is part of a tile that ends where its axis does, not of one with `clip`"
-            )
-        if rule:
-            raise VerifyError(rule, print_node(node, block), block.locs.get(node, ()))
-
-
 class _Kernel(Rebuilt):
     """Walks the grid loops down to the program, distributes it, and builds the loops again.
 
@@ -230,7 +215,7 @@ class _Program:
     def __init__(self, kernel: _Kernel, block: Block) -> None:
         self.kernel = kernel
         self.b = kernel.b
-        self.sinks = [r for r in block.results]
+        self.sinks = list(block.results)
         # the index of the innermost loop around
         self.program = block.params[0] if block.is_open else None
         self.scalars: dict[Node, Node] = {}  # reductions that are done
@@ -268,6 +253,9 @@ class _Program:
 
     def _sweep(self, folds: list[Node], stores: list[Node], keep: list[Node]) -> None:
         memories = [self._start(s) for s in stores]
+        if not folds and not keep and len(stores) == 1 and goes_around(stores[0]):
+            self.memory[stores[0]] = self._around(stores[0], memories[0])
+            return
         # a sweep that only stores scalars is one step of one lane
         tiles = tiles_of([*(f.args[0] for f in folds), *stores])
         extent = self.extent if tiles else 1
@@ -310,6 +298,12 @@ class _Program:
             self.memory[sink] = memory
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             self.kept[node] = memory
+
+    def _around(self, sink: Node, memory: Node) -> Node:
+        """Memory after a loop whose turns each go along the lanes."""
+        inner = sink.blocks[0]
+        new = Block(inner.params, _Program(self.kernel, inner).results())
+        return self.b.op("loop", [memory], sink.attrs, (new,))
 
     def _in_case(self, stores: list[Node], memories: list[Node], case: Case) -> list[Node]:
         """Memories after the stores of a case: a loop of one turn, or of none."""
@@ -383,6 +377,8 @@ class _Program:
     ) -> tuple[list[Node], list[Node]]:
         """Operands of the folds on one chunk, and memories after its stores."""
         chunk = Chunk(self, offset, part.width, part.known)
+        origins = [origin_of(s) for s in stores]  # what is read there is as it is by now
+        chunk.swap = {o: m for o, m in zip(origins, memories, strict=False) if is_input(o)}
         after = [chunk.sink(s, m) for s, m in zip(stores, memories, strict=False)]
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             after.append(self.b.store(memory, chunk.value(node), offset))

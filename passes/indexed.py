@@ -3,7 +3,8 @@
 A loss reads one logarithm of each row: only those are taken. The gradient of an embedding that is
 a classifier's weight too is a sum of a scatter into zeros and of a product: the rows are added to
 the product, in its memory where it is free, and no array of zeros is made. Of a sort that is only
-read in part, at its beginning or around its middle, that part is chosen.
+read in part, at its beginning or around its middle, that part is chosen. Where places along a row
+are known without data, as those of a pad by reflection, the row is copied part by part.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_item, spread, writes_by_data
 from stack.passes.control import BlockPass
 from stack.passes.rules.indexing import gathered_operand, spread_along
+from stack.passes.rules.known_places import gather_of_runs, known_reduction
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.splat import splat
@@ -30,7 +32,7 @@ class Indexed(BlockPass):
     name: ClassVar[str] = "indexed"
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(super().run(func, log), (gather_first, scatter_last), log)
+        return rewrite(super().run(func, log), RULES, log)
 
     def change(self, block: Block, log: Log) -> Block:
         scope, changed = Scope(block, log), dict[Node, Replacement]()
@@ -102,3 +104,6 @@ def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
             continue
         return make("scatter", (whole, *rows.args[1:]), rows.attrs)
     return None
+
+
+RULES = (gather_of_runs, known_reduction, gather_first, scatter_last)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.traits import (
     contractions,
     is_alias,
@@ -27,11 +27,13 @@ from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.tiler import Tiler
+from stack.passes.rules.update_producers import with_producer
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
+from stack.rewrite.verdict import Why
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
@@ -48,6 +50,20 @@ class Tile(BlockPass):
 
     name: ClassVar[str] = "tile"
     refuse: tuple[str, ...] = ()
+
+    def run(self, func: Func, log: Log) -> Func:
+        joined = Simple("with_producer", ("scatter",), self._with_producer)
+        return super().run(rewrite(func, (joined,), log), log)
+
+    def _with_producer(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
+        group = with_producer(node, scope)
+        if group is None:
+            return None
+        try:
+            self._kernel(group, scope.log)
+        except CannotTile as why:
+            return Why(str(why))
+        return group
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
@@ -155,6 +171,6 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
         policy = gemm_policy(group, as_cpu(target))
         schedule = policy.of(group) if policy is not None else Schedule()
         return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
-    if len(body.nodes) == 1 and mixes(body.nodes[0]):
+    if len(body.results) == 1 and mixes(body.results[0]):
         return SerialTiler(group).kernel()
     return Tiler(group).kernel()

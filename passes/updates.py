@@ -6,45 +6,66 @@ memory can become the result's: the step then says `updates`, the number of that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_group, is_input, is_kernel, is_load, is_loop, is_store
+from stack.ir.traits import (
+    is_alias,
+    is_group,
+    is_input,
+    is_kernel,
+    is_load,
+    is_loop,
+    is_store,
+    nest_of,
+)
 from stack.ir.types import TupleType
 
 
 def copied(kernel: Node) -> tuple[Node, int] | None:
-    """The loop that copies an operand of its size into the only result, and which operand."""
+    """What copies an operand into the only result, before anything else is there, and which."""
     if not is_kernel(kernel) or isinstance(kernel.type, TupleType):
         return None
     block = kernel.blocks[0]
-    for node in block.nodes:
-        if is_loop(node) and node.args == block.params[-1:]:
-            source = _source(node, {})
-            if source in block.params[:-1] and source.type == block.params[-1].type:
+    _, program = nest_of(block, "parallel")
+    memory = program.params[-1]
+    for node in program.nodes:
+        if node.args[:1] == (memory,) and (is_loop(node) or is_store(node)):
+            source = _source(node, memory)
+            if source not in block.params[:-1] or source.type != memory.type:
+                continue
+            if not _reads(block, source, node):
                 return node, block.params.index(source)
     return None
 
 
-def _source(loop: Node, outer: Mapping[Node, int]) -> Node | None:
-    """The memory that a nest of loops copies, element by element at its loops' variables."""
-    if loop.attrs.get("limited") or len(loop.args) != 1:
-        return None
-    (block,) = loop.blocks
-    step, memory = block.params
-    steps = {**outer, step: int(step.attrs["extent"])}
-    (last,) = block.results
-    if is_loop(last) and last.args == (memory,):
-        return _source(last, steps)
-    if not is_store(last) or last.args[0] is not memory or not is_load(last.args[1]):
-        return None
-    index, mask, _ = access_parts(last)
-    load = last.args[1]
-    whole = [steps.get(i) for i in index] == list(memory.shape) and len(set(index)) == len(index)
-    same = access_parts(load) == (index, None, None) and not load.tensor.rank
-    return load.args[0] if whole and mask is None and same else None
+def _reads(block: Block, source: Node, besides: Node) -> bool:
+    """Whether what memory holds is used in a block by another node than one."""
+    nodes = [n for n in block.nodes if n is not besides]
+    used = (*block.results, *(a for n in nodes for a in n.args))
+    inner = (_reads(b, source, besides) for n in nodes for b in n.blocks)
+    return any(is_load(a) and a.args[0] is source for a in used) or any(inner)
+
+
+def _source(made: Node, memory: Node) -> Node | None:
+    """The memory that stores into another copy from, each at the place that it reads.
+
+    In place they would change nothing, be it the whole of it or less.
+    """
+    found: set[Node | None] = set()
+    while made is not memory:
+        if is_loop(made) and not made.attrs.get("limited") and len(made.args) == 1:
+            found.add(_source(made.blocks[0].results[0], made.blocks[0].params[1]))
+        elif is_store(made) and is_load(made.args[1]):
+            index, mask, _ = access_parts(made)
+            is_same = access_parts(made.args[1]) == (index, None, None) and mask is None
+            found.add(made.args[1].args[0] if is_same else None)
+        else:
+            return None
+        made = made.args[0]
+    return found.pop() if len(found) == 1 else None
 
 
 def copied_operand(step: Node, libraries: Sequence[str]) -> int | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from typing import Protocol
 
+from stack.errors import VerifyError
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Node, deps
+from stack.ir.printer import print_node
 from stack.ir.traits import (
     choice,
     connective,
@@ -285,11 +287,38 @@ def tiles_of(roots: Sequence[Node], stop: Container[Node] = ()) -> list[Node]:
     return [n for n in found if is_tile(n)]
 
 
+def goes_around(sink: Node) -> bool:
+    """Whether a sink is a loop that stores and carries no more, and reads nothing twice: each turn
+    goes along the lanes then, in the order of memory."""
+    if not is_loop(sink) or len(sink.args) != 1:
+        return False
+    inner = sink.blocks[0]
+    own, tiles = frozenset(inner.params), tiles_of(inner.results)
+    if not tiles or any(map(is_fold, reachable(inner.results))):
+        return False
+    return all(not own.isdisjoint(n.vars) for n in tiles if is_load(n))
+
+
 def tile_extent(node: Node) -> int:
     """Extent of the tile axis as a node has it, 0 for scalars."""
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
     sizes = [t.shape[0] for t in types if t.space == "tile"]
     return max((s for s in sizes if isinstance(s, int)), default=0)
+
+
+def check_lines(block: Block) -> None:
+    """Raise VerifyError where tiles are not of `block_policy.EXACT`, which vectors are cut from."""
+    for node in reachable(block.results):
+        types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+        rule = ""
+        if any(t.space == "tile" and t.rank > 1 for t in types):
+            rule = "a vector is part of a tile of one axis"
+        elif node.attrs.get("clip"):
+            rule = (
+                "a vector is part of a tile that ends where its axis does, not of one with `clip`"
+            )
+        if rule:
+            raise VerifyError(rule, print_node(node, block), block.locs.get(node, ()))
 
 
 class Sweeps:

@@ -55,33 +55,47 @@ class SerialTiler(Tiler):
         return self.in_grid(self.grid, self.outputs(), program)
 
     def _scatter_steps(self, node: Node) -> list[Node]:
-        """Copy the operand, then apply the updates one after another."""
+        """Copy the operand, then apply the updates one after another.
+
+        A program of its own does so for each place of axes that no index names: updates meet only
+        along the others, and there in their order. Lanes go along the last of them.
+        """
         rule = parse_rule(node.attrs["rule"])
         source, updates = node.args[0], node.args[-1]
-        axes = [self.loop_axis("r", static(d)) for d in source.shape]
-        copied = self._store_in(axes, source, self.outputs()[0], tuple(a.place for a in axes))
-        names = [a.names[0] for a in rule.inputs[-1]]
-        loops = [self.loop_axis("r", static(d)) for d in updates.shape]
-        steps = {n: a.place for n, a in zip(names, loops, strict=True)}
-        indices = iter(zip(rule.inputs[1:-1], node.args[1:-1], strict=True))
-        place: list[Dim] = []
-        for axis, size in zip(rule.inputs[0], node.shape, strict=True):
-            if axis.mark != "!":
-                place.append(steps[axis.names[0]])
-                continue
-            operand, arg = next(indices)
-            at = self.value(arg, tuple(steps[a.names[0]] for a in operand))
-            place.append(self.data_symbol(at, static(size)))
+        target, *operands, given = ([a.names[0] for a in operand] for operand in rule.inputs)
+        sizes = dict(zip((*target, *given), map(static, (*node.shape, *updates.shape))))
+        picked = {axis.names[0] for axis in rule.inputs[0] if axis.mark}
+        place: dict[str, Dim] = {
+            n: self.program_axis("i", sizes[n], 1, self.grid).place
+            for n in target[:-1]
+            if n not in picked
+        }
+        rows = [self.loop_axis("r", sizes[n]) for n in target[:-1] if n in picked]
+        line = {n: self.axis("t", sizes[n], sizes[n]).place for n in target[-1:]}
+        whole = dict(zip((n for n in target[:-1] if n in picked), (a.place for a in rows)))
+        at_copy = tuple({**place, **whole, **line}[n] for n in target)
+        if target[-1:] == given[-1:] and not any(target[-1] in operand for operand in operands):
+            place |= line
+        steps = {n: self.loop_axis("r", sizes[n]) for n in given if n not in place}
+        place |= {n: axis.place for n, axis in steps.items()}
+        for name, operand, index in zip(
+            (n for n in target if n in picked), operands, node.args[1:-1], strict=True
+        ):
+            at = self.value(index, tuple(place[n] for n in operand))
+            place[name] = self.data_symbol(at, sizes[name])
+        at_update = tuple(place[n] for n in target)
 
-        def update(memories: Sequence[Node]) -> list[Node]:
-            value = self.value(updates, tuple(steps.values()))
-            if node.attrs["kind"] != "set":
-                value = self.apply(
-                    node.attrs["kind"], [self.load(memories[0], tuple(place), None), value]
-                )
-            return [self.store(memories[0], value, tuple(place))]
+        def update(memory: Node) -> Node:
+            value = self.value(updates, tuple(place[n] for n in given))
+            if (kind := str(node.attrs["kind"])) != "set":
+                value = self.apply(kind, [self.load(memory, at_update, None), value])
+            return self.store(memory, value, at_update)
 
-        return self.in_grid([(a.start, a.extent) for a in loops], [copied], update, "serial")
+        def program(memories: Sequence[Node]) -> list[Node]:
+            copied = self._store_in(rows, source, memories[0], at_copy)
+            return [self.each([*steps.values()], copied, update)]
+
+        return self.in_grid(self.grid, self.outputs(), program)
 
 
 def _running(dtype: DType, kind: str) -> DType:

@@ -167,12 +167,16 @@ class Tiler(KernelTiler):
         return [a for a in found if is_input(a.start) and a.start not in programs]
 
     def _store_in(self, loose: Sequence[Axis], result: Node, memory: Node, index: Index) -> Node:
-        if not loose:
-            return self.store(memory, self.value(result, index), index)
-        axis, *inner = loose
+        return self.each(loose, memory, lambda m: self.store(m, self.value(result, index), index))
+
+    def each(self, loops: Sequence[Axis], memory: Node, step: Callable[[Node], Node]) -> Node:
+        """Memory after a step at each place of some axes, in serial loops."""
+        if not loops:
+            return step(memory)
+        axis, *inner = loops
 
         def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
-            return [NamedTile(self._store_in(inner, result, held[0].node, index))]
+            return [NamedTile(self.each(inner, held[0].node, step))]
 
         return self.along(axis, [NamedTile(memory)], body, "o")[0].node
 

@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from stack.ir import ops
-from stack.ir.axes import parse_rule
+from stack.ir.axes import Rule, parse_rule
 from stack.ir.builder import Builder, make
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import spread
+from stack.ir.traits import spread, writes_by_data
 from stack.ir.types import I32, TensorType
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -73,6 +73,28 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make("select", (is_here, made, x))
 
 
+@on("gather", "scatter")
+def index_of_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """An index that repeats along an axis of what it is for, or of another, names whole rows."""
+    rule = parse_rule(node.attrs["rule"])
+    own = [[a.names[0] for a in operand] for operand in rule.inputs]
+    last = len(node.args) - writes_by_data(node)
+    for i, index in enumerate(node.args):
+        kept = spread(index)
+        if not 0 < i < last or kept is None or len(kept) == index.tensor.rank:
+            continue
+        gone = {n for k, n in enumerate(own[i]) if k not in kept}
+        others = (o for k, o in enumerate(rule.inputs[:last]) if k != i)
+        if not gone <= {a.names[0] for operand in others for a in operand if not a.mark}:
+            continue
+        args = [*node.args[:i], index.args[0], *node.args[i + 1 :]]
+        inputs = list(rule.inputs)
+        inputs[i] = tuple(rule.inputs[i][k] for k in kept)
+        attrs = {**node.attrs, "rule": str(Rule(tuple(inputs), rule.outputs))}
+        return make(node.op, args, attrs)
+    return None
+
+
 def _size(node: Node) -> int | None:
     sizes = [s for s in node.shape if isinstance(s, int)]
     return math.prod(sizes) if len(sizes) == node.tensor.rank else None
@@ -88,4 +110,4 @@ def spread_along(x: Node, own: Sequence[str], names: Sequence[str], like: Node) 
     return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(like.shape))
 
 
-INDEX_RULES: tuple[Simple, ...] = (gather_first, scatter_by_comparison)
+INDEX_RULES: tuple[Simple, ...] = (gather_first, index_of_rows, scatter_by_comparison)

@@ -310,11 +310,13 @@ def test_kept_convolutions(name: str) -> None:
     check_kept("decompose{gpu=true}", KEPT_CONVOLUTIONS[name])
 
 
+@pytest.mark.parametrize("gpu", ["true", "false"])
 @pytest.mark.parametrize("name", FEW_ROWS)
-def test_sums_of_few_rows(name: str) -> None:
-    check_rewrite("decompose{gpu=true}", FEW_ROWS[name])
+def test_sums_of_few_rows(name: str, gpu: str) -> None:
+    check_rewrite(f"decompose{{gpu={gpu}}}", FEW_ROWS[name])
 
 
+@pytest.mark.parametrize("gpu", ["true", "false"])
 @pytest.mark.parametrize("name", MANY_ROWS)
-def test_sums_of_many_rows(name: str) -> None:
-    check_kept("decompose{gpu=true}", MANY_ROWS[name])
+def test_sums_of_many_rows(name: str, gpu: str) -> None:
+    check_kept(f"decompose{{gpu={gpu}}}", MANY_ROWS[name])

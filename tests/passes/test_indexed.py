@@ -23,7 +23,63 @@ def few(name: str, of: str, start: int, limit: int) -> str:
     return f"%{name} = slice(%{of}) {{{ends}}} : f32[4, {limit - start}]\n"
 
 
+PADDED = "%l = iota() {axis=0} : i64[44]\n%m = sub(%l, 2:i64) : i64[44]\n"
+CLAMPED = PADDED + "%n = max(%m, 0:i64) : i64[44]\n%i = min(%n, 39:i64) : i64[44]\n"
+REFLECTED = PADDED + (
+    "%p = abs(%m) : i64[44]\n%q = sub(39:i64, %p) : i64[44]\n%r = abs(%q) : i64[44]\n"
+    "%i = sub(39:i64, %r) : i64[44]\n"
+)
+COLUMNS = '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 44]'
+
+
+def columns(name: str, start: int, limit: int) -> str:
+    ends = f"limit=[4, {limit}], start=[0, {start}], step=[1, 1]"
+    return f"%{name} = slice(%x) {{{ends}}} : f32[4, {limit - start}]\n"
+
+
 REWRITES: Rewrites = {
+    "a pad by reflection": (
+        "%x: f32[4, 40]",
+        REFLECTED + COLUMNS,
+        columns("a", 0, 3)
+        + "%b = reverse(%a) {axes=[1]} : f32[4, 3]\n"
+        + columns("c", 1, 40)
+        + columns("d", 37, 39)
+        + "%e = reverse(%d) {axes=[1]} : f32[4, 2]\n"
+        "%z = concat(%b, %c, %e) {axis=1} : f32[4, 44]",
+    ),
+    "a pad by replication": (
+        "%x: f32[4, 40]",
+        CLAMPED + COLUMNS,
+        columns("a", 0, 1) + "%b = reshape(%a) : f32[4]\n"
+        "%c = broadcast(%b) {axes=[0]} : f32[4, 3]\n"
+        + columns("d", 1, 40)
+        + columns("e", 39, 40)
+        + "%f = reshape(%e) : f32[4]\n"
+        "%g = broadcast(%f) {axes=[0]} : f32[4, 2]\n"
+        "%z = concat(%c, %d, %g) {axis=1} : f32[4, 44]",
+    ),
+    "known places of one number, turned": (
+        "%x: f32[]",
+        "%t = transpose(%x) {perm=[]} : f32[]\n%y = broadcast(%t) {axes=[]} : f32[4, 40]\n"
+        + CLAMPED
+        + COLUMNS.replace("%x", "%y"),
+        "%a = broadcast(%x) {axes=[]} : f32[4, 3]\n%b = broadcast(%x) {axes=[]} : f32[4, 39]\n"
+        "%c = broadcast(%x) {axes=[]} : f32[4, 2]\n%z = concat(%a, %b, %c) {axis=1} : f32[4, 44]",
+    ),
+    "every other place": (
+        "%x: f32[4, 80]",
+        "%l = iota() {axis=0} : i64[40]\n%i = mul(%l, 2:i64) : i64[40]\n"
+        '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 40]',
+        "%z = slice(%x) {limit=[4, 79], start=[0, 0], step=[1, 2]} : f32[4, 40]",
+    ),
+    "whether known places are in range": (
+        "%x: f32[4]",
+        CLAMPED + "%e = eq(%i, %m) : bool[44]\n"
+        '%f = reduce(%e) {axes=[0], kind="and"} : bool[]\n'
+        "%z = select(%f, %x, 0.0:f32) : f32[4]",
+        "%z = broadcast(0.0:f32) {axes=[]} : f32[4]",
+    ),
     "the first of a sort": (
         PAIR,
         WHOLE + few("a", "v", 0, 3) + few("b", "w", 1, 2) + "%d = reshape(%b) : f32[4]\n"
@@ -80,6 +136,29 @@ REWRITES: Rewrites = {
 }
 
 KEPT: Kept = {
+    "known places of rows": (
+        "%x: f32[40, 4]",
+        CLAMPED + '%z = gather(%x, %i) {rule="a! b, k -> k b"} : f32[44, 4]',
+    ),
+    "known places along rows that lie across": (
+        "%x: f32[40, 4]",
+        CLAMPED + "%t = transpose(%x) {perm=[1, 0]} : f32[4, 40]\n"
+        '%z = gather(%t, %i) {rule="a b!, k -> a k"} : f32[4, 44]',
+    ),
+    "known places in runs that fill no vector": (
+        "%x: u8[4, 40]",
+        "%l = iota() {axis=0} : i64[6]\n%i = min(%l, 3:i64) : i64[6]\n"
+        '%z = gather(%x, %i) {rule="a b!, k -> a k"} : u8[4, 6]',
+    ),
+    "known places in many runs": (
+        "%x: f32[4, 40]",
+        "%l = iota() {axis=0} : i64[80]\n%i = div(%l, 2:i64) : i64[80]\n"
+        '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 80]',
+    ),
+    "places of data": (
+        "%x: f32[4, 40], %j: i64[44]",
+        "%n = max(%j, 0:i64) : i64[44]\n%i = min(%n, 39:i64) : i64[44]\n" + COLUMNS,
+    ),
     "a sort that is read whole, too": (
         PAIR,
         WHOLE + few("a", "v", 0, 3) + '%b = reduce(%w) {axes=[1], kind="max"} : f32[4]\n'

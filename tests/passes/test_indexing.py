@@ -65,9 +65,31 @@ REWRITES: Rewrites = {
         %d = broadcast(%t) {axes=[1]} : f32[50, 4]
         %z = select(%e, %d, %c) : f32[50, 4]""",
     ),
+    "a place for each row, repeated along rows": (
+        "%o: f32[4, 50], %v: f32[4, 50]",
+        LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 50]\n"
+        '%z = scatter(%o, %j, %v) {kind="add", rule="a! b, k b, k b -> a! b"} : f32[4, 50]',
+        LINE + '%z = scatter(%o, %i, %v) {kind="add", rule="a! b, k, k b -> a! b"} : f32[4, 50]',
+    ),
+    "a place of each row, repeated": (
+        "%o: f32[4, 50]",
+        LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 50]\n"
+        '%z = gather(%o, %j) {rule="a! b, k b -> k b"} : f32[4, 50]',
+        LINE + '%z = gather(%o, %i) {rule="a! b, k -> k b"} : f32[4, 50]',
+    ),
 }
 
 KEPT: Kept = {
+    "a place that repeats where updates meet": (
+        "%o: f32[4, 50], %v: f32[4, 3, 50]",
+        LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 3]\n"
+        '%z = scatter(%o, %j, %v) {kind="add", rule="a! b, k n, k n b -> a! b"} : f32[4, 50]',
+    ),
+    "a place that repeats in the result": (
+        "%o: f32[4, 50]",
+        LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 3]\n"
+        '%z = gather(%o, %j) {rule="a! b, k n -> k n b"} : f32[4, 3, 50]',
+    ),
     "more is picked than there is": (
         "%x: bf16[2, 3]",
         "%i = iota() {axis=0} : i64[2]\n%w = cast(%x) : f32[2, 3]\n"

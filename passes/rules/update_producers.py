@@ -1,0 +1,43 @@
+"""What is made for a scatter alone, element by element, is computed where it is added."""
+
+from __future__ import annotations
+
+from stack.ir import ops
+from stack.ir.builder import Builder, block_of, make, param
+from stack.ir.node import Node
+from stack.ir.traits import is_alias, is_generated, is_item, is_number, reads_by_data, repeats
+from stack.ir.types import TensorType
+from stack.rewrite.engine import Scope
+
+
+def with_producer(node: Node, scope: Scope) -> Node | None:
+    """A scatter of what elementwise ops or a gather make for it alone: one group of both."""
+    chain = [node.args[-1]]
+    while is_alias(chain[-1]) and not is_item(chain[-1]):
+        chain.append(chain[-1].args[0])
+    *views, group = chain
+    if not (is_generated(group) or reads_by_data(group)) or not isinstance(group.type, TensorType):
+        return None
+    users = (node, *views)
+    if any(scope.used_outside(n, users) for n in chain) or node.args.count(chain[0]) > 1:
+        return None
+    body = group.blocks[0] if group.blocks else block_of(group)
+    if not all(_is_by_element(n) for n in body.nodes) or group.attrs.get("kind", "loop") != "loop":
+        return None
+    own = [param(f"s{i}", a.type) for i, a in enumerate(node.args[:-1])]
+    (made,) = body.results
+    for view in reversed(views):
+        made = make(view.op, (made,), view.attrs, hint=view.type)
+    b = Builder()
+    b.names.update(body.names)
+    b.locs.update(body.locs)
+    result = b.op(node.op, (*own, made), node.attrs)
+    b.locs[result] = scope.lines(node)
+    attrs = {"kind": "loop", "name": "_".join((str(group.attrs.get("name", group.op)), node.op))}
+    args = (*node.args[:-1], *group.args)
+    return make("fusion", args, attrs, blocks=(b.block((*own, *body.params), (result,)),))
+
+
+def _is_by_element(node: Node) -> bool:
+    is_computed = ops.lookup(node.op).kind == "elementwise"
+    return is_computed or repeats(node) or is_number(node) or reads_by_data(node)

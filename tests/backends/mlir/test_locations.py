@@ -43,8 +43,8 @@ def test_locations_of_lines() -> None:
 def test_each_statement_has_its_own_location(compiler: Compiler) -> None:
     (text,) = (located() for located in compiler.located.values())
     (add,) = re.findall(r"arith\.addf .* (loc\(.*\))", text)[:1]
-    (exp,) = re.findall(r"llvm\.call @stack_exp.* (loc\(.*\))", text)
-    (total,) = re.findall(r"vector\.reduction .* (loc\(.*\))", text)
+    (exp,) = set(re.findall(r"llvm\.call @stack_exp.* (loc\(.*\))", text))  # of several vectors
+    (total,) = set(re.findall(r"vector\.reduction .* (loc\(.*\))", text))
     assert (add, exp, total) == (
         'loc("m.py":10:0)',
         'loc("m.py":11:0)',

@@ -283,6 +283,8 @@ class _Program:
                 self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
                 for f, v in zip(folds, lanes, strict=True)
             ]
+            known = self.kernel.old.locs
+            self.b.locs.update((e, known[f]) for f, e in zip(folds, ends) if f in known)
             totals = (
                 [
                     self.b.op(COMBINE[f.attrs["kind"]], [total, end])

@@ -82,10 +82,13 @@ class Late:
         self.derived: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
+        derived = self.derived
+        if derived is not None:
+            return derived(*args)
         # whoever follows what is kept counts it, and that is to be the same in all calls
-        if self.derived is None and not _hooks(True):
-            return _Late.apply(self, *args)
-        return self.compiled(args)(*args)
+        if _hooks(True):
+            return self.compiled(args)(*args)
+        return _Late.apply(self, *args)
 
     @with_room
     def compiled(self, args: Sequence[Any]) -> Callable[..., Any]:

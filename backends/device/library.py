@@ -56,10 +56,8 @@ class DeviceSpace(TorchSpace):
         if not is_plain or node.attrs["num_keys"] > 1:
             return super().op_sort(node, *args)
         start: int = node.attrs.get("start", 0)
-        end, descending = (
-            key.shape[axis] if first is None else first,
-            bool(node.attrs["descending"]),
-        )
+        end = key.shape[axis] if first is None else first
+        descending = bool(node.attrs["descending"])
         if first is not None and is_choice(key, axis, first):
             places = first_places(key, axis, first, descending).narrow(axis, start, end - start)
         elif can_select(key, end - start):

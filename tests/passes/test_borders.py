@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+from distributed import distributed
 from executed import agrees, func_of
 
 from stack.ir import Builder, Func, Node, parse, verify
-from stack.ir.builder import constant, rebuild
+from stack.ir.builder import constant
 from stack.ir.types import I64
-from stack.passes.distribute import distribute_kernel
 from stack.rewrite import Pipeline
 from stack.run.compile import compile_func
 from stack.target import load
@@ -136,18 +136,9 @@ MOVING_EXPECTED = """func @main(%x: f32[100], %y: f32[156]) -> (f32[256]) at ten
 """
 
 
-def distributed(text: str) -> Func:
-    def visit(node: Node, args: tuple[Node, ...], blocks: tuple[object, ...]) -> Node:
-        return distribute_kernel(node, target=load("avx2")) if node.op == "kernel" else node
-
-    made = rebuild(parse(text), visit)
-    verify(made)
-    return made
-
-
 @pytest.mark.parametrize("before, expected", [(STATIC, STATIC_EXPECTED), (MOVING, MOVING_EXPECTED)])
 def test_text(before: str, expected: str) -> None:
-    assert str(distributed(before)) == str(parse(expected))
+    assert str(distributed(before, load("avx2"))) == str(parse(expected))
 
 
 UNIFORM = """func @main(%x: f32[2, 9], %y: f32[3, 9]) -> (f32[5, 9]) at tensor {
@@ -201,7 +192,7 @@ UNIFORM_EXPECTED = """func @main(%x: f32[2, 9], %y: f32[3, 9]) -> (f32[5, 9]) at
 
 
 def test_guards_alike_on_all_lanes_are_cases() -> None:
-    assert str(distributed(UNIFORM)) == str(parse(UNIFORM_EXPECTED))
+    assert str(distributed(UNIFORM, load("avx2"))) == str(parse(UNIFORM_EXPECTED))
 
 
 def test_what_does_not_move_with_lanes_keeps_its_guard() -> None:
@@ -211,7 +202,7 @@ def test_what_does_not_move_with_lanes_keeps_its_guard() -> None:
     scalar = scalar.replace(
         "      %v =", "      %wide = broadcast(%b) {axes=[]} : f32<9>\n      %v ="
     )
-    text = str(distributed(scalar))
+    text = str(distributed(scalar, load("avx2")))
     assert masks(text) == 0
     assert text.count("0.0:f32) : f32[]") == 1
 
@@ -223,8 +214,8 @@ def masks(text: str) -> int:
 
 def test_borders_between_whole_chunks_leave_no_mask() -> None:
     even = MOVING.replace("100", "96").replace("156", "160")
-    assert masks(str(distributed(even))) == 0
-    assert masks(str(distributed(MOVING))) == 2  # one chunk has both
+    assert masks(str(distributed(even, load("avx2")))) == 0
+    assert masks(str(distributed(MOVING, load("avx2")))) == 2  # one chunk has both
 
 
 @pytest.mark.parametrize(
@@ -241,9 +232,9 @@ def test_what_turns_at_no_border_stays_a_mask(old: str, new: str) -> None:
 
 def test_where_no_part_fills_a_register_all_lanes_are_one_chunk() -> None:
     few = STATIC.replace("100", "12").replace("80", "7").replace("20", "5")
-    assert masks(str(distributed(few))) == 2
+    assert masks(str(distributed(few, load("avx2")))) == 2
     one_more = STATIC.replace("100", "13").replace("80", "8").replace("20", "5")
-    assert masks(str(distributed(one_more))) == 0
+    assert masks(str(distributed(one_more, load("avx2")))) == 0
 
 
 def test_choices_that_guard_no_load_are_not_taken_apart() -> None:
@@ -259,7 +250,8 @@ def test_choices_that_guard_no_load_are_not_taken_apart() -> None:
 def test_code_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each part has all of the work once more."""
     monkeypatch.setattr("stack.passes.cpu_loops.borders.MOST_NODES", 2)
-    assert masks(str(distributed(STATIC))) == 4  # two in chunks, and in what is left of them
+    # two in chunks, and in what is left of them
+    assert masks(str(distributed(STATIC, load("avx2")))) == 4
 
 
 def lowered(func: Func) -> Func:

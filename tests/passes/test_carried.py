@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from distributed import distributed
 
-from stack.ir import Func, Node, parse, verify
-from stack.ir.builder import rebuild
+from stack.ir import Func
 from stack.ir.node import walk
-from stack.passes.distribute import distribute_kernel
 
 # columns of 60 are summed: a loop carries their sums
 COLUMNS = """func @main(%x: f32[7, 60], %y: f32[60]) -> (f32[60]) at tensor {
@@ -54,15 +53,6 @@ FULL = FULL.replace("%o0: f32[60]", "%o0: f32[]").replace(
     "    %store = store(%o0, %all) : f32[] in global",
 )
 KEEPS = {"columns": COLUMNS, "full": FULL}
-
-
-def distributed(text: str) -> Func:
-    def visit(node: Node, args: tuple[Node, ...], blocks: tuple[object, ...]) -> Node:
-        return distribute_kernel(node) if node.op == "kernel" else node
-
-    made = rebuild(parse(text), visit)
-    verify(made)
-    return made
 
 
 def widths(func: Func) -> set[int]:

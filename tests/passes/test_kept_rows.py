@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from distributed import distributed
 
-from stack.ir import Func, Node, parse, verify
-from stack.ir.builder import rebuild
-from stack.passes.distribute import distribute_kernel
+from stack.ir import parse
 
 BEFORE = """func @main(%x: f32[{shape}]) -> (f32[3, 5]) at tensor {{
   %y = kernel(%x) {{level="tile", name="centred", ops=["reduce", "sub"]}} : f32[3, 5] \
@@ -48,15 +47,6 @@ KEPT = """func @main(%x: f32[5, 3]) -> (f32[3, 5]) at tensor {
 """
 COLUMN = BEFORE.format(shape="5, 3", index="%lane, %row")
 ROW = BEFORE.format(shape="3, 5", index="%i, 0:i64")
-
-
-def distributed(text: str) -> Func:
-    def visit(node: Node, args: tuple[Node, ...], blocks: tuple[object, ...]) -> Node:
-        return distribute_kernel(node) if node.op == "kernel" else node
-
-    made = rebuild(parse(text), visit)
-    verify(made)
-    return made
 
 
 def test_a_column_is_loaded_once() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ HEAVY_FLOPS = 1e6
 BATCH = 8  # trials between two looks at the clock
 LED_BATCH = 64  # the same for a search that a model leads: what it proposes at a time
 HEAVY_SHARE = 0.75
+HOPELESS = 2.0  # times the best so far: a candidate that is slower in its first run has no others
 
 
 def _cores() -> int:
@@ -90,24 +92,40 @@ class _Done(PyRunnerFuture):
 class _Runner(PyRunner):
     """Measures in this process, one candidate at a time, on random data."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = math.inf  # seconds
+        self.drawn: dict[tuple[tuple[int, ...], str], Any] = {}
+
     def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
-        return [_measure(job) for job in runner_inputs]
+        return [self._measure(job) for job in runner_inputs]
+
+    def _measure(self, job: Any) -> Any:
+        library = _built.pop(str(job.artifact_path))
+        try:
+            args = [self._argument(info) for info in job.args_info]
+            start = time.perf_counter()
+            library["main"](*args)
+            first = time.perf_counter() - start
+            if first > HOPELESS * self.best:
+                return _Done([first], None)
+            timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=3, min_repeat_ms=5)
+            seconds = [float(s) for s in timer(*args).results]
+        except Exception as error:
+            return _Done(None, str(error)[-500:])
+        self.best = min(self.best, *seconds)
+        return _Done(seconds, None)
+
+    def _argument(self, info: Any) -> Any:
+        """Random numbers of such a shape and type, the same for all candidates."""
+        key = tuple(int(s) for s in info.shape), str(info.dtype)
+        if key not in self.drawn:
+            self.drawn[key] = _random(*key)
+        return self.drawn[key]
 
 
-def _measure(job: Any) -> Any:
-    library = _built.pop(str(job.artifact_path))
+def _random(shape: tuple[int, ...], kind: str) -> Any:
     rng = np.random.default_rng(0)
-    try:
-        args = [_random(rng, info) for info in job.args_info]
-        library["main"](*args)
-        timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=3, min_repeat_ms=5)
-        return _Done([float(s) for s in timer(*args).results], None)
-    except Exception as error:
-        return _Done(None, str(error)[-500:])
-
-
-def _random(rng: np.random.Generator, info: Any) -> Any:
-    shape, kind = tuple(int(s) for s in info.shape), str(info.dtype)
     drawn = rng.standard_normal(shape) if "float" in kind else rng.integers(0, 2, shape)
     if kind == "bfloat16":
         import ml_dtypes
@@ -267,6 +285,8 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
     logger = logging.getLogger("stack.tvm")
     logger.setLevel(logging.ERROR)
     way = _way(most)
+    builder: Any = _Builder()
+    runner: Any = _Runner()
     known = tried = records.trials.get(task.task_name, 0)
     while tried < most and (time.perf_counter() < until or tried == known):
         before, count = len(records.database), min(way.batch, most - tried)
@@ -278,10 +298,8 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
             task_name=task.task_name,
             logger=logger,
             rand_state=seed * 1000 + tried + 1,
-            num_threads=2,
+            num_threads=_cores(),
         ).clone()
-        builder: Any = _Builder()
-        runner: Any = _Runner()
         ms.tune.tune_tasks(
             tasks=[context],
             task_weights=[1.0],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BLOCKS = 8192, 256  # products of a block of sums, and of a block inside of it
 STEPS = 16  # of the last axis between fetches, where a line of a row does not say how many
 AHEAD = 2048  # bytes of a panel between what is multiplied and what is asked for
+TURNED_AHEAD = 16  # steps between them, where each step reads other lines of the rows
 # places of the last axis in one step of its loop, where they divide it: what counts steps takes
 # turns with multiply-adds where two threads share a core; more of them take longer to compile
 AT_ONCE = 2
@@ -119,7 +120,9 @@ class Sums(Operands):
         if depth == len(self.axes):
             return self.products(lefts, right, sums)
         name, extent = self.axes[depth]
-        near = self._near() if depth == len(self.axes) - 1 else range(0)
+        is_last = depth == len(self.axes) - 1
+        near = self._near() if is_last else range(0)
+        ends = (0, -1) if is_last and self._is_turned() else ()
 
         def add(k: str, totals: list[str]) -> list[str]:
             a, b = self.a_stride[name], self.b_stride[name]
@@ -130,6 +133,8 @@ class Sums(Operands):
                 next_ = at(p, below, number * b, self.b.dtype)
                 for place in near:
                     prefetch(p, at(p, next_, place, self.b.dtype), FIRST)
+                for left in dict.fromkeys(beside[i] for i in ends):
+                    prefetch(p, at(p, left, TURNED_AHEAD * a, self.a.dtype), FIRST)
                 totals = self.sum(depth + 1, beside, next_, totals)
             return totals
 
@@ -169,6 +174,12 @@ class Sums(Operands):
         width = self.lanes * self.lane_stride
         first = -(-AHEAD // (width * self.b.dtype.bytes)) * width
         return range(first, first + width, LINE // self.b.dtype.bytes)
+
+    def _is_turned(self) -> bool:
+        """Whether rows share lines, and steps do not: more lines than the first level holds."""
+        name, extent = self.axes[-1]
+        step, row = (n * self.a.dtype.bytes for n in (self.a_stride[name], self.row_stride))
+        return 0 < row < LINE <= step and extent * LINE > FIRST_LEVEL
 
     def _walk(
         self,

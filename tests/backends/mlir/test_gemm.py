@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import stack
-from stack.backends.mlir import jit
+from stack.backends.mlir import jit, sums
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Builder, Node, param, tensor
 from stack.ir.axes import parse_rule
@@ -27,6 +29,7 @@ SHAPES: list[tuple[str, Shape, Shape]] = [
     ("m k, n k -> m n", (67, 3), (100, 3)),
     ("k m, k n -> m n", (40, 39), (40, 64)),
     ("k m, n k -> m n", (31, 53), (47, 31)),
+    ("k m, k n -> m n", (601, 40), (601, 70)),  # each step has lines of its own, too many to keep
     ("m k, k n -> n m", (32, 7), (7, 64)),
     ("m k, k n -> m n", (1, 32), (32, 130)),
     ("m k, n k -> m n", (1, 33), (20, 33)),
@@ -65,6 +68,28 @@ def test_dot(rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.
     found = native(kernel, arrays, want.shape, kind)
     tolerance = 1e-3 if dtype == "f32" else 1e-10
     np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
+
+
+# rows that share lines; then too few steps, steps that share lines, and rows that are apart
+@pytest.mark.parametrize(
+    ("rule", "depth", "rows", "asks"),
+    [
+        ("k m, k n -> m n", 601, 40, True),
+        ("k m, k n -> m n", 512, 40, False),
+        ("k m, k n -> m n", 601, 8, False),
+        ("m k, k n -> m n", 601, 40, False),
+    ],
+)
+def test_a_turned_operand_is_asked_for(rule: str, depth: int, rows: int, asks: bool) -> None:
+    shape = (depth, rows) if rule.startswith("k") else (rows, depth)
+    operands = param("x", tensor("f32", *shape)), param("w", tensor("f32", depth, 128))
+    text = print_kernel(
+        distribute_kernel(tile_group(alone(Builder().dot(*operands, rule=rule)))), "k"
+    )
+    far = {sums.TURNED_AHEAD * rows + place for place in range(rows)}
+    places = dict(re.findall(r"(%\w+) = llvm\.getelementptr %\w+\[(\d+)\]", text))
+    found = [places.get(p) for p in re.findall(r'prefetch"\((%\w+)\)', text)]
+    assert any(p is not None and int(p) in far for p in found) == asks, found
 
 
 def fused(arrays: list[np.ndarray], transposed: bool) -> Node:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -232,6 +234,33 @@ def test_inductor_with_frozen_weights(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(
         executable.run(program.storage)[0], layer(x).detach(), rtol=1e-5, atol=1e-6
     )
+
+
+def test_tvm_gives_up_a_candidate_far_behind_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuning = importlib.import_module("stack.backends.peer_tvm_tune")
+    calls: list[tuple[object, ...]] = []
+
+    class Library:
+        def __init__(self, took: list[float]) -> None:
+            self.took = took
+
+        def __getitem__(self, name: str) -> Callable[..., None]:
+            return lambda *args: calls.append((name, *args))
+
+        def time_evaluator(self, *_: object, **__: object) -> Callable[..., SimpleNamespace]:
+            return lambda *args: SimpleNamespace(results=self.took)
+
+    clock = iter([0.0, 9.0, 10.0, 10.5, 20.0, 22.5])
+    monkeypatch.setattr(tuning.time, "perf_counter", lambda: next(clock))
+    built = {"a": Library([1, 2]), "b": Library([3]), "c": Library([4])}
+    monkeypatch.setattr(tuning, "_built", built)
+    ms = tuning.ms
+    info = ms.arg_info.TensorInfo("float32", [3])
+    jobs = [ms.runner.RunnerInput(name, "llvm", [info, info]) for name in "abc"]
+    done = tuning._Runner().run(jobs)
+    found = [[float(s) for s in future.result().run_secs] for future in done]
+    assert found == [[1, 2], [3], [2.5]], "2.5 is more than twice the best, which is 1"
+    assert len(calls) == 3 and len({id(a) for call in calls for a in call[1:]}) == 1
 
 
 @pytest.mark.slow

@@ -120,7 +120,7 @@ class Candidate:
         if plain and not self._is_long(found[0]):
             return region
         for node in others:
-            if node in region.members:
+            if node in region.members or not (self.shared or self._comes_back(region, node)):
                 continue
             more = Region(self.graph, found[0], self.outside, held)
             try:
@@ -131,6 +131,10 @@ class Candidate:
             except Refusal:
                 continue
         return region
+
+    def _comes_back(self, region: Region, node: Node) -> bool:
+        """Whether a state of a region may come back along the axis in another reduction."""
+        return node in self.graph.along(region.members, region.extent)
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
         """Whether two regions stream along shared dots, neither needing the other."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from stack.ir import ops
@@ -65,6 +65,7 @@ class Graph:
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
         self._operands: dict[Value, Operands] = {}
+        self._along: dict[Dim, dict[Node, int]] = {}
 
     def plain_operands(self, value: Value) -> Operands | None:
         """What a value is computed from, by element; None unless every axis is a plain, whole one.
@@ -101,19 +102,39 @@ class Graph:
     @cached_property
     def _behind(self) -> dict[Node, int]:
         """For each node the places of what is computed from it, as bits."""
+        return self._reached(lambda _: True)
+
+    def _reached(self, passes: Callable[[Node], bool]) -> dict[Node, int]:
+        """For each node the places of what is computed from it by such nodes alone, as bits."""
         found: dict[Node, int] = {}
         for node in reversed(self.order):
             bits = 1 << self.place[node]
             for user in self.users.get(node, ()):
-                bits |= found[user]
+                if passes(user):
+                    bits |= found[user]
             found[node] = bits
         return found
 
     def after(self, roots: Iterable[Node]) -> Behind:
         """The nodes and everything computed from them."""
+        return self._union(self._behind, roots)
+
+    def along(self, roots: Iterable[Node], extent: Dim) -> Behind:
+        """The nodes, and what is computed from them by element and reductions of such an extent."""
+
+        def passes(node: Node) -> bool:
+            found = reduced_value(node)
+            is_reduced = found is not None and found[0] == extent
+            return is_reduced or moves(node) or reads_by_data(node)
+
+        if extent not in self._along:
+            self._along[extent] = self._reached(passes)
+        return self._union(self._along[extent], roots)
+
+    def _union(self, reached: Mapping[Node, int], roots: Iterable[Node]) -> Behind:
         bits = 0
         for root in roots:
-            bits |= self._behind[root]
+            bits |= reached[root]
         return Behind(self.order, self.place, bits)
 
     @cached_property

@@ -304,6 +304,7 @@ class Grouping(Units):
                 if group is not producer and group is not consumer:
                     pending.extend(r for n in group.members for r in self.readers.get(n, ()))
         seen: set[Node] = set()
+        left: set[Group] = {producer}
         while pending:
             node = pending.pop()
             if node in seen or self.place[node] > end:
@@ -316,9 +317,9 @@ class Grouping(Units):
                 pending.extend(self.readers.get(node, ()))
                 continue
             for group in holders:
-                if group is producer:
-                    continue
-                pending.extend(r for n in group.members for r in self.readers.get(n, ()))
+                if group not in left:
+                    left.add(group)
+                    pending.extend(r for n in group.members for r in self.readers.get(n, ()))
         return False
 
     def regroup(self, nodes: Sequence[Node]) -> Group | Why:

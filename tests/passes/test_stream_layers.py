@@ -8,6 +8,7 @@ from stack import Pipeline
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
 from stack.ir.types import F32, TensorType
+from stack.passes.streaming.graph import Graph
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Value
 
@@ -71,3 +72,56 @@ def test_a_dot_joined_with_itself_does_not_wait() -> None:
     out = b.div(b.dot(e, v, rule="m k, k n -> m n"), b.broadcast(total, axes=(0,), type=table))
     made = Pipeline("stream").run(b.func("net", [q, k, v], [out])).func
     assert "dot" not in {n.op for n in made.body.nodes}
+
+
+def test_states_come_back_by_element_and_by_reductions_over_the_same_axis() -> None:
+    b = Builder()
+    table, scores = TensorType(F32, (96, 32)), TensorType(F32, (96, 96))
+    q, k, w = param("q", table), param("k", table), param("w", TensorType(F32, (32, 32)))
+    s = b.dot(q, k, rule="m k, n k -> m n")
+    top = b.reduce(s, kind="max", axes=(1,))
+    e = b.exp(b.sub(s, b.broadcast(top, axes=(0,), type=scores)))
+    total = b.reduce(e, kind="sum", axes=(1,))
+    out = b.dot(e, k, rule="m n, n k -> m k")
+    columns = b.reduce(e, kind="sum", axes=(0,))  # another axis, of the same size
+    behind = b.dot(out, w, rule="m k, k n -> m n")
+    again = b.dot(behind, k, rule="m k, n k -> m n")
+    last = b.reduce(again, kind="max", axes=(1,))
+    graph = Graph(b.func("net", [q, k, w], [total, columns, last]).body)
+    along = graph.along([top], 96)
+    assert all(n in along for n in (top, e, total, out, columns))
+    assert not any(n in along for n in (s, behind, again, last))
+    assert last in graph.after([top])
+
+
+def test_a_reduction_in_which_no_state_comes_back_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Attention in layers, and its gradient: a stream of a layer needs that layer's alone."""
+    b = Builder()
+    row, table = TensorType(F32, (96, 32)), TensorType(F32, (96, 96))
+    x = first = param("x", row)
+    kept: list[tuple[Node, Node]] = []
+    for _ in range(4):
+        s = b.dot(x, x, rule="m k, n k -> m n")
+        top = b.reduce(s, kind="max", axes=(1,))
+        e = b.exp(b.sub(s, b.broadcast(top, axes=(0,), type=table)))
+        total = b.reduce(e, kind="sum", axes=(1,))
+        p = b.div(e, b.broadcast(total, axes=(0,), type=table))
+        kept.append((p, x))
+        x = b.add(x, b.dot(p, x, rule="m n, n k -> m k"))
+    for p, layer in reversed(kept):
+        d = b.dot(x, layer, rule="m k, n k -> m n")
+        total = b.reduce(b.mul(d, p), kind="sum", axes=(1,))
+        d = b.mul(p, b.sub(d, b.broadcast(total, axes=(0,), type=table)))
+        x = b.add(x, b.dot(d, layer, rule="m n, n k -> m k"))
+    asked: list[Node] = []
+    add = Region.add
+
+    def noted(self: Region, reduction: Node) -> None:
+        asked.append(reduction)
+        add(self, reduction)
+
+    monkeypatch.setattr(Region, "add", noted)
+    Pipeline("stream").run(b.func("net", [first], [x]))
+    assert len(asked) == 60  # 96 if each of a layer's last dots asks all reductions of all layers

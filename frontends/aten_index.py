@@ -9,7 +9,7 @@ from stack.frontends.aten import Context, NotLowered, axis_of, letters, lowers
 from stack.frontends.aten_bounds import in_range
 from stack.ir.node import Node
 from stack.ir.space import identity
-from stack.ir.types import BOOL, F32, F64, I64
+from stack.ir.types import BOOL, I64
 
 
 def _rule(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
@@ -320,57 +320,3 @@ def _diagonal_scatter(
     columns = cx.elementwise("add", line, max(offset, 0))
     places = [rows, columns] if a < b else [columns, rows]
     return _scatter(cx, x, places, source, _rule([into, ["k"], ["k"], given], into), "set")
-
-
-# ---- search
-
-
-@lowers("searchsorted.Tensor", "bucketize.Tensor", "bucketize.Scalar", "searchsorted.Scalar")
-def _searchsorted(
-    cx: Context, first: Any, second: Any, *, out_int32: bool = False, right: bool = False,
-    side: str | None = None, sorter: Node | None = None,
-) -> Node:  # fmt: skip
-    edges, values = (second, first) if "bucketize" in cx.name else (first, second)
-    if sorter is not None:
-        axes = letters(edges.tensor.rank)
-        rule = _rule([[*axes[:-1], "n!"], [*axes[:-1], "k"]], [*axes[:-1], "k"])
-        sorter = in_range(cx, sorter, edges.shape[-1], "searchsorted")
-        edges = cx.b.gather(edges, sorter, rule=rule)
-    right = right or side == "right"
-    kind = cx.common(edges, values)
-    values = cx.scalar(values, kind)
-    edges = cx.cast(edges, kind)
-    lead = edges.shape[:-1] if edges.tensor.rank > 1 else ()
-    shape = cx.want.shape
-    column = cx.reshape(values, (*shape, 1))
-    row = cx.reshape(edges, (*lead, *(1,) * (len(shape) - len(lead)), edges.shape[-1]))
-    # the position is the number of edges before the value
-    before = cx.elementwise("le" if right else "lt", row, column)
-    if kind.is_float:
-        before = cx.elementwise("or", before, cx.elementwise("isnan", column))
-    wide = cx.broadcast(before, (*shape, edges.shape[-1]))
-    return cx.reduce("sum", cx.cast(wide, cx.want.dtype), [len(shape)])
-
-
-@lowers("histc.default")
-def _histc(cx: Context, x: Node, bins: int = 100, min: Any = 0, max: Any = 0) -> Node:
-    """Equal bins over [min, max]; over the data's own range where the two are equal."""
-    dtype = x.dtype
-    x = cx.reshape(cx.cast(x, F32 if dtype.bits <= 32 else F64), [x.tensor.size])
-    low, high = cx.scalar(float(min), x.dtype), cx.scalar(float(max), x.dtype)
-    if min == max == 0:
-        if not x.tensor.size:
-            raise NotLowered("the range of nothing")
-        low, high = cx.reduce("min", x, [0]), cx.reduce("max", x, [0])
-    if min == max:
-        flat = cx.elementwise("eq", low, high)
-        low = cx.select(flat, cx.elementwise("sub", low, 1.0), low)
-        high = cx.select(flat, cx.elementwise("add", high, 1.0), high)
-    width = cx.elementwise("sub", high, low)
-    place = cx.elementwise("mul", cx.elementwise("sub", x, low), float(bins))
-    place = cx.elementwise("floor", cx.elementwise("div", place, width))
-    place = cx.elementwise("min", place, float(bins - 1))
-    inside = cx.elementwise("and", cx.elementwise("ge", x, low), cx.elementwise("le", x, high))
-    place = cx.reshape(cx.select(inside, place, -1.0, x.dtype), (1, x.tensor.size))
-    each = cx.reshape(cx.cast(cx.iota([bins], 0), x.dtype), (bins, 1))
-    return cx.reduce("sum", cx.cast(cx.elementwise("eq", place, each), cx.want.dtype), [1])

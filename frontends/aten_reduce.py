@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stack.frontends.aten import Context, NotLowered, axis_of, letters, lowers, need_float, wide
+from stack.frontends.aten import Context, NotLowered, axis_of, lowers, need_float, wide
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import F64, I64, DType, TensorType
@@ -313,25 +313,38 @@ def _middle(cx: Context, x: Node, axis: int, skips_nan: bool) -> tuple[Node, Nod
     size = x.shape[axis]
     if isinstance(size, Expr) or size == 0:
         raise NotLowered("median of a symbolic or empty size")
-    values, places = _ordered(cx, x, axis, False)
     if not x.dtype.is_float:
-        middle = [cx.select_at(v, axis, (size - 1) // 2) for v in (values, places)]
-        return middle[0], middle[1]
-    if not skips_nan:
-        # the order is read at its middle alone, which is then chosen; a nan is the answer first
-        nan = cx.elementwise("isnan", x)
-        bad = cx.reduce("or", nan, [axis])
-        first_nan = cx.cast(arg_extremum(cx, "max", cx.cast(nan, I64), axis, False), I64)
-        middle = [cx.select_at(v, axis, (size - 1) // 2) for v in (values, places)]
-        return cx.select(bad, math.nan, middle[0], x.dtype), cx.select(
-            bad, first_nan, middle[1], I64
-        )
-    nan = cx.elementwise("isnan", values)
-    count = cx.reduce("sum", cx.cast(cx.elementwise("eq", nan, False), I64), [axis])
-    at = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
-    at = cx.elementwise("div", at, 2)
-    axes = letters(x.tensor.rank)
-    source = " ".join(a + "!" if i == axis else a for i, a in enumerate(axes))
-    out = " ".join(a for i, a in enumerate(axes) if i != axis)
-    rule = f"{source}, {out} -> {out}"
-    return cx.b.gather(values, at, rule=rule), cx.b.gather(places, at, rule=rule)
+        return _at_middle(cx, x, axis, size)
+    nan = cx.elementwise("isnan", x)
+    if skips_nan:
+        return _middle_number(cx, x, nan, axis, size)
+    bad = cx.reduce("or", nan, [axis])
+    first_nan = cx.cast(arg_extremum(cx, "max", cx.cast(nan, I64), axis, False), I64)
+    value, place = _at_middle(cx, x, axis, size)  # a nan is the answer first
+    return cx.select(bad, math.nan, value, x.dtype), cx.select(bad, first_nan, place, I64)
+
+
+def _at_middle(cx: Context, x: Node, axis: int, size: int) -> tuple[Node, Node]:
+    """What an order has at its middle, and where that is: read there alone, and so chosen."""
+    value, place = (cx.select_at(v, axis, (size - 1) // 2) for v in _ordered(cx, x, axis, False))
+    return value, place
+
+
+def _middle_number(cx: Context, x: Node, nan: Node, axis: int, size: int) -> tuple[Node, Node]:
+    """The lower median of what is no nan: as many nan go below all numbers as bring that to the
+    middle of the whole order. Its place is looked up where it is as low as these."""
+    marks = cx.cast(nan, I64)
+    count = cx.reduce("sum", marks, [axis], keep=True)
+    numbers = cx.elementwise("max", cx.elementwise("sub", size - 1, count), 0)
+    below = cx.elementwise("sub", (size - 1) // 2, cx.elementwise("shr", numbers, 1))
+    rank = cx.b.scan(marks, kind="sum", axis=axis, reverse=False)
+    is_below = cx.elementwise("and", nan, cx.elementwise("le", rank, below))
+    value, place = _at_middle(cx, cx.select(is_below, -math.inf, x, x.dtype), axis, size)
+    whole = cx.keep_axes(value, x.shape, [axis])
+    same = cx.elementwise("and", nan, cx.elementwise("isnan", whole))
+    same = cx.elementwise("or", same, cx.elementwise("eq", x, whole))
+    first = cx.cast(arg_extremum(cx, "max", cx.cast(same, I64), axis, False), I64)
+    is_first = cx.elementwise(
+        "or", cx.elementwise("isnan", value), cx.elementwise("eq", value, -math.inf)
+    )
+    return value, cx.select(is_first, first, place, I64)

@@ -18,6 +18,7 @@ from stack.frontends import (
     aten_nn,
     aten_pool,
     aten_reduce,
+    aten_search,
     aten_shape,
     aten_unary,
 )
@@ -34,7 +35,7 @@ from stack.ir.types import TensorType, TupleType
 # imported for their entries in the table
 _ = (
     aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_pool, aten_reduce,
-    aten_shape, aten_unary,
+    aten_search, aten_shape, aten_unary,
 )  # fmt: skip
 
 # Ops that check or hint and give nothing.

@@ -49,6 +49,7 @@ from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
 from stack.passes.cpu_loops.reloop import Copy
+from stack.passes.cpu_loops.running import before_first, goes_back
 from stack.passes.cpu_loops.turned import Turned, turned
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
@@ -221,6 +222,7 @@ class _Program:
         self.scalars: dict[Node, Node] = {}  # reductions that are done
         self.kept: dict[Node, Node] = {}  # value -> memory that holds it
         self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
+        self.before = before_first(self.sinks)
         self.sweeps = Sweeps(self.sinks)
         self.extent = self.sweeps.extent
         self.fresh = kernel.fresh
@@ -260,7 +262,7 @@ class _Program:
         tiles = tiles_of([*(f.args[0] for f in folds), *stores])
         extent = self.extent if tiles else 1
         width, cpu = min(self.kernel.width, extent), self.kernel.cpu
-        if not folds and not keep:
+        if not folds and not keep and not self.before:
             inner = self.sweeps.iterations
             for case in cases_of(self.b, tiles, extent, width, cpu.lanes, inner):
                 parts = in_registers(case.parts, tiles, cpu, self.program)
@@ -272,7 +274,8 @@ class _Program:
             type_ = TensorType(node.dtype, (self.extent,), "local")
             memories.append(self.b.alloc(name=name, type=type_))
         totals: list[Node] = []
-        for part in in_registers(run(0, extent, width), tiles, cpu, self.program):
+        parts = in_registers(run(0, extent, width), tiles, cpu, self.program)
+        for part in reversed(parts) if goes_back(self.before) else parts:
             offset = constant(part.start, I64)
             if part.chunks > 1:
                 zero = constant(0, I64)
@@ -356,17 +359,23 @@ class _Program:
         accs = [Node("var", (), {"name": fresh("acc")}, t) for t in vector_types]
         held = [Node("var", (), {"name": fresh("m")}, m.type) for m in memories]
         start = plus(self.b, first, constant(part.start, I64))
-        offset = plus(self.b, self.b.mul(counter, part.width), start)
+        step = self.b.sub(part.chunks - 1, counter) if goes_back(self.before) else counter
+        offset = plus(self.b, self.b.mul(step, part.width), start)
+        carried = [*self.before.values()]
+        running = [Node("var", (), {"name": fresh("run")}, v.type) for v in carried]
+        self.before.update(zip(self.before, running, strict=True))
         parts, after = self._chunk(folds, stores, keep, held, offset, part)
         sums = [
             self.b.op(COMBINE[f.attrs["kind"]], [a, p])
             for f, a, p in zip(folds, accs, parts, strict=True)
         ]
-        block = Block((counter, *accs, *held), [*sums, *after])
+        block = Block((counter, *accs, *running, *held), [*sums, *self.before.values(), *after])
         attrs = {"kind": "serial", **({"limited": True} if part.limits else {})}
-        loop = self.b.op("loop", [*(part.limits or ()), *starts, *memories], attrs, (block,))
-        results = items(self.b, loop)
-        return results[: len(folds)], results[len(folds) :]
+        init = [*(part.limits or ()), *starts, *carried, *memories]
+        results = items(self.b, self.b.op("loop", init, attrs, (block,)))
+        stored = len(folds) + len(running)
+        self.before.update(zip(self.before, results[len(folds) : stored], strict=True))
+        return results[: len(folds)], results[stored:]
 
     def _chunk(
         self,

@@ -25,6 +25,7 @@ from .elementwise import Unprintable, element, emit, shaped
 from .instructions import with_instructions
 from .lane_masks import lane_mask
 from .locations import location
+from .scans import scan
 from .statements import lanes_of, memory_element
 from .views import View, sizes
 
@@ -212,6 +213,9 @@ class Printer(Accesses):
                 name = "or" if kind == "sum" else "and"
         flags = " fastmath<reassoc>" if dtype.is_float and name in ("add", "mul") else ""
         return self.do(f"vector.reduction <{name}>, {x}{flags} : {t} into {element(dtype)}")
+
+    def _scan(self, node: Node) -> str:
+        return scan(self, node)
 
     def _alloc(self, node: Node) -> str:
         name = f"%{self._memory(node)}"

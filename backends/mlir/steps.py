@@ -42,14 +42,16 @@ def step_of_index(index: Node) -> int | None:
         return 0
     if is_positions(index):
         return 1
+    taken, scaled = signs(index), multiplies(index)
+    if index.dtype is not I64 or (taken is None and not scaled):
+        return None  # before its operands: many values of data have one in common
     parts = [step_of_index(a) for a in index.args]
-    if None in parts or index.dtype is not I64:
+    if None in parts:
         return None
     known = [part for part in parts if part is not None]
     factors = [a for a in index.args if is_number(a)]
-    if multiplies(index) and factors:
+    if scaled and factors:
         return sum(known) * int(factors[0].attrs["value"].array)
-    taken = signs(index)
     return None if taken is None else sum(s * k for s, k in zip(taken, known, strict=True))
 
 

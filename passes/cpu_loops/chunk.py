@@ -25,6 +25,7 @@ from stack.ir.traits import (
     is_number,
     is_positions,
     is_reduction,
+    is_running,
     is_store,
     maker,
     moved,
@@ -33,6 +34,7 @@ from stack.ir.traits import (
     repeats,
 )
 from stack.ir.types import I64, DType, TensorType, TupleType, holds_all
+from stack.passes.tiling.frame import COMBINE
 
 
 def is_memory(node: Node) -> bool:
@@ -52,6 +54,7 @@ class Program(Protocol):
     b: Builder
     scalars: dict[Node, Node]  # reductions that are done
     kept: dict[Node, Node]  # value -> memory that holds it
+    before: dict[Node, Node]  # running value -> what the lanes before come to
 
     def fresh(self, hint: str) -> str:
         """A name for a variable that no other has."""
@@ -112,6 +115,8 @@ class Chunk:
         if (taken := self._taken(node)) is not None:
             return self._as(node, self.value(taken))
         args = [self.value(a) for a in node.args]
+        if is_running(node):
+            return self._running(node, args[0])
         if converts(node) and _is_as_it_was(args[0], node.dtype):
             return args[0].args[0]
         if is_positions(node) and is_tile(node):
@@ -121,6 +126,14 @@ class Chunk:
         if isinstance(node.type, TensorType):
             return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
         return self.b.op(node.op, args, node.attrs)
+
+    def _running(self, node: Node, value: Node) -> Node:
+        """What lanes come to, with those before; the next chunk then comes after these."""
+        kind, before = node.attrs["kind"], self.program.before[node]
+        whole = self.b.reduce(value, kind=kind, axes=(0,))
+        self.program.before[node] = self.b.op(COMBINE[kind], [before, whole])
+        own = self.b.op("scan", [value], node.attrs)
+        return self.b.op(COMBINE[kind], [own, before])
 
     def _holds(self, condition: Node) -> bool | None:
         """What a condition is on all lanes; None where that is not known."""

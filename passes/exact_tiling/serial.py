@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from stack.ir.axes import parse_rule
+from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.traits import is_running
@@ -12,6 +12,8 @@ from stack.ir.types import F32, F64, DType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import COMBINE, static, wide
+
+Program = Callable[[Sequence[Node]], list[Node]]
 
 
 class SerialTiler(Tiler):
@@ -25,22 +27,25 @@ class SerialTiler(Tiler):
         )
 
     def _scan_grid(self, node: Node) -> list[Node]:
-        """Running sums: the carried value goes along a serial loop, other axes are apart."""
-        along = int(node.attrs["axis"])
+        """Running sums. Along lanes a tile holds the line; along another axis the carried value
+        goes in a serial loop. Other axes are apart."""
+        along, last = int(node.attrs["axis"]), node.tensor.rank - 1
         index: list[Dim] = []
-        last = node.tensor.rank - 1
         for at, size in enumerate(map(static, node.shape)):
-            if at == along or size == 1:
+            if size == 1 or at == along != last:
                 index.append(0)
             elif at == last:
                 index.append(self.lane_axis(size, True).place)
             else:
                 index.append(self.program_axis("ijklmnopq"[at % 9], size, 1, self.grid).place)
+        kind = str(node.attrs["kind"])
+        dtype = _running(wide(node.dtype), kind)
+        if along == last:
+            return self.in_grid(self.grid, self.outputs(), self._line(node, tuple(index), dtype))
         step = self.loop_axis("r", static(node.shape[along]))
         index[along] = add(step.extent - 1, mul(step.place, -1))
         index[along] = index[along] if node.attrs["reverse"] else step.place
-        place, kind = tuple(index), str(node.attrs["kind"])
-        dtype = _running(wide(node.dtype), kind)
+        place = tuple(index)
         axes = self.sorted([*self.moves_along(place)])
         start = NamedTile(self.spread(self.identity(kind, dtype), axes), tuple(axes))
 
@@ -53,6 +58,15 @@ class SerialTiler(Tiler):
             return [self.along(step, [start, NamedTile(memories[0])], body, "acc")[1].node]
 
         return self.in_grid(self.grid, self.outputs(), program)
+
+    def _line(self, node: Node, place: Index, dtype: DType) -> Program:
+        """Stores the running values of a line that a tile holds."""
+        value = self.cast(self.value(node.args[0], place), dtype)
+        axes = self.sorted([*self.moves_along(place)])
+        if axes:
+            line = self.spread(value, axes)
+            value = NamedTile(self.b.op("scan", [line], {**node.attrs, "axis": 0}), tuple(axes))
+        return lambda memories: [self.store(memories[0], value, place)]
 
     def _scatter_steps(self, node: Node) -> list[Node]:
         """Copy the operand, then apply the updates one after another.

@@ -26,9 +26,19 @@ ACROSS_TILE, ACROSS_PART = 64, 8
 
 
 class Tiler(KernelTiler):
-    """Builds one kernel; schedules of other kinds of groups derive from it."""
+    """Builds one kernel; schedules of other kinds of groups derive from it.
+
+    Attributes:
+        inside: an axis that each program goes along in a loop, where others are the grid's.
+        axis_of: the axis that an index of programs counts.
+    """
 
     block_policy = EXACT
+
+    def __init__(self, group: Node, inside: int | None = None) -> None:
+        super().__init__(group)
+        self.inside = inside
+        self.axis_of: dict[Node | None, int] = {}
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
@@ -55,10 +65,11 @@ class Tiler(KernelTiler):
                 lanes = self.lane_axis(extent, axis in reduced, inner != axis)
                 self._bind_reduces(index_maps, iter_vars, {axis: lanes})
                 index[axis] = lanes.place if extent > 1 else 0
-            elif extent > 1 and axis in reduced:
+            elif extent > 1 and (axis in reduced or axis == self.inside):
                 index[axis] = self.loop_axis("r", extent).place
             elif extent > 1:
-                index[axis] = self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid).place
+                made = self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid)
+                index[axis], self.axis_of[made.start] = made.place, axis
         return tuple(index)
 
     def _innermost(self, iter_vars: Index, index_maps: Mapping[Node, Index]) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from executed import agrees, func_of
 
+from stack.backends.mlir.steps import step_of_index
 from stack.ir import Builder, Func, Node, tensor
 from stack.run.compile import compile_func
 
@@ -103,3 +104,12 @@ def test_what_lies_between_is_not_looked_at(rng: np.random.Generator) -> None:
     (found,) = compile_func(func, "mlir", options={"cache": False}).run([x])
     assert (found == 2 * x[places]).all()
     assert (np.signbit(found) == np.signbit(x[places])).all()
+
+
+def test_an_index_of_many_shared_values_is_given_up_at_once() -> None:
+    """Each value stands twice in the next: a walk along all paths would not end."""
+    b = Builder()
+    index = b.iota(axis=0, type=tensor("i64", 16))
+    for _ in range(60):
+        index = b.min(b.add(index, 1), b.add(index, 2))
+    assert step_of_index(index) is None

@@ -25,6 +25,7 @@ from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler
+from stack.passes.exact_tiling.short_rows import ShortRowsTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.rules.update_producers import with_producer
@@ -173,4 +174,5 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
         return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
     if len(body.results) == 1 and mixes(body.results[0]):
         return SerialTiler(group).kernel()
-    return Tiler(group).kernel()
+    short = ShortRowsTiler(group)
+    return short.kernel() if short.fits(as_cpu(target)) else Tiler(group).kernel()

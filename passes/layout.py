@@ -48,7 +48,7 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-READS = 4  # of a place, for which a copy of a padded image with channels last pays
+READS = 2  # of a place, for which a copy of a padded image with channels last pays
 
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 

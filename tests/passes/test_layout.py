@@ -321,6 +321,11 @@ PLAIN = "high=[0, 0], low=[0, 0], rhs_dilation=[1, 1]"
             _image_first(f"{PLAIN}, stride=[1, 1]", (24, 20), 32, 5, 32),
             ["conv"],
         ),
+        # by two or three, most of them
+        (
+            _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32),
+            ["conv"],
+        ),
     ],
 )
 def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected: list[str]) -> None:
@@ -328,8 +333,8 @@ def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected:
     assert [n.op for n in result.nodes if n.op != "const"] == expected
 
 
-def test_few_readers_of_a_place_are_sums_of_taps_beside_a_copy() -> None:
-    text = _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32)
+def test_single_readers_of_a_place_are_sums_of_taps() -> None:
+    text = _image_first(f"{PLAIN}, stride=[2, 2]", (40, 20), 32, 2, 32)
     result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
     ops = {n.op for n in result.nodes}
     assert "conv" not in ops and "transpose" not in ops and "mul" in ops

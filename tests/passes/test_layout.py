@@ -340,6 +340,22 @@ def test_single_readers_of_a_place_are_sums_of_taps() -> None:
     assert "conv" not in ops and "transpose" not in ops and "mul" in ops
 
 
+@pytest.mark.parametrize("taps, is_moved", [((3, 3), False), ((3, 5), False), ((4, 4), True)])
+def test_many_taps_of_single_channels_are_worth_copies(
+    taps: tuple[int, int], is_moved: bool
+) -> None:
+    rows, columns = (31 + k for k in taps)
+    text = f"""func @f(%x: f32[1, 32, {rows}, {columns}], %w: f32[32, 1, {taps[0]}, {taps[1]}])
+      -> (f32[1, 32, 32, 32]) at tensor {{
+      %c = conv(%x, %w) {{channels_last=false, groups=32, lhs_dilation=[1, 1], {PLAIN},
+        stride=[1, 1]}} : f32[1, 32, 32, 32]
+      return %c
+    }}
+    """
+    result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
+    assert [n.attrs["channels_last"] for n in result.nodes if n.op == "conv"] == [True] * is_moved
+
+
 @pytest.mark.parametrize("groups", [1, 16])
 def test_a_convolution_of_unknown_sizes_stays(groups: int) -> None:
     func = parse(f"""func @f<n in 1..64>(%x: f32[1, 16, 8, n], %w: f32[16, {16 // groups}, 3, 3])

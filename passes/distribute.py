@@ -51,6 +51,7 @@ from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_opera
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.cpu_loops.running import before_first, goes_back
 from stack.passes.cpu_loops.turned import Turned, turned
+from stack.passes.cpu_loops.turned_stores import turned_store
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.rewrite.engine import Replacement, replace
@@ -174,7 +175,7 @@ class _Kernel(Rebuilt):
     def _level(self, block: Block, params: Sequence[Node]) -> list[Node]:
         loop = loop_of(block, "grid")
         if loop is None:
-            return list(block.results) if self.is_done else _Program(self, block).results()
+            return list(block.results) if self.is_done else self._program(block)
         inner = loop.blocks[0]
         across = turned(inner, self.cpu) if loop_of(inner, "grid") is None else None
         if across is not None and not self.is_done:
@@ -182,6 +183,19 @@ class _Kernel(Rebuilt):
         new = Block(inner.params, self._level(inner, inner.params))
         node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))
         return items(self.b, node)
+
+    def _program(self, block: Block) -> list[Node]:
+        """Memory after one program; what it stores across is turned when all of it is there."""
+        stores = [turned_store(r) for r in block.results]
+        sinks = [
+            store.lines(self.b, self.fresh("lines")) if store else result
+            for store, result in zip(stores, block.results, strict=True)
+        ]
+        done = _Program(self, Block(block.params, sinks)).results()
+        return [
+            store.store(self.b, memory) if store else memory
+            for store, memory in zip(stores, done, strict=True)
+        ]
 
     def _in_blocks(self, loop: Node, across: Turned) -> list[Node]:
         """The innermost grid loop, some programs at a time; the last block begins early, and leaves

@@ -48,7 +48,8 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-READS = 4  # of a place, for which a copy of a padded image with channels last pays
+TAPS = 16  # of a window of single channels, for which copies to channels last and back pay
+READS = 2  # of a place, for which a copy of a padded image with channels last pays
 
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 
@@ -140,12 +141,13 @@ def _windows_pay(func: Func, log: Log) -> bool:
 
 def _stands_second(conv: Node, cpu: Cpu) -> bool:
     """Whether a convolution that reads no place often is as fast with its channels second."""
+    taps = prod(map(static, channels_second(conv.args[1].shape, conv.attrs)[2:]))
     if comes_last(conv):
-        window, steps = channels_second(conv.args[1].shape, conv.attrs)[2:], conv.attrs["stride"]
-        return is_sum_of_taps(conv) and prod(map(static, window)) < READS * prod(steps)
+        return is_sum_of_taps(conv) and taps < READS * prod(conv.attrs["stride"])
     if are_apart(conv) or are_places(conv):
         return True
-    return is_sum_of_taps(conv) and static(conv.shape[-1]) >= cpu.lanes
+    fills_rows = is_sum_of_taps(conv) and static(conv.shape[-1]) >= cpu.lanes
+    return fills_rows and taps < TAPS
 
 
 def _is_overlapping(conv: Node) -> bool:

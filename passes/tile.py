@@ -26,6 +26,7 @@ from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.repeated import tile_rows
 from stack.passes.exact_tiling.serial import SerialTiler
+from stack.passes.exact_tiling.short_rows import ShortRowsTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.rules.update_producers import with_producer
 from stack.passes.tiling.contraction import split_dot
@@ -173,4 +174,6 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
         return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
     if len(body.results) == 1 and mixes(body.results[0]):
         return SerialTiler(group).kernel()
-    return tile_rows(group, as_cpu(target))
+    short = ShortRowsTiler(group)
+    cpu = as_cpu(target)
+    return short.kernel() if short.fits(cpu) else tile_rows(group, cpu)

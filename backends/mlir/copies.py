@@ -30,6 +30,8 @@ def copy(p: Printer, source: View, target: View) -> None:
         _rows(p, source, target, axes)
     elif source.to.bytes * lanes[0] == WORD and axes[-2:-1] and _is_line(axes[-2], lanes):
         _zipped(p, source, target, axes)
+    elif _takes_turns(p, source, axes):
+        _interleaved(p, source, target, axes)
     elif close and lanes[2] == 1 and (read := _in_registers(source, lanes[0])):
         outer = [a for a in axes[:-1] if a is not close[-1]]
         _squares(p, source, read, target, outer, close[-1], lanes)
@@ -138,6 +140,72 @@ def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> Non
         _write(p, target, zipped(p, rows, source.to, lanes), b, count * lanes)
 
     _nest(p, source, target, outer, row)
+
+
+def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
+    """Whether elements of some rows take turns in the target, a part of a vector each time."""
+    (count, _, last), others = axes[-1], axes[:-1]
+    is_short = 1 < count * source.to.bytes < p.cpu.vector_bytes
+    return is_short and last == 1 and any(a[1:] == (1, count) for a in others[-1:])
+
+
+def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+    """As many vectors of the target from some rows of the source, a vector of each at a time."""
+    *outer, (size, _, _), (count, apart, _) = axes
+    most = p.cpu.vector_bytes // source.to.bytes
+    width = min(most, 1 << (size.bit_length() - 1))
+    # not every CPU has code to shuffle lanes of every type
+    t, bits = shaped(source.to, width), f"vector<{width}xi{source.to.bits}>"
+
+    def bits_of(address: str) -> str:
+        read = source.read(p, address, width)
+        return p.do(f"arith.bitcast {read} : {t} to {bits}") if bits != t else read
+
+    def rows(a: str, b: str) -> None:
+        def vectors(k: str) -> None:
+            begin = _begin(p, k, width, size)
+            left = step(p, a, begin, 1, source.dtype)
+            right = step(p, b, begin, count, target.dtype)
+            lines = [bits_of(at(p, left, i * apart, source.dtype)) for i in range(count)]
+            for i, made in enumerate(_in_turns(p, lines, bits, width)):
+                made = p.do(f"arith.bitcast {made} : {bits} to {t}") if bits != t else made
+                _write(p, target, made, at(p, right, i * width, target.dtype), width)
+
+        loop(p, -(-size // width), vectors)
+
+    _nest(p, source, target, outer, rows)
+
+
+def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
+    """As many vectors, in which elements of lines take turns: of two halves that do already."""
+    count = len(lines)
+    if count == 1:
+        return lines
+    half = 1 << ((count - 1).bit_length() - 1)
+    left, right = (_in_turns(p, part, t, width) for part in (lines[:half], lines[half:]))
+    picks: list[tuple[int, int]] = []  # a vector of both halves, and a lane of it
+    for turn in range(width):
+        picks += [divmod(turn * half + i, width) for i in range(half)]
+        rest = count - half
+        others = [divmod(turn * rest + i, width) for i in range(rest)]
+        picks += [(half + vector, lane) for vector, lane in others]
+    parts = [*left, *right]
+    return [_picked(p, parts, picks[i * width :][:width], t) for i in range(count)]
+
+
+def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) -> str:
+    """A vector of lanes of others, which come in one by one."""
+    width = len(picks)
+    first, *others = sorted({vector for vector, _ in picks})
+    made, places = parts[first], [lane for _, lane in picks]
+    for other in others or [first]:
+        lanes = [
+            width + lane if vector == other else place
+            for (vector, lane), place in zip(picks, places, strict=True)
+        ]
+        made = p.do(f"vector.shuffle {made}, {parts[other]} {lanes} : {t}, {t}")
+        places = [*range(width)]
+    return made
 
 
 def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:

@@ -39,7 +39,7 @@ class Turned:
         along, extent = _column(index), tile_extent(load)
         if is_masked:  # it may say that a place is outside
             index = [_within(b, i, static(s) - 1) for i, s in zip(index, memory.shape, strict=True)]
-        index[along] = _begin(_index(load)[along]) or constant(0, I64)
+        index[along] = begin_of(_index(load)[along]) or constant(0, I64)
         if is_masked:
             index[along] = _within(b, index[along], static(memory.shape[along]) - extent)
         index[-1] = self._start(b, load, begin)
@@ -113,12 +113,12 @@ def _lies_across(node: Node, row: Node) -> bool:
         return False
     moved = [i for i in index if is_tile(i)]
     others = [i for i in index[:-1] if not is_tile(i)]
-    is_column = len(moved) == 1 and _begin(moved[0]) is not None
+    is_column = len(moved) == 1 and begin_of(moved[0]) is not None
     is_uniform = mask is None or (repeats(mask) and other is not None and is_number(other))
     return is_column and is_uniform and all(row not in i.vars for i in others)
 
 
-def _begin(index: Node) -> Node | None:
+def begin_of(index: Node) -> Node | None:
     """Where the lanes of an index begin that are one after another; None where they are not."""
     if is_positions(index):
         return constant(0, I64)

@@ -8,6 +8,7 @@ accumulator.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, minimum, mul, symbols
@@ -20,9 +21,29 @@ from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, CannotTile,
 
 Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
-LEAST_TILE = 256  # elements of a block of a line
+
+
+class Blocks(NamedTuple):
+    """Into what a lane axis is split that is longer than `most`.
+
+    Attributes:
+        most: elements of an axis that stays whole.
+        split: of a block, at most.
+        least: of a block whose size divides the axis.
+        part: what divides the size of others.
+        step: between the sizes that are tried.
+    """
+
+    most: int
+    split: int
+    least: int
+    part: int
+    step: int = 1
+
+
+LINES = Blocks(MAX_TILE, SPLIT_TILE, 256, 256)
 # where lanes lie across, and rows of some programs are turned together; what divides one is divided
-ACROSS_TILE, ACROSS_PART = 64, 8
+ACROSS = Blocks(64, 64, 32, 8, 8)
 
 
 class Tiler(KernelTiler):
@@ -62,7 +83,8 @@ class Tiler(KernelTiler):
         for axis in sorted(range(len(shape)), key=lambda axis: axis == inner):
             extent = shape[axis]
             if axis == len(shape) - 1:
-                lanes = self.lane_axis(extent, axis in reduced, inner != axis)
+                blocks = LINES if inner == axis else ACROSS
+                lanes = self.lane_axis(extent, axis in reduced, blocks)
                 self._bind_reduces(index_maps, iter_vars, {axis: lanes})
                 index[axis] = lanes.place if extent > 1 else 0
             elif extent > 1 and (axis in reduced or axis == self.inside):
@@ -86,14 +108,12 @@ class Tiler(KernelTiler):
                 inner, most = names.index(along), size
         return inner
 
-    def lane_axis(self, extent: int, is_whole: bool, lies_across: bool = False) -> Axis:
+    def lane_axis(self, extent: int, is_whole: bool, blocks: Blocks = LINES) -> Axis:
         """The axis that tiles hold: whole, or in blocks for a grid where it is long and may be."""
-        most, split, least, part = MAX_TILE, SPLIT_TILE, LEAST_TILE, LEAST_TILE
-        if lies_across:
-            most, split, least, part = ACROSS_TILE, ACROSS_TILE, ACROSS_TILE // 2, ACROSS_PART
+        most, split, least, part, step = blocks
         if is_whole or extent <= most:
             return self.axis("t", extent, extent)
-        sizes = range(split, least - 1, -part if lies_across else -1)
+        sizes = range(split, least - 1, -step)
         size = next((d for d in sizes if extent % d == 0), 0)
         if size:
             return self.program_axis("t", extent, size, self.grid)

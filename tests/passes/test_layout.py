@@ -321,6 +321,11 @@ PLAIN = "high=[0, 0], low=[0, 0], rhs_dilation=[1, 1]"
             _image_first(f"{PLAIN}, stride=[1, 1]", (24, 20), 32, 5, 32),
             ["conv"],
         ),
+        # by two or three, most of them
+        (
+            _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32),
+            ["conv"],
+        ),
     ],
 )
 def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected: list[str]) -> None:
@@ -328,11 +333,27 @@ def test_an_image_whose_channels_come_last_keeps_them_there(text: str, expected:
     assert [n.op for n in result.nodes if n.op != "const"] == expected
 
 
-def test_few_readers_of_a_place_are_sums_of_taps_beside_a_copy() -> None:
-    text = _image_first(f"{PLAIN}, stride=[2, 2]", (41, 20), 32, 3, 32)
+def test_single_readers_of_a_place_are_sums_of_taps() -> None:
+    text = _image_first(f"{PLAIN}, stride=[2, 2]", (40, 20), 32, 2, 32)
     result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
     ops = {n.op for n in result.nodes}
     assert "conv" not in ops and "transpose" not in ops and "mul" in ops
+
+
+@pytest.mark.parametrize("taps, is_moved", [((3, 3), False), ((3, 5), False), ((4, 4), True)])
+def test_many_taps_of_single_channels_are_worth_copies(
+    taps: tuple[int, int], is_moved: bool
+) -> None:
+    rows, columns = (31 + k for k in taps)
+    text = f"""func @f(%x: f32[1, 32, {rows}, {columns}], %w: f32[32, 1, {taps[0]}, {taps[1]}])
+      -> (f32[1, 32, 32, 32]) at tensor {{
+      %c = conv(%x, %w) {{channels_last=false, groups=32, lhs_dilation=[1, 1], {PLAIN},
+        stride=[1, 1]}} : f32[1, 32, 32, 32]
+      return %c
+    }}
+    """
+    result = Pipeline("layout{loops=cpu}").run(parse(text), check=True).func
+    assert [n.attrs["channels_last"] for n in result.nodes if n.op == "conv"] == [True] * is_moved
 
 
 @pytest.mark.parametrize("groups", [1, 16])

@@ -25,6 +25,17 @@ def test_turned(dtype: str, shape: tuple[int, ...]) -> None:
     assert torch.equal(compiled(x), turned(x))
 
 
+@pytest.mark.parametrize("rows", [2, 3, 5, 8, 15, 31])
+@pytest.mark.parametrize("columns", [2, 3, 16, 65])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int8", "float64"])
+def test_few_rows_take_turns(dtype: str, rows: int, columns: int) -> None:
+    """Parts of a vector of the target, of 16, 32 or 64 elements; also fewer columns than that."""
+    x = 10 * torch.randn(2, rows, columns, generator=torch.Generator().manual_seed(0))
+    x = x.to(getattr(torch, dtype))
+    compiled = stack.compile(lambda x: x.mT.contiguous(), x, backend="mlir")
+    assert torch.equal(compiled(x), x.mT)
+
+
 def test_turned_and_made_short() -> None:
     x = torch.randn(2, 64, 96, generator=torch.Generator().manual_seed(0))
 

@@ -90,6 +90,13 @@ def across(b: Builder, x: Node) -> Node:
     return b.sub(rows, b.broadcast(total, axes=(0,), type=rows.type))
 
 
+def short_rows(b: Builder, x: Node) -> Node:
+    """A picture with its channels last, and one more of them."""
+    last = b.transpose(x, perm=(1, 2, 0))
+    zero = b.cast(b.const(0, "i32"), type=tensor(x.dtype.name))
+    return b.pad(last, zero, low=(1, 1, 0), high=(0, 1, 1), interior=(0, 0, 0))
+
+
 SAMPLE: list[tuple[Callable[..., Any], list[Spec]]] = [
     (softmax, [("f32", 2, 2, 257), ("f32", 2, 257)]),
     (softmax, [("f32", 0, 2, 5), ("f32", 2, 5)]),
@@ -103,6 +110,7 @@ SAMPLE: list[tuple[Callable[..., Any], list[Spec]]] = [
     (gate, [("f32", 21, 64), ("f32", 33, 64), ("f32", 21, 33)]),
     *((apart, [(dtype, 4 * 131 + 3 * 36 + 1)]) for dtype in ("f32", "f16", "bf16", "f64")),
     *((across, [(dtype, 37, 35)]) for dtype in ("f32", "bf16", "f64")),
+    *((short_rows, [(d, n, 3, 37)]) for d in ("f32", "f16", "bf16", "i64") for n in (1, 2)),
     (attention, [("f32", 2, 70, 16), ("f32", 2, 131, 16), ("f32", 2, 131, 16)]),
     *((reductions, [(dtype, 13, 29)]) for dtype in ("f32", "i64", "u8", "bool")),
 ]

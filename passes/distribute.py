@@ -19,15 +19,12 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
-    behind,
     is_input,
     is_item,
     is_kernel,
     is_loop,
     is_store,
     loop_of,
-    maker,
-    runs_once,
 )
 from stack.ir.types import I64, TensorType
 from stack.passes.control import BlockPass
@@ -47,7 +44,8 @@ from stack.passes.cpu_loops.chunk import (
 )
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, is_packed
-from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm, packed_operand, prepacked
+from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm
+from stack.passes.cpu_loops.prepacked import distribute_prepacked, has_kept_panels
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.cpu_loops.running import before_first, goes_back
 from stack.passes.cpu_loops.turned import Turned, turned
@@ -110,29 +108,6 @@ class Distribute(BlockPass):
             panels = {a: "panels" for a in product.args if a not in node.args}
             changed[node] = Replacement(product, names=panels)
         return replace(block, changed) if changed else block
-
-
-def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
-    """Whether a tile kernel packs an operand that stays from call to call."""
-    kept = [runs_once(maker(behind(a))) for a in kernel.args]
-    dot = find_dot(kernel.blocks[0])
-    if not any(kept) or dot is None or is_packed(dot):
-        return False
-    operand = packed_operand(kernel.blocks[0], cpu)
-    return operand is not None and kept[operand]
-
-
-def distribute_prepacked(kernel: Node, cpu: Cpu) -> Node:
-    """A tile kernel of one dot as two at the loop level: what packs, and what takes the panels."""
-    made = prepacked(kernel.blocks[0], cpu)
-    args = list(kernel.args)
-    attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}
-    panels = made.packing.results[0].tensor
-    type_ = TensorType(panels.dtype, panels.shape)
-    packing = Node("kernel", [args[made.operand]], attrs, type_, (made.packing,))
-    args[made.operand] = packing
-    attrs = {**kernel.attrs, "level": "loop"}
-    return Node("kernel", args, attrs, kernel.type, (sum_in_blocks(made.block),))
 
 
 def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None) -> Node:

@@ -13,7 +13,8 @@ from stack.ir.builder import constant
 from stack.ir.node import walk
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.cpu_loops.fetch import slice_of
-from stack.passes.distribute import distribute_kernel, distribute_prepacked
+from stack.passes.cpu_loops.prepacked import distribute_prepacked
+from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import alone, tile_group
 from stack.passes.tiling.loops import index
 from stack.target import as_cpu, load

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
@@ -15,7 +16,6 @@ from stack.target import Cpu, Mma
 PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
 MOST_BLOCKS = 16  # times as many as have to be, to find a number of them that divides an axis
-MOST_BYTES = 2 << 20  # local memory is on the stack
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
@@ -40,7 +40,7 @@ def block_size(
     for count in range(least, min(MOST_BLOCKS * least, first) + 1):
         if first % (count * part) == 0:
             return first // count
-    return 0 if whole <= MOST_BYTES else None
+    return 0 if whole <= LARGEST_LOCAL else None
 
 
 def run_of(mma: Mma | None, cpu: Cpu) -> int:

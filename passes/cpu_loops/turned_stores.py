@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
@@ -33,15 +34,21 @@ class TurnedStore:
     index: tuple[Node, ...]
     value: Node
 
+    @property
+    def type(self) -> TensorType:
+        """Of the lines."""
+        element = self.loop.blocks[0].params[0]
+        shape = (static(element.attrs["extent"]), static(self.value.shape[0]))
+        return TensorType(self.value.dtype, shape, "local")
+
     def lines(self, b: Builder, name: str) -> Node:
         """The same loop, which stores whole lines into memory of its own."""
         element = self.loop.blocks[0].params[0]
-        shape = (element.attrs["extent"], static(self.value.shape[0]))
-        type_ = TensorType(self.value.dtype, shape, "local")
-        memory = b.alloc(name=name, type=type_)
-        held = Node("var", (), {"name": f"{name}_held"}, type_)
+        memory = b.alloc(name=name, type=self.type)
+        held = Node("var", (), {"name": f"{name}_held"}, memory.type)
         stored = b.store(held, self.value, element, constant(0, I64))
-        return Node("loop", [memory], self.loop.attrs, type_, [Block((element, held), [stored])])
+        block = Block((element, held), [stored])
+        return Node("loop", [memory], self.loop.attrs, memory.type, [block])
 
     def store(self, b: Builder, lines: Node) -> Node:
         """Memory after the rows that these lines are."""
@@ -60,6 +67,8 @@ def turned_store(sink: Node) -> TurnedStore | None:
     if not is_store(stored) or stored.args[0] is not memory or not is_tile(stored.args[1]):
         return None
     index, mask, _ = access_parts(stored)
+    if len(index) < 2:
+        return None
     *outer, row, last = (i.args[0] if repeats(i) else i for i in index)
     begin = begin_of(row)
     is_whole = last is element and element.attrs["extent"] == memory.shape[-1]
@@ -67,4 +76,5 @@ def turned_store(sink: Node) -> TurnedStore | None:
         return None
     if any(element in i.vars for i in (*outer, begin)) or memory in stored.args[1].vars:
         return None
-    return TurnedStore(sink, (*outer, begin, constant(0, I64)), stored.args[1])
+    found = TurnedStore(sink, (*outer, begin, constant(0, I64)), stored.args[1])
+    return found if static(found.type.bytes) <= LARGEST_LOCAL else None

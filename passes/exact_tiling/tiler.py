@@ -41,7 +41,7 @@ class Blocks(NamedTuple):
     step: int = 1
 
 
-LINES = Blocks(MAX_TILE, SPLIT_TILE, 256, 256)
+LINES = Blocks(MAX_TILE, SPLIT_TILE, 256, 256)  # where lanes lie along memory
 # where lanes lie across, and rows of some programs are turned together; what divides one is divided
 ACROSS = Blocks(64, 64, 32, 8, 8)
 

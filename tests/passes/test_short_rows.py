@@ -165,3 +165,30 @@ def test_programs_of_several_threads() -> None:
         assert all(torch.equal(compiled(x), x.t()) for _ in range(20))
     finally:
         torch.set_num_threads(before)
+
+
+ACROSS = """func @main(%x: f32[{k}, 20]) -> (f32[20, {k}]) at tensor {{
+  %y = kernel(%x) {{level="tile", name="transpose", ops=["transpose"]}} : f32[20, {k}] \
+{{(%p0: f32[{k}, 20] in global, %o0: f32[20, {k}] in global)
+    %row = iota() {{axis=0}} : i64<20>
+    %loop = loop(%o0) {{kind="serial"}} : f32[20, {k}] in global \
+{{(%c < {k}, %o_c: f32[20, {k}] in global)
+      %t = load(%p0, %c, 0:i64) : f32<20>
+      %all = broadcast(%c) {{axes=[]}} : i64<20>
+      %store = store(%o_c, %t, %row, %all) : f32[20, {k}] in global
+      return %store
+    }}
+    return %loop
+  }}
+  return %y
+}}
+"""
+
+
+# lines of 80 bytes, kept on the stack: a MiB of them at most
+@pytest.mark.parametrize(("elements", "turns"), [(3, True), (13107, True), (13108, False)])
+def test_lines_are_no_more_than_a_stack_holds(elements: int, turns: bool) -> None:
+    func = parse(ACROSS.format(k=elements))
+    made = Pipeline("distribute").run(func, target=load("avx512")).func
+    verify(made)
+    assert ('name="lines' in str(made)) == turns

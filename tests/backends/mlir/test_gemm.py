@@ -169,3 +169,14 @@ def test_products_of_small_integers_do_not_wrap_around(kind: str, columns: tuple
     a, b = (rng.integers(low, most, p.shape).astype(bounds.dtype) for p in func.params)
     (found,) = compile_func(func, "mlir").run([a, b])
     np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))
+
+
+# no blocks of equal size: a panel of 64 columns of f32 is more than a stack holds from 4099 on
+@pytest.mark.parametrize("depth", [4093, 4099, 8191])
+def test_prime_depths(depth: int, rng: np.random.Generator) -> None:
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((70, depth), (depth, 128)))
+    b = Builder()
+    operands = param("x", tensor("f32", *x.shape)), param("w", tensor("f32", *w.shape))
+    y = b.dot(*operands, rule="m k, k n -> m n")
+    (found,) = compile_func(b.func("f", operands, [y]), "mlir").run([x, w])
+    np.testing.assert_allclose(found, x.astype(np.float64) @ w, atol=1e-3)

@@ -222,11 +222,16 @@ class TorchSpace(TorchElementwise):
         return (*known, *(torch.take_along_dim(a, order, axis) for a in rest))
 
     def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
-        text = einsum_text(parse_rule(node.attrs["rule"]))
-        kind = self.dtype(node.dtype)
-        if node.dtype.kind == "b":
-            return torch.einsum(text, a.to(torch.int32), b.to(torch.int32)) != 0
-        return torch.einsum(text, a.to(kind), b.to(kind))
+        rule = parse_rule(node.attrs["rule"])
+        is_logical = node.dtype.kind == "b"
+        kind = torch.int32 if is_logical else self.dtype(node.dtype)
+        first, second = ({n for axis in operand for n in axis.names} for operand in rule.inputs)
+        kept = {n for axis in rule.outputs[0] for n in axis.names}
+        # along an axis of one operand alone torch sums integers in 64 bits, and refuses the product
+        is_whole = not (kind.is_floating_point or kind.is_complex)
+        wide = torch.int64 if is_whole and (first ^ second) - kept else kind
+        made = torch.einsum(einsum_text(rule), a.to(wide), b.to(wide))
+        return made != 0 if is_logical else made.to(kind)
 
     def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:
         if not node.tensor.size or not x.numel() or not w.numel():

@@ -254,6 +254,12 @@ def sort(b: Builder, v: Node, descending: bool) -> list[Node]:
     return [b.item(both, index=i) for i in range(3)]
 
 
+@pytest.mark.parametrize("dtype", ["bool", "u8", "i32", "i64", "f32"])
+def test_dots_that_sum_over_an_axis_of_one_operand(dtype: str) -> None:
+    types = tensor(dtype, 3, 4), tensor(dtype, 2, 4, 5)
+    check_op(lambda b, x, y: b.dot(x, y, rule="a k, m k n -> a n"), *types)
+
+
 def test_contractions() -> None:
     rule = "a m k, a n k -> a n m"
     for dtype in ("f32", "i64"):

@@ -1,0 +1,147 @@
+"""Every name of a framework that the code reads exists in the release that is installed."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("backends", "demos", "frontends", "ops", "passes", "stack")
+FRAMEWORKS = ("torch", "functorch", "jax", "jaxlib", "triton", "tvm", "torch_mlir")
+ABSENT = ("AttributeError", "ImportError", "ModuleNotFoundError")  # what guards an absent name
+
+
+def files() -> Iterator[Path]:
+    """The project's own files; the links inside of `stack` are not followed."""
+    for top in FOLDERS:
+        for path in sorted((ROOT / top).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                yield path
+
+
+def names_read(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of each thing of a framework that is imported or read off a module.
+
+    Names whose absence the code answers, by `try` with a handler or by `hasattr`, are left out.
+    """
+    known: dict[str, str] = {}
+    rebound: set[str] = set()
+    answered: set[int] = set()
+    reads: list[ast.Attribute] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    local = alias.asname or alias.name.partition(".")[0]
+                    known[local] = alias.name if alias.asname else local
+            case ast.ImportFrom(module=str(module), level=0):
+                for alias in node.names:
+                    known[alias.asname or alias.name] = f"{module}.{alias.name}"
+            case ast.Try():
+                if any(name in ast.dump(h.type) for h in node.handlers if h.type for name in ABSENT):
+                    answered.update(id(inner) for part in node.body for inner in ast.walk(part))
+            case ast.If() | ast.IfExp():
+                if "hasattr" in ast.dump(node.test):
+                    answered.update(id(inner) for inner in ast.walk(node))
+            case ast.Attribute():
+                reads.append(node)
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                rebound.add(name)
+            case _:
+                pass
+    for node in ast.walk(tree):
+        if id(node) in answered:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+    for node in reads:
+        head, *rest = chain(node)
+        if id(node) not in answered and head in known and head not in rebound:
+            yield node.lineno, ".".join((known[head], *rest))
+
+
+def chain(node: ast.expr) -> list[str]:
+    """`a.b.c` as its parts; an empty head where it starts with something else than a name."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return [node.id if isinstance(node, ast.Name) else "", *reversed(parts)]
+
+
+@cache
+def installed(framework: str) -> bool:
+    try:
+        importlib.import_module(framework)
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def exists(name: str) -> bool:
+    """Whether a dotted name resolves. What lies behind a value that is no module or class is not asked."""
+    head, *rest = name.split(".")
+    found: object = importlib.import_module(head)
+    path = head
+    for part in rest:
+        path = f"{path}.{part}"
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif isinstance(found, ModuleType):
+            try:
+                found = importlib.import_module(path)
+            except ImportError:
+                return False
+        else:
+            return False
+        if not isinstance(found, ModuleType | type):
+            return True
+    return True
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_names_of_the_framework_exist(framework: str) -> None:
+    if not installed(framework):
+        pytest.skip(f"{framework} is not installed")
+    missing = [
+        f"{place}: {name}"
+        for place, name in all_reads()
+        if name.partition(".")[0] == framework and not exists(name)
+    ]
+    assert not missing, "this release lacks:\n" + "\n".join(missing)
+
+
+@cache
+def all_reads() -> list[tuple[str, str]]:
+    """Place and dotted name of everything of a framework that the project's files read."""
+    found: list[tuple[str, str]] = []
+    for path in files():
+        text = path.read_text(encoding="utf-8")
+        if any(framework in text for framework in FRAMEWORKS):
+            place = path.relative_to(ROOT)
+            found += ((f"{place}:{line}", name) for line, name in names_read(ast.parse(text)))
+    return found
+
+
+def test_an_absent_name_is_found() -> None:
+    code = "import torch.fx._symbolic_trace as trace\nif trace.never_there:\n    pass\n"
+    assert [name for _, name in names_read(ast.parse(code))] == [
+        "torch.fx._symbolic_trace",
+        "torch.fx._symbolic_trace.never_there",
+    ]
+    if installed("torch"):
+        assert not exists("torch.fx._symbolic_trace.never_there")
+
+
+def test_a_name_with_an_answer_for_its_absence_is_left_out() -> None:
+    code = "try:\n    from torch import never_there\nexcept ImportError:\n    never_there = None\n"
+    assert not list(names_read(ast.parse(code)))

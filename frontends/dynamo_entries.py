@@ -17,7 +17,6 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch.fx._symbolic_trace as fx_tracing
 from torch._C._dynamo.eval_frame import (
     _debug_get_cache_entry_list,  # pyright: ignore[reportAttributeAccessIssue]
     get_eval_frame_callback,  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,5 +172,4 @@ def _is_plain() -> bool:
         and not _modes()
         and not _layers()
         and _trace() is None
-        and not fx_tracing._is_fx_tracing_flag
     )

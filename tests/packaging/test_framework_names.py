@@ -6,6 +6,7 @@ import ast
 import importlib
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -88,7 +89,10 @@ def installed(framework: str) -> bool:
 
 @cache
 def exists(name: str) -> bool:
-    """Whether a dotted name resolves. What lies behind a value that is no module or class is not asked."""
+    """Whether a dotted name resolves, up to the first value that is neither module nor class.
+
+    A module that ends the name is found, not loaded: some of TVM's take minutes.
+    """
     head, *rest = name.split(".")
     found: object = importlib.import_module(head)
     path = head
@@ -96,13 +100,15 @@ def exists(name: str) -> bool:
         path = f"{path}.{part}"
         if hasattr(found, part):
             found = getattr(found, part)
-        elif isinstance(found, ModuleType):
+        elif not isinstance(found, ModuleType) or not hasattr(found, "__path__"):
+            return False
+        elif path == name:
+            return find_spec(name) is not None
+        else:
             try:
                 found = importlib.import_module(path)
             except ImportError:
                 return False
-        else:
-            return False
         if not isinstance(found, ModuleType | type):
             return True
     return True

@@ -34,6 +34,8 @@ from stack.ops.gemm.tiles import BLOCK, HALF, Config, config_for, stages_for, st
 
 Tensor = torch.Tensor
 SIZE = 2048  # elements that a program sums
+# Triton 3.8 renamed the barrier of a program's threads.
+barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
 
 
 @gluon.jit
@@ -177,7 +179,7 @@ def _multiply(
                     if WHICH == 0 and i == 0:
                         mbarrier.arrive(lead.index(slot), count=1)
                     if i == PARTS - 1:
-                        gl.thread_barrier()
+                        barrier()
                         mbarrier.arrive(free.index(slot), count=1)
                     added = _plus(sums[0], product, left * right)  # pyright: ignore
                     sums = sums[1:] + (added,)
@@ -192,12 +194,12 @@ def _multiply(
                     own = w.slice(i * PART, PART).permute([1, 0])
                     made = made + (warpgroup_mma(x, own, sums[i], is_async=True),)
                 sums = _waited(made, PARTS)  # pyright: ignore
-                gl.thread_barrier()
+                barrier()
                 before = free.index((count + STAGES - 1) % STAGES)
                 mbarrier.arrive(before, count=1, pred=step > begin)
                 count += 1
             sums = _waited(sums, 0)  # pyright: ignore
-            gl.thread_barrier()
+            barrier()
             mbarrier.arrive(free.index((count + STAGES - 1) % STAGES), count=1, pred=end > begin)
         for i in gl.static_range(PARTS):  # pyright: ignore
             part = sums[i]
@@ -225,10 +227,10 @@ def _multiply(
 def _store(y_desc, out, sums, row, column):
     """Through shared memory, which the store before this one has left."""
     tma.store_wait(0)
-    gl.thread_barrier()
+    barrier()
     out.store(sums.to(y_desc.dtype))
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
     tma.async_copy_shared_to_global(y_desc, [row, column], out)
 
 
@@ -257,7 +259,7 @@ def product_kernel(
         mbarrier.init(free.index(i), count=2)
         mbarrier.init(lead.index(i), count=1)
     fence_async_shared()
-    gl.thread_barrier()
+    barrier()
     held = (x_slots, w_slots, ready, free, lead)
     result = (y_desc, y_ptr, out)
     scales = (x_scale_ptr, w_scale_ptr)

@@ -202,7 +202,7 @@ def test_under_a_mode_of_ops_a_call_is_refused_as_before() -> None:
     [
         lambda fn, x: make_fx(fn)(x),
         lambda fn, x: torch.jit.trace(fn, x),
-        lambda fn, x: torch.fx.symbolic_trace(lambda y: y + fn(x)),
+        lambda fn, x: torch.fx.symbolic_trace(fn)(x),
     ],
 )
 def test_other_tracers_are_refused_also_after_a_call(trace: Callable[[Any, Any], Any]) -> None:

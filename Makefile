@@ -18,7 +18,7 @@ INSTALL = $(PIP) install --disable-pip-version-check --no-input --quiet -c const
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test sweep lint format clean distclean
+.PHONY: help install demo test sweep compat lint format clean distclean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -32,6 +32,22 @@ test: lint ## everything a change has to pass
 
 sweep: $(STAMP) ## the slow tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow $(PYTEST_ARGS)
+
+# TORCH=none or JAX=none leaves a framework out; without both, only NumPy is installed. The
+# environment stays in .compat, for a look at what failed.
+TORCH ?= none
+JAX ?= none
+comma := ,
+FRAMEWORKS = $(if $(filter-out none,$(TORCH)),$(comma)torch)$(if $(filter-out none,$(JAX)),$(comma)jax)
+COMPAT = .compat/torch-$(TORCH)-jax-$(JAX)
+COMPAT_PIP = $(COMPAT)/bin/python -m pip install --disable-pip-version-check --no-input --quiet
+compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
+	@test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
+	@echo "installing torch $(TORCH) and jax $(JAX) into $(COMPAT)"
+	@$(COMPAT_PIP) 'setuptools>=77' wheel 'pytest<9.2' \
+		$(if $(filter-out none,$(TORCH)),'torch==$(TORCH)') $(if $(filter-out none,$(JAX)),'jax==$(JAX)')
+	@$(COMPAT_PIP) --no-build-isolation -e '.$(if $(FRAMEWORKS),[mlir$(FRAMEWORKS)])'
+	@$(COMPAT)/bin/python -m pytest -p no:cacheprovider tests/smoke
 
 lint: $(STAMP) ## ruff and the type checker
 	$(BIN)/ruff check .

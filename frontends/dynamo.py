@@ -19,6 +19,7 @@ from stack.hosted import Op, enter
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
+from stack.releases import warn_if_untested
 from stack.run.backend import ByAddress, Direct
 from stack.run.frontend import Arrays, Calls, Captured, Finds
 
@@ -145,6 +146,7 @@ def dynamo_backend(
     """
     from stack.frontends.dynamo_backend import compile_graph
 
+    warn_if_untested("torch")
     return compile_graph(gm, example_inputs, {**(options or {}), **more})
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import stack.plugins as plugins
 from stack.errors import BackendMissing, UnsupportedOp, UsageError, unknown_name
 from stack.ir.node import Func
+from stack.releases import warn_if_untested
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
@@ -44,11 +45,13 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
     if name != "auto":
         if name in known and not is_installed(name):
             raise UsageError(f"{name} is not installed: {how_to_install(name)}")
+        warn_if_untested(name)
         return plugins.load("stack.frontends", name)
     loaded = [n for n in known if n in sys.modules]
     for candidate in loaded:
         frontend: Frontend = plugins.load("stack.frontends", candidate)
         if frontend.accepts(fn, args):
+            warn_if_untested(candidate)
             return frontend
     absent = [f"{n} ({how_to_install(n)})" for n in known if not is_installed(n)]
     more = f"; not installed: {', '.join(absent)}" if absent else ""
@@ -82,6 +85,7 @@ def find_backend(name: str | None) -> Backend:
     need = backend.missing()
     if need is not None:
         raise BackendMissing(backend.name, need)
+    warn_if_untested(backend.name)
     return backend
 
 

@@ -45,7 +45,9 @@ def names_read(tree: ast.Module) -> Iterator[tuple[int, str]]:
                 for alias in node.names:
                     known[alias.asname or alias.name] = f"{module}.{alias.name}"
             case ast.Try():
-                if any(name in ast.dump(h.type) for h in node.handlers if h.type for name in ABSENT):
+                if any(
+                    name in ast.dump(h.type) for h in node.handlers if h.type for name in ABSENT
+                ):
                     answered.update(id(inner) for part in node.body for inner in ast.walk(part))
             case ast.If() | ast.IfExp():
                 if "hasattr" in ast.dump(node.test):

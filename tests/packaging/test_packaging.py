@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from stack.releases import TESTED
+
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
@@ -348,3 +350,13 @@ def test_module_imports_from_the_wheel(module: str, imported: dict[str, dict[str
         pytest.skip(f"needs {missing}")
     assert "error" not in result, result["error"]
     assert result["inside"] == "yes", f"came from {result['file']}, not from the wheel"
+
+
+@pytest.mark.parametrize("module", TESTED)
+def test_the_extras_ask_for_the_tested_releases(module: str) -> None:
+    tested = TESTED[module]
+    wanted = PROJECT["project"]["optional-dependencies"][module][0].partition(";")[0].strip()
+    major, minor = tested.newest.split(".")
+    oldest, newest = re.fullmatch(rf"{tested.distribution}>=([\d.]+),<([\d.]+)", wanted).groups()  # pyright: ignore
+    assert tested.holds(oldest)
+    assert newest == f"{major}.{int(minor) + 1}"

@@ -1,0 +1,66 @@
+"""Releases of frameworks that were tested, and a warning for the others.
+
+`make compat TORCH=... JAX=...` runs the smoke tests (tests/smoke) on a release.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+
+
+@dataclass(frozen=True)
+class Tested:
+    """The range of a package's releases on which the smoke tests pass.
+
+    Attributes:
+        distribution: the name under which pip knows the package.
+        oldest: the first release of the range, `major.minor`.
+        newest: the last release of the range; all its patch releases count as tested.
+    """
+
+    distribution: str
+    oldest: str
+    newest: str
+
+    def holds(self, version: str) -> bool:
+        """Whether a version, such as "2.14.1+cu130", lies in the range."""
+        return _numbers(self.oldest) <= _numbers(version) <= _numbers(self.newest)
+
+
+TESTED = {
+    "torch": Tested("torch", "2.11", "2.14"),
+    "jax": Tested("jax", "0.10", "0.12"),
+    "triton": Tested("triton", "3.6", "3.8"),
+    "tvm": Tested("apache-tvm", "0.27", "0.27"),
+}
+
+
+@cache
+def warn_if_untested(module: str) -> None:
+    """Print one warning for each process if the installed release of a module was not tested.
+
+    Does nothing for a module that `TESTED` does not list or that is not installed.
+    """
+    tested = TESTED.get(module)
+    if tested is None:
+        return
+    try:
+        version = metadata.version(tested.distribution)
+    except metadata.PackageNotFoundError:
+        return
+    if not tested.holds(version):
+        warnings.warn(
+            f"stack was tested with {module} {tested.oldest} to {tested.newest}, not with {version};"
+            f" it goes on. `make compat` in a checkout runs the smoke tests on a release.",
+            stacklevel=2,
+        )
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    """Major and minor number of a version; 0 for one that is not there."""
+    found = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    return (*found, 0, 0)[:2]

@@ -54,8 +54,8 @@ def warn_if_untested(module: str) -> None:
         return
     if not tested.holds(version):
         warnings.warn(
-            f"stack was tested with {module} {tested.oldest} to {tested.newest} and goes on with the"
-            f" untested {version}; `make compat` in a checkout runs the smoke tests on a release",
+            f"stack was tested with {module} {tested.oldest} to {tested.newest} and goes on with"
+            f" the untested {version}; `make compat` in a checkout runs the smoke tests on a release",
             stacklevel=2,
         )
 

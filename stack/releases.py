@@ -55,7 +55,7 @@ def warn_if_untested(module: str) -> None:
     if not tested.holds(version):
         warnings.warn(
             f"stack was tested with {module} {tested.oldest} to {tested.newest} and goes on with"
-            f" the untested {version}; `make compat` in a checkout runs the smoke tests on a release",
+            f" the untested {version}; `make compat` in a checkout runs the smoke tests on others",
             stacklevel=2,
         )
 

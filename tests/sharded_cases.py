@@ -20,7 +20,9 @@ from stack.rewrite import Pipeline
 from stack.run.mesh import Simulated, simulate
 
 Array = np.ndarray[Any, Any]
-MESHES = tuple(map(parse_mesh, ("a=2", "a=4", "a=3", "a=2, b=2")))
+MESHES = tuple(
+    map(parse_mesh, ("a=2", "a=4", "a=3", "a=2, b=2", "a=2, b=3", "a=3, b=2", "a=2, b=2, c=2"))
+)
 
 
 def random_sharding(mesh: Mesh, type_: TensorType, rng: random.Random) -> Sharding:

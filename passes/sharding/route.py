@@ -114,15 +114,14 @@ def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -
 
 
 def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
-    """Gathers of one dim as one, where nothing is cut off in between."""
+    """Joins successive gathers of one dim, unless padding has to be cut off between them."""
     held: Step | None = None
     for step in steps:
         if held is not None:
             is_one = (held.op, held.axis) == (step.op, step.axis) == ("all_gather", step.axis)
-            if is_one and not is_padded(
-                shape[step.axis], (*step.after.dims[step.axis], *step.over)
-            ):
-                over = joined((*step.over, *held.over))
+            gathered = (*step.over, *held.over)
+            if is_one and not is_padded(shape[step.axis], (*step.after.dims[step.axis], *gathered)):
+                over = joined(gathered)
                 held = Step(step.op, over, step.axis, -1, step.after, held.bytes + step.bytes)
                 continue
             yield held

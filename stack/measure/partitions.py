@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import stack.plugins as plugins
+from stack.errors import UsageError
 from stack.explore.table import table
 from stack.ir.mesh import size_of
 from stack.ir.mesh_ops import group_of, halo_messages, traffic
@@ -43,7 +44,16 @@ class Row:
 
 
 def compare_partitions(annotated: Func, peers: Sequence[str]) -> list[Row]:
-    """Our partition of a program, then those of peers, each in a process of its own."""
+    """Our partition of a program, then those of peers, each in a process of its own.
+
+    Raises UsageError for a program of which no value has a placement.
+    """
+    if not annotated.meshes:
+        params = ", ".join(str(p.attrs["name"]) for p in annotated.params)
+        raise UsageError(
+            f"@{annotated.name} has no placements, so there is nothing to partition; give one with"
+            f" --shard 'NAME: AXIS', where NAME is a pattern of its parameters ({params}) or return"
+        )
     return [Row("stack", ours(annotated)[0]), *(peer_row(annotated, name) for name in peers)]
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import stack
 from stack.cli import main
+from stack.errors import UsageError
 from stack.ir import Func
-from stack.measure.partitions import ours, peak_bytes, peer_row
+from stack.measure.partitions import compare_partitions, ours, peak_bytes, peer_row
 from stack.measure.sharding_suite import CASES, KIB, ShardingCase, annotate, sharding_bench
 from stack.run.partitioner import Collective, Partition, partition_of
 
@@ -50,6 +51,19 @@ def test_sends_what_is_to_be_reached(case: ShardingCase) -> None:
 def test_layers_send_what_is_to_be_reached(case: ShardingCase) -> None:
     pytest.importorskip("jax")
     check(case)
+
+
+@pytest.mark.parametrize("mesh", ["dp=2, tp=4", "tp=1"])
+def test_a_program_without_placements_is_refused(mesh: str) -> None:
+    with pytest.raises(UsageError, match=r"@f has no placements.*--shard.*\(x, up, down\)"):
+        compare_partitions(annotate(stack.parse(TEXT), mesh, ()), ["xla"])
+
+
+def test_the_command_says_how_to_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "f.stack"
+    path.write_text(TEXT)
+    assert main(["compare", str(path), "--sharding", "--mesh", "dp=2,tp=4"]) == 2
+    assert "--shard" in capsys.readouterr().err
 
 
 def test_a_value_that_differs_is_a_problem() -> None:

@@ -53,7 +53,7 @@ def test_known_ways(source: Sharding, target: Sharding, steps: list[str], sent: 
 
 
 def check(rng: random.Random, ops: Counter[str]) -> None:
-    shape = [rng.choice([1, 2, 3, 4, 5, 8]) for _ in range(rng.randint(1, 3))]
+    shape = [rng.choice([1, 2, 3, 4, 5, 8, 9, 10, 14, 21]) for _ in range(rng.randint(1, 3))]
     type_ = tensor("i64", *shape)
     mesh = rng.choice(MESHES)
     source, target = (random_sharding(mesh, type_, rng).closed() for _ in range(2))
@@ -83,8 +83,25 @@ def check(rng: random.Random, ops: Counter[str]) -> None:
 def test_every_way_leads_there() -> None:
     rng = random.Random(11)
     ops: Counter[str] = Counter()
-    for _ in range(600):
+    for _ in range(900):
         check(rng, ops)
     print(dict(ops))
     wanted = {"all_gather", "all_reduce", "reduce_scatter", "all_to_all", "permute", "shard"}
     assert wanted <= set(ops)
+
+
+@pytest.mark.parametrize("mesh", ["a=2, b=2", "a=2, b=3", "a=3, b=2", "a=3, b=5", "a=2, b=2, c=2"])
+def test_a_dim_that_no_axis_divides_is_gathered_whole(mesh: str) -> None:
+    names = ", ".join(axis.split("=")[0] for axis in mesh.split(", "))
+    at = parse_mesh(mesh)
+    ranks = at.ranks
+    for size in (ranks, ranks + 1, 2 * ranks - 1, 10 + ranks, 39):
+        type_ = tensor("i64", size)
+        source = sharded(at, [at.axes_of(names)])
+        x = param("x", local_type(type_.with_sharding(source)))
+        b = Builder()
+        made = moved(b, x, type_, source, sharded(at, [()]))
+        whole = np.arange(size)
+        parts = Held(tuple(parts_of(whole, source, filler=1000)))
+        (held,) = evaluate(b.block([x], [made]), [parts], MeshSpace(at))
+        assert all(np.array_equal(part, whole) for part in held.parts), f"{size} over {mesh}"

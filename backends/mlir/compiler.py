@@ -20,6 +20,7 @@ from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, together
 from .direct import by_address
+from .elementwise import Unprintable
 from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
@@ -58,8 +59,7 @@ class Compiler:
 
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
-        whys: dict[Node, str] = {}
-        nodes = self.look(func)
+        nodes, whys = self.print_all(func), dict[Node, str]()
         texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
         few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
         self.kernels.update(together.build(few, self.cache))
@@ -70,6 +70,18 @@ class Compiler:
                 whys[node] = f"MLIR refuses it: {error}"
         if whys:
             raise KernelRefused(whys)
+
+    def print_all(self, func: Func) -> list[Node]:
+        """The kernels of a function, printed. Raises KernelRefused with all that have no text."""
+        nodes, whys = self.look(func), dict[Node, str]()
+        for node in nodes:
+            try:
+                self.name(node)
+            except Unprintable as why:
+                whys[node] = str(why)
+        if whys:
+            raise KernelRefused(whys)
+        return nodes
 
     def load(self, node: Node) -> jit.Kernel:
         """The native kernel of a kernel node. Raises CompileError."""
@@ -204,14 +216,14 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
 def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function; nothing is compiled to run here.
 
+    Raises KernelRefused with all kernels that have no text.
+
     Options:
         target: the CPU, a name or a file.
     """
     compiler = Compiler(None, cpu_of(options))
-    compiler.look(func)
-
-    def own(node: Node) -> Kernel:
-        compiler.name(node)
-        return compiler.describe(func, node)
-
-    return described(func, steps_of(func, "library"), own), compiler.artifacts()
+    compiler.print_all(func)
+    kernels = described(
+        func, steps_of(func, "library"), lambda node: compiler.describe(func, node)
+    )
+    return kernels, compiler.artifacts()

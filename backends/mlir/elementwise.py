@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from stack.errors import StackError
 from stack.ir.node import Node
 from stack.ir.types import BF16, DTYPES, F16, F32, I32, DType
 from stack.target import Cpu
@@ -41,7 +42,7 @@ _INTEGER = {
 }  # fmt: skip
 
 
-class Unprintable(Exception):
+class Unprintable(StackError):
     """An op that no statement here expresses; the group runs another way."""
 
 

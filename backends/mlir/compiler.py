@@ -15,7 +15,7 @@ from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
-from ..runtime.names import argument_names
+from ..runtime.names import argument_names, function_name
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, together
@@ -103,7 +103,7 @@ class Compiler:
         """
         check_text_runs_here(given)
         self.readable[text] = self.located[text] = lambda: given
-        symbol = symbol_of(self.names[text])
+        symbol = function_name(self.names[text])
         try:
             return jit.build(given, [symbol], self.cache)[symbol]
         except jit.CompileError as error:
@@ -124,7 +124,7 @@ class Compiler:
     @phase("print")
     def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
         arguments = self.arguments.get(node, ())
-        return print_kernel(node, symbol_of(name), True, self.cpu, arguments, origin)
+        return print_kernel(node, function_name(name), True, self.cpu, arguments, origin)
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
@@ -159,11 +159,6 @@ class Compiler:
         if is_assembled_here(self.cpu):
             return jit.assembly(text)
         return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
-
-
-def symbol_of(name: str) -> str:
-    """The function of a kernel in the text that people read."""
-    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def cache_of(options: Mapping[str, Any]) -> Cache | None:
@@ -223,7 +218,5 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(None, cpu_of(options))
     compiler.print_all(func)
-    kernels = described(
-        func, steps_of(func, "library"), lambda node: compiler.describe(func, node)
-    )
+    kernels = described(func, steps_of(func, "library"), lambda node: compiler.describe(func, node))
     return kernels, compiler.artifacts()

@@ -78,7 +78,7 @@ def _take(message: bytes) -> None:
     job: _Job | None = getattr(_own, "job", None)
     if job is None:
         return  # another user of this LLVM, which ends the process as ever
-    job.error = FatalError(message.decode(errors="replace"))
+    job.error = FatalError(message.decode(errors="replace").strip())
     job.ended.set()
     forever = threading.Lock()
     forever.acquire()

@@ -27,7 +27,7 @@ def mend() -> None:
     import triton.language as tl
     from triton.runtime import interpreter
 
-    builder = interpreter.InterpreterBuilder
+    builder: Any = interpreter.InterpreterBuilder
     patch, dot = interpreter._patch_lang_tensor, builder.create_dot
 
     def patched(tensor: Any, scope: Any) -> None:

@@ -17,8 +17,9 @@ from stack.backends.mlir import compiler, jit, together, unlocked
 from stack.backends.mlir.elementwise import Unprintable
 from stack.errors import StackError
 from stack.ir import Builder, Node
-from stack.run.compile import compile_func
+from stack.run.compile import build, compile_func, find_backend
 from stack.run.record import Run
+from stack.target import as_cpu, load
 
 pytest.importorskip("torch_mlir")
 if unlocked._functions() is None:
@@ -112,3 +113,18 @@ def test_its_group_is_computed_in_another_way(
     agrees(made, func, [random_array(("f32", 5, 37), rng)], 1e-5)
     assert "library" in {k.kind for k in made.kernels}
     assert re.search(SAYS if error is None else str(error), run["retreat"].notes[0])
+
+
+def test_what_is_inspected_has_its_group_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump, which compiles nothing, says what runs."""
+    monkeypatch.setattr(compiler, "print_kernel", without("_exp_", Unprintable("no statement")))
+    func, run = func_of(softplus_of_sums, [("f32", 5, 37)]), Run()
+    kernels, _ = build(
+        func,
+        find_backend("mlir"),
+        run,
+        lambda lowered: compiler.inspect_program(lowered, {"target": "avx2"}),
+        target=as_cpu(load("avx2")),
+    )
+    assert "library" in {k.kind for k in kernels}
+    assert "no statement" in run["retreat"].notes[0]

@@ -570,6 +570,8 @@ class Grower:
     def conv(self, x: Node) -> Node | None:
         if x.tensor.rank not in (3, 4) or x.dtype.kind != "f" or 0 in x.shape:
             return None
+        if self.special and x.dtype.name == "bf16":
+            return None  # torch's own makes nan of an infinite weight
         taps = tuple(self.rng.choice([1, 2, 3]) for _ in x.shape[2:])
         if any(k > int(d) for k, d in zip(taps, x.shape[2:])):  # pyright: ignore
             return None

@@ -17,7 +17,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..runtime.lines import in_full, origin
-from ..runtime.names import argument_names
+from ..runtime.names import argument_names, function_name
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
 from .expressions import Unprintable
@@ -43,7 +43,7 @@ class Compiler:
         self.store = store
         self.sources: dict[Node, Source] = {}
         self.binaries: dict[str, nvrtc.Binary] = {}
-        self.readable: dict[str, Source] = {}
+        self.readable: dict[str, tuple[str, str]] = {}  # a name and a text for readers
         self.origins: dict[str, tuple[str, ...]] = {}
         self.taken: set[str] = set()
 
@@ -81,21 +81,21 @@ class Compiler:
             self.binaries[text] = nvrtc.compile_cubin(text, ENTRY, self.target, self.store)
         if text not in self.readable:
             name = unique_name(str(node.attrs["name"]), self.taken, {})
-            symbol = "".join(c if c.isalnum() else "_" for c in name)
             lines, arguments = self.lines.get(node, ()), self.arguments.get(node, ())
-            self.readable[text] = print_kernel(node, symbol, True, lines, arguments)
+            shown = print_kernel(node, function_name(name), True, lines, arguments)
+            self.readable[text] = name, shown.text
             self.origins[text] = in_full(self.source(node).origins, kernel_lines(node, lines))
         return self.binaries[text]
 
     def describe(self, node: Node) -> Kernel:
         """The record of a kernel."""
         binary, source = self.binary(node), self.source(node)
-        readable = self.readable[source.text]
+        name, shown = self.readable[source.text]
         return describe_kernel(
             self.func,
             node,
-            readable.name,
-            readable.text,
+            name,
+            shown,
             "cu",
             resources={
                 "registers": binary.registers,
@@ -109,7 +109,7 @@ class Compiler:
 
     def symbol(self, node: Node) -> str:
         """What a profiler calls a kernel, by the first of the nodes that it is made for."""
-        name = self.readable[self.source(node).text].name
+        name, _ = self.readable[self.source(node).text]
         return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
@@ -117,11 +117,11 @@ class Compiler:
 
         def stage(make: Callable[[str], str]) -> Callable[[], str]:
             return lambda: "".join(
-                f"// ---- {source.name}\n{make(text)}\n" for text, source in self.readable.items()
+                f"// ---- {name}\n{make(text)}\n" for text, (name, _) in self.readable.items()
             )
 
         return {
-            "cuda": stage(lambda text: self.readable[text].text),
+            "cuda": stage(lambda text: self.readable[text][1]),
             "ptx": stage(self._ptx),
             "sass": stage(self._sass),
         }

@@ -47,8 +47,7 @@ def print_kernel(
     """The CUDA C++ of one kernel node at the loop level.
 
     Args:
-        name: of the function, unless it is a word of C++; its arguments are pointers, inputs
-            then outputs.
+        name: of the function; its arguments are pointers, inputs then outputs.
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
         lines: where the kernel as a whole comes from.
@@ -57,9 +56,8 @@ def print_kernel(
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    safe = f"{name}_kernel" if name in RESERVED else name
     warps = int(kernel.attrs.get("warps") or 1)
-    printer = Printer(kernel.blocks[0], safe, readable, warps, arguments)
+    printer = Printer(kernel.blocks[0], name, readable, warps, arguments)
     return printer.source(len(kernel.args), lines)
 
 

@@ -7,23 +7,17 @@ from collections.abc import Sequence
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_number
-from stack.ir.types import BF16, I64, DType
+from stack.ir.types import I64, DType
 
-from .elementwise import Unprintable, cast
+from .elementwise import Unprintable, cast, is_short
 from .statements import Statements, lanes_of, memory_element
 from .steps import covers, first_of, load_steps
 
 
 def memory_type(dtype: DType, lanes: int) -> str:
     """What loads and stores of so many elements move."""
-    kind = "i16" if _in_bits(dtype, lanes) else memory_element(dtype)
+    kind = memory_element(dtype)
     return f"vector<{lanes}x{kind}>" if lanes else kind
-
-
-def _in_bits(dtype: DType, lanes: int) -> bool:
-    """LLVM aborts where it moves 9, 17 or 33 bf16 on CPUs that convert to them, and has no code to
-    gather some on others: their bits move."""
-    return dtype is BF16 and lanes > 0
 
 
 class Accesses(Statements):
@@ -123,26 +117,22 @@ class Accesses(Statements):
 
     def _fill(self, other: Node | None, dtype: DType, lanes: int, t: str) -> str:
         if other is None:
-            zero = "0.0" if dtype.is_float and not _in_bits(dtype, lanes) else "0"
+            zero = "0.0" if dtype.is_float and not is_short(dtype) else "0"
             return self.constant(f"dense<{zero}> : {t}" if lanes else f"{zero} : {t}")
         return self.to_memory(self.on_lanes(other, lanes), dtype, lanes)
 
     def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        t = memory_type(dtype, lanes)
-        if _in_bits(dtype, lanes):
-            return self.do(f"arith.bitcast {value} : {t} to vector<{lanes}xbf16>")
         if dtype.kind != "b":
             return value
+        t = memory_type(dtype, lanes)
         zero = self.constant(f"dense<0> : {t}" if lanes else "0 : i8")
         return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
 
     def to_memory(self, value: str, dtype: DType, lanes: int) -> str:
         """A value as memory holds it, of `memory_type`."""
-        t = memory_type(dtype, lanes)
-        if _in_bits(dtype, lanes):
-            return self.do(f"arith.bitcast {value} : vector<{lanes}xbf16> to {t}")
         if dtype.kind != "b":
             return value
+        t = memory_type(dtype, lanes)
         return self.do(f"arith.extui {value} : {f'vector<{lanes}xi1>' if lanes else 'i1'} to {t}")
 
     def _store(self, node: Node) -> str:

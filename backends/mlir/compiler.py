@@ -15,11 +15,12 @@ from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
-from ..runtime.names import argument_names
+from ..runtime.names import argument_names, function_name
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, together
 from .direct import by_address
+from .elementwise import Unprintable
 from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
@@ -58,8 +59,7 @@ class Compiler:
 
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
-        whys: dict[Node, str] = {}
-        nodes = self.look(func)
+        nodes, whys = self.print_all(func), dict[Node, str]()
         texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
         few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
         self.kernels.update(together.build(few, self.cache))
@@ -70,6 +70,18 @@ class Compiler:
                 whys[node] = f"MLIR refuses it: {error}"
         if whys:
             raise KernelRefused(whys)
+
+    def print_all(self, func: Func) -> list[Node]:
+        """The kernels of a function, printed. Raises KernelRefused with all that have no text."""
+        nodes, whys = self.look(func), dict[Node, str]()
+        for node in nodes:
+            try:
+                self.name(node)
+            except Unprintable as why:
+                whys[node] = str(why)
+        if whys:
+            raise KernelRefused(whys)
+        return nodes
 
     def load(self, node: Node) -> jit.Kernel:
         """The native kernel of a kernel node. Raises CompileError."""
@@ -91,7 +103,7 @@ class Compiler:
         """
         check_text_runs_here(given)
         self.readable[text] = self.located[text] = lambda: given
-        symbol = symbol_of(self.names[text])
+        symbol = function_name(self.names[text])
         try:
             return jit.build(given, [symbol], self.cache)[symbol]
         except jit.CompileError as error:
@@ -112,7 +124,7 @@ class Compiler:
     @phase("print")
     def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
         arguments = self.arguments.get(node, ())
-        return print_kernel(node, symbol_of(name), True, self.cpu, arguments, origin)
+        return print_kernel(node, function_name(name), True, self.cpu, arguments, origin)
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
@@ -147,11 +159,6 @@ class Compiler:
         if is_assembled_here(self.cpu):
             return jit.assembly(text)
         return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
-
-
-def symbol_of(name: str) -> str:
-    """The function of a kernel in the text that people read."""
-    return "".join(c if c.isalnum() else "_" for c in name)
 
 
 def cache_of(options: Mapping[str, Any]) -> Cache | None:
@@ -204,14 +211,12 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
 def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function; nothing is compiled to run here.
 
+    Raises KernelRefused with all kernels that have no text.
+
     Options:
         target: the CPU, a name or a file.
     """
     compiler = Compiler(None, cpu_of(options))
-    compiler.look(func)
-
-    def own(node: Node) -> Kernel:
-        compiler.name(node)
-        return compiler.describe(func, node)
-
-    return described(func, steps_of(func, "library"), own), compiler.artifacts()
+    compiler.print_all(func)
+    kernels = described(func, steps_of(func, "library"), lambda node: compiler.describe(func, node))
+    return kernels, compiler.artifacts()

@@ -154,21 +154,17 @@ def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -
     *outer, (size, _, _), (count, apart, _) = axes
     most = p.cpu.vector_bytes // source.to.bytes
     width = min(most, 1 << (size.bit_length() - 1))
-    # not every CPU has code to shuffle lanes of every type
-    t, bits = shaped(source.to, width), f"vector<{width}xi{source.to.bits}>"
-
-    def bits_of(address: str) -> str:
-        read = source.read(p, address, width)
-        return p.do(f"arith.bitcast {read} : {t} to {bits}") if bits != t else read
+    t = shaped(source.to, width)
 
     def rows(a: str, b: str) -> None:
         def vectors(k: str) -> None:
             begin = _begin(p, k, width, size)
             left = step(p, a, begin, 1, source.dtype)
             right = step(p, b, begin, count, target.dtype)
-            lines = [bits_of(at(p, left, i * apart, source.dtype)) for i in range(count)]
-            for i, made in enumerate(_in_turns(p, lines, bits, width)):
-                made = p.do(f"arith.bitcast {made} : {bits} to {t}") if bits != t else made
+            lines = [
+                source.read(p, at(p, left, i * apart, source.dtype), width) for i in range(count)
+            ]
+            for i, made in enumerate(_in_turns(p, lines, t, width)):
                 _write(p, target, made, at(p, right, i * width, target.dtype), width)
 
         loop(p, -(-size // width), vectors)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from stack.errors import StackError
 from stack.ir.node import Node
-from stack.ir.types import F16, DType
+from stack.ir.types import BF16, DTYPES, F16, F32, I32, DType
 from stack.target import Cpu
 
 from . import math as functions
 from .writer import BINARY_LIBM, Function, call
+
+F64, U32 = DTYPES["f64"], DTYPES["u32"]
 
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 # an op as one statement: {0} and {1} are operands, {t} their type, {s} is s(igned) or u(nsigned)
@@ -39,7 +42,7 @@ _INTEGER = {
 }  # fmt: skip
 
 
-class Unprintable(Exception):
+class Unprintable(StackError):
     """An op that no statement here expresses; the group runs another way."""
 
 
@@ -58,13 +61,22 @@ class Scope(Protocol):
         ...
 
 
+def is_short(dtype: DType) -> bool:
+    """Whether a type is a 16-bit float: bits to keep and to move, f32 to compute with."""
+    return dtype.is_float and dtype.bits == 16
+
+
 def element(dtype: DType) -> str:
-    """The MLIR type of a value in a register."""
+    """The MLIR type of a value in a register.
+
+    16-bit floats are integers of as many bits. LLVM has no code for every vector of them on any
+    CPU: it aborts where 9, 17 or 33 bf16 go from one basic block to another.
+    """
     if dtype.kind == "b":
         return "i1"
     if dtype.kind == "c":
         raise Unprintable(f"no code for {dtype}")
-    return f"i{dtype.bits}" if dtype.is_integer else dtype.name
+    return dtype.name if dtype.is_float and not is_short(dtype) else f"i{dtype.bits}"
 
 
 def shaped(dtype: DType, lanes: int) -> str:
@@ -78,6 +90,8 @@ def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
     special = _SPECIAL.get(node.op)
     if special is not None:
         return special(scope, node, args, lanes)
+    if is_short(dtype):
+        raise Unprintable(f"{node.op} of {dtype}: kernels compute in f32")
     if node.op in _COMPARE_FLOAT:
         return _compare(scope, node.op, dtype, args, lanes)
     if dtype.is_float:
@@ -95,6 +109,8 @@ def _is_from_f16(node: Node) -> bool:
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:
     """One of the combining ops of reductions, on two values."""
+    if is_short(dtype):
+        raise Unprintable(f"{op} of {dtype}: kernels compute in f32")
     if dtype.is_float:
         return _float(scope, op, dtype, [a, b], lanes)
     if dtype.kind == "b":
@@ -288,26 +304,20 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
     """Convert a value; floats to integers truncate, anything to bool asks whether it is not 0."""
     if source == target:
         return x
+    if is_short(source):
+        return cast(scope, _widen(scope, x, source, lanes), F32, target, lanes)
+    if is_short(target):
+        if source.bits == 64 and source.is_float and target == F16:
+            return _round_to_odd(scope, x, lanes)
+        return _narrow(scope, cast(scope, x, source, F32, lanes), target, lanes)
     f, t = shaped(source, lanes), shaped(target, lanes)
     if target.kind == "b":
         return _compare(scope, "ne", source, [x, scope.number(0, source, lanes)], lanes)
     if source.is_float and target.is_float:
-        if source.bits == target.bits:  # between f16 and bf16
-            from stack.ir.types import F32
-
-            return cast(scope, cast(scope, x, source, F32, lanes), F32, target, lanes)
-        if source.name == "bf16":
-            return _widen_bf16(scope, x, target, lanes)
-        if source.bits == 64 and target.bits == 16:
-            return _narrow_f64(scope, x, target, lanes)
-        if target.name == "bf16" and "avx512bf16" not in scope.cpu.features:
-            return _narrow_to_bf16(scope, x, lanes)
         name = "extf" if target.bits > source.bits else "truncf"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
     if source.is_float:
         if target.bits < 32:  # narrow integers wrap, as they do in C through int
-            from stack.ir.types import I32
-
             return cast(scope, cast(scope, x, source, I32, lanes), I32, target, lanes)
         name = "fptosi" if target.kind == "i" else "fptoui"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
@@ -323,20 +333,30 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
     return scope.do(f"arith.{name} {x} : {f} to {t}")
 
 
-def _widen_bf16(scope: Scope, x: str, target: DType, lanes: int) -> str:
-    """bf16 to a wider float as integers: its bits are the upper half of an f32.
+def as_float(scope: Scope, bits: str, dtype: DType, lanes: int) -> tuple[str, str]:
+    """A 16-bit float as LLVM's own, and its type: for the instruction that takes it, at once."""
+    t = f"vector<{lanes}x{dtype.name}>" if lanes else dtype.name
+    return scope.do(f"arith.bitcast {bits} : {shaped(dtype, lanes)} to {t}"), t
 
-    LLVM would see through extf and compute in bf16, and aborts on vectors of 8 n + 1 of those.
-    """
-    from stack.ir.types import DTYPES, F32
 
-    short, wide = DTYPES["u16"], DTYPES["u32"]
-    h, i, f = shaped(short, lanes), shaped(wide, lanes), shaped(F32, lanes)
-    bits = scope.do(f"arith.bitcast {x} : {shaped(DTYPES['bf16'], lanes)} to {h}")
-    upper = scope.do(f"arith.extui {bits} : {h} to {i}")
-    moved = scope.do(f"arith.shli {upper}, {scope.number(16, wide, lanes)} : {i}")
-    value = scope.do(f"arith.bitcast {moved} : {i} to {f}")
-    return value if target is F32 else cast(scope, value, F32, target, lanes)
+def _widen(scope: Scope, bits: str, dtype: DType, lanes: int) -> str:
+    """A 16-bit float as f32. That of bf16 has its bits in the upper half."""
+    i, f = shaped(U32, lanes), shaped(F32, lanes)
+    if dtype == F16:
+        x, t = as_float(scope, bits, dtype, lanes)
+        return scope.do(f"arith.extf {x} : {t} to {f}")
+    upper = scope.do(f"arith.extui {bits} : {shaped(dtype, lanes)} to {i}")
+    moved = scope.do(f"arith.shli {upper}, {scope.number(16, U32, lanes)} : {i}")
+    return scope.do(f"arith.bitcast {moved} : {i} to {f}")
+
+
+def _narrow(scope: Scope, x: str, dtype: DType, lanes: int) -> str:
+    """An f32 as a 16-bit float, rounded."""
+    if dtype != F16 and "avx512bf16" not in scope.cpu.features:
+        return _narrow_to_bf16(scope, x, lanes)
+    t = f"vector<{lanes}x{dtype.name}>" if lanes else dtype.name
+    made = scope.do(f"arith.truncf {x} : {shaped(F32, lanes)} to {t}")
+    return scope.do(f"arith.bitcast {made} : {t} to {shaped(dtype, lanes)}")
 
 
 def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
@@ -345,48 +365,39 @@ def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
     The upper half, after half of its last place is added, one bit less where that is even. What is
     added would carry a nan away.
     """
-    from stack.ir.types import BF16, DTYPES, F32
-
-    short, wide = DTYPES["u16"], DTYPES["u32"]
-    h, i, f = shaped(short, lanes), shaped(wide, lanes), shaped(F32, lanes)
-    sixteen = scope.number(16, wide, lanes)
+    i, f = shaped(U32, lanes), shaped(F32, lanes)
+    sixteen = scope.number(16, U32, lanes)
     bits = scope.do(f"arith.bitcast {x} : {f} to {i}")
     upper = scope.do(f"arith.shrui {bits}, {sixteen} : {i}")
-    odd = scope.do(f"arith.andi {upper}, {scope.number(1, wide, lanes)} : {i}")
-    half = scope.do(f"arith.addi {odd}, {scope.number(0x7FFF, wide, lanes)} : {i}")
+    odd = scope.do(f"arith.andi {upper}, {scope.number(1, U32, lanes)} : {i}")
+    half = scope.do(f"arith.addi {odd}, {scope.number(0x7FFF, U32, lanes)} : {i}")
     rounded = scope.do(f"arith.addi {bits}, {half} : {i}")
-    quiet = scope.do(f"arith.ori {bits}, {scope.number(0x400000, wide, lanes)} : {i}")
+    quiet = scope.do(f"arith.ori {bits}, {scope.number(0x400000, U32, lanes)} : {i}")
     is_nan = scope.do(f"arith.cmpf uno, {x}, {x} : {f}")
-    chosen = _choose(scope, is_nan, quiet, rounded, wide, lanes)
+    chosen = _choose(scope, is_nan, quiet, rounded, U32, lanes)
     moved = scope.do(f"arith.shrui {chosen}, {sixteen} : {i}")
-    kept = scope.do(f"arith.trunci {moved} : {i} to {h}")
-    return scope.do(f"arith.bitcast {kept} : {h} to {shaped(BF16, lanes)}")
+    return scope.do(f"arith.trunci {moved} : {i} to {shaped(BF16, lanes)}")
 
 
-def _narrow_f64(scope: Scope, x: str, target: DType, lanes: int) -> str:
-    """f64 to 16 bits through f32: x86 has no other way, and LLVM would call a function we lack.
+def _round_to_odd(scope: Scope, x: str, lanes: int) -> str:
+    """f64 to f16 with one rounding: x86 has no instruction, and LLVM would call a function we lack.
 
-    f16 is rounded once: the f32 is rounded to odd, so that it is never halfway by accident. For
-    bf16 the reference rounds twice, as torch does.
+    The f32 between them is rounded to odd, so that it is never halfway by accident. (bf16 is
+    rounded twice by the reference, as by torch.)
     """
-    from stack.ir.types import DTYPES, F32
-
-    middle = cast(scope, x, DTYPES["f64"], F32, lanes)
-    if target.name == "bf16":
-        return cast(scope, middle, F32, target, lanes)
-    word = DTYPES["i32"]
-    d, f, i = (shaped(t, lanes) for t in (DTYPES["f64"], F32, word))
+    middle = cast(scope, x, F64, F32, lanes)
+    d, f, i = (shaped(t, lanes) for t in (F64, F32, I32))
     back = scope.do(f"arith.extf {middle} : {f} to {d}")
     bits = scope.do(f"arith.bitcast {middle} : {f} to {i}")
     size, exact = scope.do(f"math.absf {back} : {d}"), scope.do(f"math.absf {x} : {d}")
     away = scope.do(f"arith.cmpf ogt, {size}, {exact} : {d}")
-    one = scope.number(1, word, lanes)
+    one = scope.number(1, I32, lanes)
     below = scope.do(f"arith.subi {bits}, {one} : {i}")
-    toward = _choose(scope, away, below, bits, word, lanes)
+    toward = _choose(scope, away, below, bits, I32, lanes)
     odd = scope.do(f"arith.ori {toward}, {one} : {i}")
     inexact = scope.do(f"arith.cmpf une, {back}, {x} : {d}")
-    rounded = _choose(scope, inexact, odd, toward, word, lanes)
-    return cast(scope, scope.do(f"arith.bitcast {rounded} : {i} to {f}"), F32, target, lanes)
+    rounded = _choose(scope, inexact, odd, toward, I32, lanes)
+    return _narrow(scope, scope.do(f"arith.bitcast {rounded} : {i} to {f}"), F16, lanes)
 
 
 Steps = Callable[[Scope, str, DType, Sequence[str], int], str]

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stack.errors import StackError
 from stack.phases import phase
 from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import Value
-from . import bindings, elf, locations, pool, threads, unlocked
+from . import bindings, elf, fatal_errors, locations, pool, threads, unlocked
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 # Kernels come in vectors, unrolled, with what is equal made once: LLVM's passes over its IR make
@@ -48,8 +49,8 @@ Address = int
 _ASKS_FOR_POOL = re.compile(rf"llvm\.func[^@\n]*@{threads.SYMBOL}\((?!%)")
 
 
-class CompileError(Exception):
-    """MLIR refused a module. The message is MLIR's own, with the lines it points at."""
+class CompileError(StackError):
+    """MLIR or LLVM refused a module. The message is theirs, with the lines it points at."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +132,22 @@ def _with_lines(message: str, text: str) -> str:
 
 @phase("LLVM")
 def _engine(module: Any, text: str, cache: Cache | None = None) -> Any:
-    engine = unlocked.engine(module, OPT_LEVEL)
+    try:
+        engine = unlocked.engine(module, OPT_LEVEL)
+    except (fatal_errors.FatalError, RuntimeError) as error:
+        raise CompileError(f"LLVM: {error}") from error
     if _ASKS_FOR_POOL.search(text):
         entry = ctypes.c_void_p(pool.address(cache))
         engine.raw_register_runtime(threads.SYMBOL, entry)
     return engine
+
+
+def _lookup(engine: Any, name: str) -> Address:
+    """The address of a function, 0 for none. The first one asked for compiles all of a module."""
+    try:
+        return unlocked.lookup(engine, name)
+    except fatal_errors.FatalError as error:
+        raise CompileError(f"LLVM: {error}") from error
 
 
 def compile_object(text: str) -> bytes:
@@ -157,7 +169,7 @@ def _public(module: Any) -> str:
 def _object(engine: Any, name: str) -> bytes:
     # A dump compiles on demand by looking up every function, internal ones too, and fails there.
     # Looking up an exported one first compiles all; then the dump only writes.
-    unlocked.lookup(engine, name)
+    _lookup(engine, name)
     # MLIR writes objects only to files, and returns without a word where it cannot.
     with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
         path = Path(folder, "kernel.o")
@@ -262,7 +274,7 @@ def _from_engine(engine: Any, names: list[str]) -> Library:
     found: dict[str, Address] = {}
     keep: list[Any] = [engine]
     for name in names:
-        packed = unlocked.lookup(engine, name)
+        packed = _lookup(engine, name)
         if not packed:
             raise CompileError(f"no such kernel: {name}")
         kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))

@@ -15,7 +15,7 @@ from stack.ir.types import I32
 from stack.target import Mma
 
 from .copies import zipped
-from .elementwise import Unprintable, shaped
+from .elementwise import Unprintable, as_float, is_short, shaped
 from .mma import mma_of
 from .sums import Sums
 from .tap_sums import TapSums
@@ -57,7 +57,10 @@ class _MmaSums(Sums):
         p, mma = self.p, self.mma
         if mma is None:
             return self.multiply_add(left, right, total)
-        t = shaped(self.b.dtype, mma.group * mma.lanes)
+        dtype, lanes = self.b.dtype, mma.group * mma.lanes
+        t = shaped(dtype, lanes)
+        if is_short(dtype):
+            (left, t), (right, _) = (as_float(p, x, dtype, lanes) for x in (left, right))
         return p.do(
             f'llvm.call_intrinsic "{mma.intrinsic}"({total}, {left}, {right})'
             f" : ({self.type}, {t}, {t}) -> {self.type}"

@@ -11,11 +11,12 @@ import numpy as np
 
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node
+from stack.ir.storage import encode
 from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType
 from stack.target import Cpu
 
-from .elementwise import element, shaped
+from .elementwise import element, is_short, shaped
 from .locations import location
 from .writer import Function
 
@@ -137,9 +138,8 @@ def _literal(value: object, dtype: DType) -> str:
     if dtype.is_integer:
         signed = np.asarray(value).astype(dtype.numpy).view(f"i{dtype.bytes}")
         return str(int(signed))
-    if dtype.name == "bf16":
-        bits = int(np.asarray(value, dtype=np.float32).view(np.uint32)) >> 16
-    else:
-        held = np.asarray(value, dtype=dtype.numpy)
-        bits = int(held.view(f"u{held.dtype.itemsize}"))
+    held = encode(np.asarray(value, dtype=dtype.numpy), dtype)
+    if is_short(dtype):
+        return str(int(held.view(np.int16)))
+    bits = int(held.view(f"u{held.dtype.itemsize}"))
     return f"0x{bits:0{dtype.bytes * 2}X}"

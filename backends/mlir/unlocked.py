@@ -1,7 +1,8 @@
 """MLIR's execution engine without Python's lock, which its bindings hold: threads compile at once.
 
-The bindings' own library is called through ctypes, by the C API. Where it is not found, or is one
-without these functions, the bindings do the same, one thread after the other.
+The bindings' own library is called through ctypes, by the C API, and its fatal errors are taken.
+Where it is not found, or is one without these functions, the bindings do the same, one thread after
+the other, and a fatal error ends the process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import fatal_errors
 from .bindings import bindings
 
 _BOOL, _INT, _POINTER = ctypes.c_bool, ctypes.c_int, ctypes.c_void_p
@@ -50,29 +52,36 @@ def _functions() -> _Functions | None:
         create.argtypes = (_POINTER, _INT, _INT, _POINTER, _BOOL, _BOOL)
         lookup.argtypes = (_POINTER, _Text)
         create.restype = lookup.restype = _POINTER
+        fatal_errors.install(library)
         return _Functions(create, lookup)
     return None
 
 
 def engine(module: Any, level: int) -> Any:
-    """The bindings' engine for a module, optimized at a level. Raises RuntimeError."""
+    """The bindings' engine for a module, optimized at a level. Raises RuntimeError, FatalError."""
     kind = bindings().execution_engine.ExecutionEngine
     functions = _functions()
     if functions is None:
         return kind(module, opt_level=level, shared_libs=[], enable_object_dump=True)
-    made = functions.create(_address(module), level, 0, None, True, False)
+    address = _address(module)
+    made = fatal_errors.caught(
+        lambda: functions.create(address, level, 0, None, True, False), module
+    )
     if not made:
         raise RuntimeError("Failure while creating the ExecutionEngine.")
     return kind._CAPICreate(_capsule(made))
 
 
 def lookup(engine: Any, name: str) -> int:
-    """The address of a function that takes packed arguments, 0 for none; compiles all of them."""
+    """The address of a function that takes packed arguments, 0 for none; compiles all of them.
+
+    Raises FatalError.
+    """
     functions = _functions()
     if functions is None:
         return engine.raw_lookup(name) or 0
-    text = name.encode()
-    return functions.lookup(_address(engine), _Text(text, len(text))) or 0
+    address, text = _address(engine), _Text(name.encode(), len(name.encode()))
+    return fatal_errors.caught(lambda: functions.lookup(address, text), engine) or 0
 
 
 def _address(value: Any) -> int:

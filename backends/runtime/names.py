@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_load
 
+_OTHER = re.compile(r"\W", re.ASCII)
 _UNNAMED = re.compile(r"load(_\d+)?")
 
 
@@ -17,6 +18,15 @@ def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
     parts = {int(n.attrs["index"]): n for n in items}
     results = [parts.get(i, kernel) for i in range(len(kernel.types))]
     return tuple(_name(scope, n) for n in (*kernel.args, *results))
+
+
+def function_name(kernel: str) -> str:
+    """The function of a kernel in text for readers.
+
+    The prefix keeps it apart from words of the language, functions of libraries and helpers of the
+    printer: a kernel may be called `sin`, `for` or `tl`.
+    """
+    return "kernel_" + _OTHER.sub("_", kernel)
 
 
 def value_name(block: Block, node: Node, memories: Mapping[Node, str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
 from ..device.machine import gpu_at_hand
+from . import interpreter
 from .expressions import REFUSED
 
 
@@ -23,7 +23,7 @@ def _missing() -> str | None:
         return "install the extra: pip install 'stack-compiler[torch]'"
     import torch
 
-    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+    if torch.cuda.is_available() or interpreter.is_asked_for():
         return None
     return (
         "no CUDA device here; `stackc dump --backend triton --target sm_90` compiles without one,"
@@ -45,13 +45,14 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
     need = _missing()
     if need is not None:
         raise BackendMissing("triton", need)
+    interpreter.mend()
     from .compiler import compile_program
 
     return compile_program(func, options)
 
 
 def _warm(_: Mapping[str, Any]) -> None:
-    if os.environ.get("TRITON_INTERPRET") != "1":
+    if not interpreter.is_asked_for():
         from .build import worker_pool
 
         worker_pool().warm()

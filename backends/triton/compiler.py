@@ -22,7 +22,7 @@ from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
 from ..runtime.lines import in_full
-from ..runtime.names import argument_names
+from ..runtime.names import argument_names, function_name
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
@@ -57,8 +57,8 @@ class Compiler:
             made = self.sources[key] = print_kernel(node, ENTRY)
             if made.code not in self.readable:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
-                symbol = "".join(c if c.isalnum() else "_" for c in name)
-                shown = print_kernel(node, symbol, True, self.arguments.get(node, ()))
+                arguments = self.arguments.get(node, ())
+                shown = print_kernel(node, function_name(name), True, arguments)
                 self.readable[made.code] = (name, shown)
                 self.whole[made.code] = kernel_lines(node, self.lines.get(node, ()))
         return self.sources[key]

@@ -14,8 +14,9 @@ to TF32, all towards zero; `round_tf32` rounds them to the nearest.
 
 from __future__ import annotations
 
-import os
 import re
+
+from . import interpreter
 
 FUNCTIONS = {
     "tanh_f32": """@triton.jit
@@ -167,6 +168,6 @@ def used(code: str) -> str:
     called = [name for name in FUNCTIONS if re.search(rf"\b{name}\(", code)]
     names = dict.fromkeys(n for name in called for n in (*NEEDS.get(name, ()), name))
     known = FUNCTIONS
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreter.is_asked_for():
         known = {**FUNCTIONS, **INTERPRETED}
     return "".join(known[name] for name in names)

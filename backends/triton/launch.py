@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from ..device.driver import Function
 from ..device.launch import Argument, Described, Loaded
 from ..device.symbols import named
 from ..runtime.steps import OnArrays
-from . import build
+from . import build, interpreter
 from .source import Source
 from .values import SPLIT
 
@@ -27,7 +26,7 @@ _KINDS: dict[int, int] = {8: 10, 9: 8, 10: 9}
 def interpreted(source: Source) -> OnArrays:
     """In Triton's interpreter, or by its own launcher."""
     text = source.text
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if interpreter.is_asked_for():
         # it multiplies in f32, whatever is asked, and has no libdevice
         text = text.replace(SPLIT, "ieee").replace("libdevice.exp(", "tl.exp(")
     kernel = build.function(text, source.name)

@@ -13,10 +13,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import triton_interpreter  # noqa: F401
 
+from stack.backends.triton import interpreter
 from stack.ops.attention import flash_backward_gluon as backward
 
+interpreter.mend()
 HEADS, LENGTH, TILES, WIDTH = 3, 100, 2, 64
 HALF = WIDTH // 2
 

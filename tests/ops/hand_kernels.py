@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 
 import torch
-import triton_interpreter  # noqa: F401
 
+from stack.backends.triton import interpreter
 from stack.ops.attention import flash_triton
 from stack.ops.gemm import persistent_triton
 
+interpreter.mend()
 SMALL = flash_triton.Config(32, 16, 4, 2)
 TILES = persistent_triton.Config(32, 32, 16, 4, 2)
 # batch, heads, groups, length, width, causal

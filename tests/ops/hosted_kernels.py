@@ -15,10 +15,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import triton_interpreter  # noqa: F401
 from hosted_cases import CASES, Case
 
 import stack
+from stack.backends.triton import interpreter
 from stack.frontends.torch_arrays import dtype_of
 from stack.hosted import declaration
 from stack.ir.types import TensorType
@@ -34,6 +34,7 @@ from stack.ops.scan import (
     lookback_triton,
 )
 
+interpreter.mend()
 declaration._gpu_at_hand = lambda: "any"  # Triton interprets its own kernels, no Gluon or C++
 SMALL = linear_triton.Config(16, 32, 16, 4, 1, group=4)
 DTYPES = (torch.float32, torch.float16)

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
+import stack
+import stack.plugins as plugins
+from stack.backends.runtime.names import function_name
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.target import Program
+from stack.ir import Func
+from stack.ir.names import legal_name
+from stack.rewrite.engine import Replacement, replace
+from stack.run.backend import Kernel
 from stack.run.record import Run
 
 torch = pytest.importorskip("torch")
@@ -67,18 +75,56 @@ def odd(x, y):
 def test_names_give_way_to_the_words_of_a_language(backend: str):
     """The text for readers compiles too."""
     run = lowered(backend, odd, torch.ones(8, 64), torch.ones(8, 64))
-    (text,) = {k.text for k in run.kernels}
-    assert {"expf_1", "lo", "while_1"} & words(text)
+    (kernel,) = run.kernels
+    assert {"expf_1", "lo", "while_1"} & words(kernel.text)
+    check_text(backend, kernel)
+
+
+def check_text(backend: str, kernel: Kernel) -> None:
+    """The text of a kernel for readers compiles."""
     if backend == "triton":
         from stack.backends.triton.build import function
 
-        assert function(text, run.kernels[0].name)
+        assert function(kernel.text, function_name(kernel.name))
     elif backend == "cuda":
         from stack.backends.cuda.nvrtc import compile_ptx
 
-        assert "entry" in compile_ptx(text, "sm_90")
+        assert "entry" in compile_ptx(kernel.text, "sm_90")
     else:
-        assert "llvm.func" in run["llvm"].text
+        from stack.backends.mlir import jit
+
+        assert jit.compile_object(kernel.text)
+
+
+def sines(x):
+    return torch.sin(x) ** x
+
+
+# of functions of C that kernels call, of others, words of a language, and what no text has
+NAMES = ("sin", "pow", "malloc", "free", "memcpy", "main", "float", "for", "def", "tl", "a.b", "é")
+
+
+@each
+def test_a_kernel_may_have_any_name(backend: str):
+    run = lowered(backend, sines, torch.ones(8, 64, dtype=torch.float64))
+    stage = run["tiled" if backend == "triton" else "loop"].func
+    (kernel,) = (n for n in stage.nodes if n.op == "kernel")
+    found = plugins.load("stack.backends", backend)
+    for name in NAMES:
+        named = Replacement(kernel.rebuilt(attrs={**kernel.attrs, "name": name}))
+        func = Func(stage.name, replace(stage.body, {kernel: named}), stage.level)
+        kernels, _ = found.inspect(func, {"target": MACHINES[backend]})
+        assert [k.name for k in kernels] == [legal_name(name)]
+        check_text(backend, kernels[0])
+
+
+def test_kernels_named_like_functions_of_c_are_saved(tmp_path: Path):
+    x = torch.rand(9, dtype=torch.float64)
+    for fn in (torch.sin, torch.erf, torch.lgamma, lambda x: x**x):
+        compiled = stack.compile(fn, x)
+        torch.testing.assert_close(compiled(x), fn(x))
+        compiled.run.save(tmp_path / compiled.run.kernels[0].name)
+        assert "llvm.func" in compiled.run["llvm"].text
 
 
 def layers(x, w):

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import triton_interpreter  # noqa: F401
 from gpu_cases import (
     EPILOGUES,
     JOINED,

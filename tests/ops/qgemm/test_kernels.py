@@ -37,10 +37,11 @@ def test_weights_of_4_bits_meet_tensor_cores_from_registers(rows: int) -> None:
 
 PARTS = """
 import torch
-import triton_interpreter
+from stack.backends.triton import interpreter
 from stack.ops.qgemm import w4a16
 from stack.ops.qgemm.w4a16_triton import Config, w4a16 as kernel
 
+interpreter.mend()
 torch.manual_seed(0)
 packed = torch.randint(0, 256, (40, 256), dtype=torch.uint8)
 for rows, parts in ((1, 1), (3, 4), (20, 3), (20, 8)):
@@ -53,9 +54,10 @@ for rows, parts in ((1, 1), (3, 4), (20, 3), (20, 8)):
 
 SUMS = """
 import torch
-import triton_interpreter
+from stack.backends.triton import interpreter
 from stack.ops.gemm.specialized_gluon import sum_kernel
 
+interpreter.mend()
 parts = torch.randn(3, 1000)
 y = torch.empty(900, dtype=torch.float16)
 sum_kernel[(4,)](parts, y, 900, 1000, 3, 256)
@@ -64,9 +66,10 @@ torch.testing.assert_close(y, parts.double().sum(0)[:900].half(), rtol=1e-3, ato
 
 CODES = """
 import torch
-import triton_interpreter
+from stack.backends.triton import interpreter
 from stack.ops.qgemm.w8a8_triton import codes_of
 
+interpreter.mend()
 torch.manual_seed(0)
 for depth in (6, 5000):
     x = torch.randn(4, depth) * torch.tensor([[1], [1e-3], [100], [0]])

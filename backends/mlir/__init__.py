@@ -9,7 +9,7 @@ from typing import Any
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from . import crossing, pool
+from . import crossing, elf, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through a library and are labelled so
@@ -25,6 +25,15 @@ def _missing() -> str | None:
 def _warm(options: Mapping[str, Any]) -> None:
     pool.ahead(cache_of(options))
     crossing.ahead(cache_of(options))
+
+
+def _limits() -> str:
+    if elf.supported():
+        return ""
+    return (
+        "each process compiles its code again and threads are Python's, because cached objects"
+        " and the native pool need Linux on x86-64"
+    )
 
 
 BACKEND = Backend(
@@ -55,5 +64,5 @@ BACKEND = Backend(
         hosts="cpu",
     ),
     options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
-    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand()),
+    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand(), limits=_limits),
 )

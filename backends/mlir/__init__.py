@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from stack.releases import install_hint
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
@@ -19,7 +20,7 @@ REFUSED = "erfinv,digamma"
 def _missing() -> str | None:
     if importlib.util.find_spec("mlir") or importlib.util.find_spec("torch_mlir"):
         return None
-    return "install the extra: pip install 'stack-compiler[mlir]'"
+    return f"install the extra: {install_hint('mlir')}"
 
 
 def _warm(options: Mapping[str, Any]) -> None:

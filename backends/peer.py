@@ -19,6 +19,7 @@ from stack.ir.cost import total
 from stack.ir.node import Func, Node, walk
 from stack.ir.storage import storage_dtype
 from stack.ir.types import TensorType
+from stack.releases import install_hint
 from stack.run.backend import Executable, Kernel, source_lines
 
 _KEY = re.compile(r"^\s*%(\S+) = ", re.MULTILINE)
@@ -164,7 +165,7 @@ def need(package: str, extra: str) -> Callable[[], str | None]:
     def missing() -> str | None:
         if importlib.util.find_spec(package) is not None:
             return None
-        return f"install the extra: pip install 'stack-compiler[{extra}]'"
+        return f"install the extra: {install_hint(extra)}"
 
     return missing
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
+from stack.processors import usable_processors
 from stack.run.cache import Cache, cache_folder
 
 SECONDS = 20.0
@@ -36,10 +36,6 @@ BATCH = 8  # trials between two looks at the clock
 LED_BATCH = 64  # the same for a search that a model leads: what it proposes at a time
 HEAVY_SHARE = 0.75
 HOPELESS = 2.0  # times the best so far: a candidate that is slower in its first run has no others
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 @dataclass
@@ -55,7 +51,7 @@ class _Builder(PyBuilder):
     """Builds in threads: no worker processes that would load torch and TVM again."""
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(usable_processors()) as pool:
             return list(pool.map(_build, build_inputs))
 
 
@@ -275,7 +271,7 @@ def _way(most: int) -> _Way:
         return _Way(ms.search_strategy.ReplayTrace(), "random", min(BATCH, most))
     return _Way(
         ms.search_strategy.EvolutionarySearch(),
-        ms.cost_model.XGBModel(num_tuning_cores=_cores()),
+        ms.cost_model.XGBModel(num_tuning_cores=usable_processors()),
         LED_BATCH,
     )
 
@@ -298,7 +294,7 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
             task_name=task.task_name,
             logger=logger,
             rand_state=seed * 1000 + tried + 1,
-            num_threads=_cores(),
+            num_threads=usable_processors(),
         ).clone()
         ms.tune.tune_tasks(
             tasks=[context],

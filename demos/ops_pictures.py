@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from stack.errors import UsageError
+from stack.releases import install_hint
 
 
 def _library() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise UsageError("pictures need matplotlib: pip install 'stack-compiler[dev]'") from error
+        raise UsageError(f"pictures need matplotlib: {install_hint('dev')}") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

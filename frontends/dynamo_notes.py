@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
 from typing import Any
 
+from stack.releases import install_hint
+
 
 class Notes(dict[str, Any]):
     """Titles to texts; a text may be a function that makes it when it is first read."""
@@ -77,7 +79,7 @@ def decompiled(code: Any) -> str:
     try:
         import depyf
     except ImportError:
-        return "depyf is not installed (stack-compiler[torch])"
+        return f"depyf is not installed: {install_hint('torch')}"
     try:
         return str(depyf.decompile(code))
     except Exception as error:  # depyf does not know every instruction

@@ -1,4 +1,4 @@
-"""Releases of frameworks that were tested, and a warning for the others.
+"""Releases of frameworks: which were tested, a warning for the others, and how to install one.
 
 `make compat TORCH=... JAX=...` runs the smoke tests (tests/smoke) on a release.
 """
@@ -58,6 +58,11 @@ def warn_if_untested(module: str) -> None:
             f" the untested {version}; `make compat` in a checkout runs the smoke tests on others",
             stacklevel=2,
         )
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs what an extra names; the project is on no package index."""
+    return f"pip install '.[{extra}]' in a checkout of stack"
 
 
 def _numbers(version: str) -> tuple[int, int]:

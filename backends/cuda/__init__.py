@@ -7,7 +7,8 @@ from typing import Any
 
 from stack.errors import BackendMissing
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable, Lowering, Machine
+from stack.releases import install_hint
+from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
 from ..device.machine import gpu_at_hand
 from . import nvrtc
@@ -22,7 +23,7 @@ def _missing() -> str | None:
     if need is not None:
         return need
     if not importlib.util.find_spec("torch"):
-        return "install the extra: pip install 'stack-compiler[torch]'"
+        return f"install the extra: {install_hint('torch')}"
     import torch
 
     if not torch.cuda.is_available():
@@ -46,6 +47,13 @@ def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
     if need is not None:
         raise BackendMissing("cuda", need)
     return compile_program(func, options)
+
+
+def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
+    need = nvrtc.missing_compiler()
+    if need is not None:
+        raise BackendMissing("cuda", need)
+    return inspect_program(func, options)
 
 
 BACKEND = Backend(
@@ -75,7 +83,7 @@ BACKEND = Backend(
         retreat="retreat",
         hosts="cuda",
     ),
-    inspect=inspect_program,
+    inspect=_inspect,
     options=(
         *("cache", "device", "excess_precision", "graph", "hosted", "schedule", "target"),
         "tune",

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from stack.errors import StackError, UsageError
+from stack.releases import install_hint
 from stack.run.cache import Cache
 
 from ..device.worker_pool import Reply, WorkerPool, worker_pool_for
@@ -54,7 +55,7 @@ def missing_compiler() -> str | None:
     """What must be installed before CUDA C++ can be compiled, or None."""
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"):
         return None
-    return "install the extra: pip install 'stack-compiler[cuda]'"
+    return f"install the extra: {install_hint('cuda')}"
 
 
 @cache

@@ -6,10 +6,11 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
+from stack.releases import install_hint
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from . import crossing, pool
+from . import crossing, elf, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through a library and are labelled so
@@ -19,12 +20,21 @@ REFUSED = "erfinv,digamma"
 def _missing() -> str | None:
     if importlib.util.find_spec("mlir") or importlib.util.find_spec("torch_mlir"):
         return None
-    return "install the extra: pip install 'stack-compiler[mlir]'"
+    return f"install the extra: {install_hint('mlir')}"
 
 
 def _warm(options: Mapping[str, Any]) -> None:
     pool.ahead(cache_of(options))
     crossing.ahead(cache_of(options))
+
+
+def _limits() -> str:
+    if elf.supported():
+        return ""
+    return (
+        "each process compiles its code again and threads are Python's, because cached objects"
+        " and the native pool need Linux on x86-64"
+    )
 
 
 BACKEND = Backend(
@@ -55,5 +65,5 @@ BACKEND = Backend(
         hosts="cpu",
     ),
     options=("cache", "excess_precision", "freeze", "hosted", "schedule", "target", "tune"),
-    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand()),
+    machine=Machine(_warm, at_hand=lambda _: cpu_at_hand(), limits=_limits),
 )

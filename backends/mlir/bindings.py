@@ -15,6 +15,8 @@ import threading
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from stack.releases import install_hint
+
 PACKAGES = ("mlir", "torch_mlir")
 DISTRIBUTIONS = {"mlir": ("mlir-python-bindings", "mlir"), "torch_mlir": ("torch-mlir",)}
 
@@ -44,7 +46,7 @@ def bindings() -> Bindings:
         return Bindings(package, *parts)
     from stack.errors import BackendMissing
 
-    raise BackendMissing("mlir", f"pip install 'stack-compiler[mlir]' ({'; '.join(why)})")
+    raise BackendMissing("mlir", f"{install_hint('mlir')} ({'; '.join(why)})")
 
 
 @functools.cache

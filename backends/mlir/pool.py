@@ -23,20 +23,11 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from . import elf, threads, workers
+from . import elf, portable_pool, threads, workers
 from .pool_text import SIZE, SLOTS, text
 
 if TYPE_CHECKING:
     from stack.run.cache import Cache
-
-_Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-_Dispatch = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-
-
-@_Dispatch
-def _serial(body: int, table: int, count: int, _grain: int) -> None:
-    """What kernels call where there is no pool."""
-    _Body(body)(table, 0, count)
 
 
 class Pool:
@@ -88,7 +79,7 @@ _pools: list[Pool | None] = []  # of this process: none before the first kernel 
 
 
 def pool(cache: Cache | None = None) -> Pool | None:
-    """The pool, or None where kernels run on the calling thread."""
+    """The native pool, or None on machines that have only the portable one."""
     with _lock:
         if not _pools:
             _pools.append(_load(cache) if elf.supported() else None)
@@ -105,16 +96,16 @@ def ahead(cache: Cache | None) -> None:
 
 
 def address(cache: Cache | None = None) -> int:
-    """What kernels call to share their iterations, see `threads.entry`."""
+    """The function that kernels call to share their iterations, see `threads.entry`."""
     found = pool(cache)
     if found is not None:
         return found.address
-    return ctypes.cast(_serial, ctypes.c_void_p).value or 0
+    return ctypes.cast(portable_pool.dispatch, ctypes.c_void_p).value or 0
 
 
 def _load(cache: Cache | None) -> Pool | None:
     from . import jit
 
     image = jit.build(text(), [threads.SYMBOL, "stack_pool_state"], cache).owner
-    # Where no code of ours may run, the engine's kernels call the serial one.
+    # Where no code of ours may run, the engine's kernels call the portable pool.
     return Pool(image) if isinstance(image, elf.Image) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 from stack.errors import BackendMissing
 from stack.ir.node import Func
+from stack.releases import install_hint
 from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
 from ..device.machine import gpu_at_hand
@@ -15,12 +16,19 @@ from . import interpreter
 from .expressions import REFUSED
 
 
+def _missing_compiler() -> str | None:
+    """The package to install before Triton can be compiled, or None."""
+    for package in ("triton", "torch"):
+        if not importlib.util.find_spec(package):
+            return f"install the extra: {install_hint(package)}"
+    return None
+
+
 def _missing() -> str | None:
-    """What stands against running here; compiling needs no GPU."""
-    if not importlib.util.find_spec("triton"):
-        return "install the extra: pip install 'stack-compiler[triton]'"
-    if not importlib.util.find_spec("torch"):
-        return "install the extra: pip install 'stack-compiler[torch]'"
+    """The reason why kernels cannot run here, or None; compiling needs no GPU."""
+    need = _missing_compiler()
+    if need is not None:
+        return need
     import torch
 
     if torch.cuda.is_available() or interpreter.is_asked_for():
@@ -59,6 +67,9 @@ def _warm(_: Mapping[str, Any]) -> None:
 
 
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
+    need = _missing_compiler()
+    if need is not None:
+        raise BackendMissing("triton", need)
     from .compiler import inspect_program
 
     return inspect_program(func, options)

@@ -11,7 +11,10 @@ from pathlib import Path
 from stack.demos.course.grading import grade, report
 from stack.demos.course.lesson import LESSONS, Lesson, find
 from stack.demos.course.notebook import notebook
+from stack.errors import BackendMissing
+from stack.releases import install_hint
 
+EXTRAS = ("torch", "jax", "triton", "tvm")  # frameworks that lessons import
 TEXT = """\
 A course on compilers for machine learning: 12 lessons, each a script and a notebook.
 
@@ -53,9 +56,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"there is no lesson {args.lesson}; there are 1 to {len(LESSONS)}", file=sys.stderr)
         return 2
     if args.command == "run":
-        runpy.run_path(str(lesson.path), run_name="__main__")
-        return 0
+        return _run(lesson)
     return _start(lesson) if args.command == "start" else _grade(lesson, args.file)
+
+
+def _run(lesson: Lesson) -> int:
+    """Run a lesson's script; one line says what to install if a framework is missing."""
+    try:
+        runpy.run_path(str(lesson.path), run_name="__main__")
+    except Exception as error:
+        need = _missing_in(error)
+        if need is None:
+            raise
+        print(f"lesson {lesson.number} cannot run here: {need}", file=sys.stderr)
+        return BackendMissing.exit_code
+    return 0
+
+
+def _missing_in(error: BaseException | None) -> str | None:
+    """The missing backend or framework that an error, or what caused it, names; else None."""
+    while error is not None:
+        if isinstance(error, BackendMissing):
+            return str(error)
+        if isinstance(error, ModuleNotFoundError):
+            extra = (error.name or "").partition(".")[0]
+            if extra in EXTRAS:
+                return f"{extra} is missing: {install_hint(extra)}"
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _start(lesson: Lesson) -> int:

@@ -14,6 +14,7 @@ from stack.explore.glossary import entries
 from stack.hosted import declared
 from stack.hosted.describe import hosted_rows
 from stack.ir.ops import OPS, OpDef
+from stack.processors import usable_processors
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
@@ -64,11 +65,18 @@ def backends() -> list[Row]:
                 "takes": f"{backend.lowering.level} level",
                 "native": backend.peer is not None and backend.peer.native is not None,
                 "artifacts": list(backend.lowering.artifacts),
-                "state": "ready" if need is None else f"needs: {need}",
+                "state": _state(backend, need),
                 "doc": backend.doc,
             }
         )
     return rows
+
+
+def _state(backend: Backend, need: str | None) -> str:
+    if need is not None:
+        return f"needs: {need}"
+    limits = backend.machine.limits() if backend.machine.limits is not None else ""
+    return f"ready; {limits}" if limits else "ready"
 
 
 def stages() -> list[Row]:
@@ -123,10 +131,13 @@ def env() -> list[Row]:
     """Versions, machine, threads, plugins."""
     rows: list[Row] = [{"name": k, "value": v} for k, v in versions().items()]
     rows.append({"name": "machine", "value": machine()})
-    rows.append({"name": "cores", "value": len(os.sched_getaffinity(0))})
+    rows.append({"name": "cores", "value": usable_processors()})
     for name in ("OMP_NUM_THREADS", "STACK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
         if name in os.environ:
             rows.append({"name": name, "value": os.environ[name]})
+    for row in backends():
+        if "; " in row["state"] and row["state"].startswith("ready"):
+            rows.append({"name": f"backend {row['name']}", "value": row["state"]})
     for group in plugins.GROUPS:
         rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
     rows.append({"name": "hosted operators", "value": ", ".join(declared()) or "none"})

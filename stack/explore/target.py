@@ -18,7 +18,8 @@ from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.node import Func
-from stack.run.compile import find_frontend, how_to_install
+from stack.releases import install_hint
+from stack.run.compile import find_frontend
 
 FORMS = (
     "a target is `file.py:name` or `pkg.mod:name`, where name is a module instance, a function"
@@ -145,7 +146,7 @@ def _import_failed(what: str, error: Exception) -> UsageError:
         last = last.tb_next
     lacks = error.name if isinstance(error, ModuleNotFoundError) else None
     known = lacks in plugins.names("stack.frontends")
-    hint = f"; {how_to_install(lacks)}" if lacks and known else ""
+    hint = f"; {install_hint(lacks)}" if lacks and known else ""
     return UsageError(f"importing {what} failed{where}: {type(error).__name__}: {error}{hint}")
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
+from stack.releases import install_hint
 
 STATIC_SHARED = 48 << 10  # bytes; for more a kernel has to be told
 
@@ -99,7 +100,7 @@ def missing_nvrtc() -> str:
     """What must be installed before CUDA C++ can be compiled; "" where nothing must."""
     if find_spec("cuda") and find_spec("cuda.core"):
         return ""
-    return "CUDA C++ needs the extra: pip install 'stack-compiler[cuda]'"
+    return f"CUDA C++ needs the extra: {install_hint('cuda')}"
 
 
 def _core() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, peer_systems
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, ratio
+from stack.processors import usable_processors
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
@@ -77,7 +77,7 @@ def _plain(value: Any) -> Any:
 
 def device_text() -> str:
     """The machine in words."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_processors()
     return f"{machine()}, {cores} cores, {thread_count()} threads"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from stack.errors import BackendMissing
 from stack.measure.gpu_timing import measure
 from stack.measure.roofline import Ceilings
+from stack.releases import install_hint
 
 SIDE = 8192
 COPY = 1 << 30  # bytes read; as many are written
@@ -21,9 +22,7 @@ def load_torch() -> Any:
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
-        raise BackendMissing("gpu", "install the extra: pip install 'stack-compiler[torch]'") from (
-            error
-        )
+        raise BackendMissing("gpu", f"install the extra: {install_hint('torch')}") from (error)
     if not torch.cuda.is_available():
         raise BackendMissing(
             "gpu",

@@ -9,6 +9,7 @@ from typing import Any
 from stack.errors import UsageError
 from stack.measure.bench import Row, by_case
 from stack.measure.roofline import Ceilings
+from stack.releases import install_hint
 
 OURS, THEIRS = "#2a6f97", "#bbbbbb"
 LONGEST = 4.0  # bars that are longer are cut there
@@ -33,7 +34,7 @@ def _library() -> Any:
     try:
         import matplotlib
     except ImportError as error:
-        raise UsageError("plots need matplotlib: pip install 'stack-compiler[dev]'") from error
+        raise UsageError(f"plots need matplotlib: {install_hint('dev')}") from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

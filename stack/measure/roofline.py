@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from stack.ir.cost import cost, func_cost
 from stack.ir.node import Func, Node
 from stack.ir.types import TensorType, TupleType
 from stack.measure.peak import fma_peak
+from stack.processors import usable_processors
 
 SIZES = {"f32": 1536, "bf16": 2048}
 LONE = 640
@@ -88,7 +88,7 @@ def _module(name: str) -> Any:
 def thread_count() -> int:
     """Threads that compute: those of torch where it is there, else the cores."""
     torch = _module("torch")
-    return int(torch.get_num_threads()) if torch is not None else len(os.sched_getaffinity(0))
+    return int(torch.get_num_threads()) if torch is not None else usable_processors()
 
 
 @contextmanager

@@ -232,11 +232,13 @@ class Machine:
         identify: the device that options name and the versions that a measurement holds for.
         at_hand: the target that options name by their device: what is here, and where nothing
             is, the reference. None for peers, which know their machine.
+        limits: what the backend does without on this machine, in one sentence; "" if nothing.
     """
 
     warm: Callable[[Mapping[str, Any]], None] | None = None
     identify: Callable[[dict[str, Any]], str] | None = None
     at_hand: Callable[[Mapping[str, Any]], Target] | None = None
+    limits: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import stack.plugins as plugins
 from stack.errors import BackendMissing, UnsupportedOp, UsageError, unknown_name
 from stack.ir.node import Func
-from stack.releases import warn_if_untested
+from stack.releases import install_hint, warn_if_untested
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
@@ -44,7 +44,7 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
     known = plugins.names("stack.frontends")
     if name != "auto":
         if name in known and not is_installed(name):
-            raise UsageError(f"{name} is not installed: {how_to_install(name)}")
+            raise UsageError(f"{name} is not installed: {install_hint(name)}")
         warn_if_untested(name)
         return plugins.load("stack.frontends", name)
     loaded = [n for n in known if n in sys.modules]
@@ -53,7 +53,7 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
         if frontend.accepts(fn, args):
             warn_if_untested(candidate)
             return frontend
-    absent = [f"{n} ({how_to_install(n)})" for n in known if not is_installed(n)]
+    absent = [f"{n} ({install_hint(n)})" for n in known if not is_installed(n)]
     more = f"; not installed: {', '.join(absent)}" if absent else ""
     raise UsageError(
         f"cannot tell which framework {fn!r} belongs to (loaded: {', '.join(loaded) or 'none'});"
@@ -67,11 +67,6 @@ def is_installed(framework: str) -> bool:
         return importlib.util.find_spec(framework) is not None
     except ValueError:  # loaded, by hand: it does not say where from
         return True
-
-
-def how_to_install(framework: str) -> str:
-    """What a person does about a framework that is missing."""
-    return f"pip install 'stack-compiler[{framework}]'"
 
 
 def default_backend(device: str) -> str:

@@ -161,9 +161,9 @@ def test_without_torch_and_jax_the_extra_is_told(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     auto, torch, jax = done.stdout.splitlines()
     for said in (auto, torch, done.stderr):
-        assert "pip install 'stack-compiler[torch]'" in said
+        assert "pip install '.[torch]'" in said
     for said in (auto, jax):
-        assert "pip install 'stack-compiler[jax]'" in said
+        assert "pip install '.[jax]'" in said
 
 
 def test_a_pipe_gets_plain_text(file: str, capsys: pytest.CaptureFixture[str]) -> None:

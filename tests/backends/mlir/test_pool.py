@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from stack.backends.mlir import elf, jit, pool, threads
+from stack.backends.mlir import elf, jit, pool, portable_pool, threads
 from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
@@ -285,14 +285,18 @@ assert not any(name.split(".")[0] in ("mlir", "torch_mlir") for name in sys.modu
     run_alone(code)
 
 
-def test_kernels_run_alone_where_there_is_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "pieces"), [(1, 1), (2, 2 * portable_pool.PIECES)])
+def test_kernels_use_the_portable_pool_where_there_is_no_native_one(
+    limit: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STACK_NUM_THREADS", str(limit))
     monkeypatch.setattr(elf, "supported", lambda: False)
     monkeypatch.setattr(pool, "_pools", [])
     visits = np.zeros(1000, np.int64)
     slots = jit.table([visits.ctypes.data, 0])
     kernel = jit.build(module(1000), ["fill"])["fill"]
     kernel.raw(ctypes.addressof(slots))
-    assert (visits == 1).all() and slots[1] == 1
+    assert (visits == 1).all() and slots[1] == pieces
 
 
 @pytest.mark.parametrize(("value", "want"), [("3", 3), ("0", 1), ("", None), ("many", None)])

@@ -354,7 +354,7 @@ def test_a_missing_package_is_named(name: str, extra: str, monkeypatch: pytest.M
     assert backend(name).missing() is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
     message = backend(name).missing()
-    assert message is not None and f"stack-compiler[{extra}]" in message
+    assert message is not None and f"'.[{extra}]'" in message
     with pytest.raises(BackendMissing, match=extra):
         find_backend(name)
 

@@ -1,0 +1,15 @@
+"""The number of processors that this process may use."""
+
+from __future__ import annotations
+
+import os
+
+
+def usable_processors() -> int:
+    """Returns the processors that the scheduler may give this process.
+
+    macOS and Windows do not tell; there it is the number of processors of the machine.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -47,7 +47,13 @@ class MPConv(nn.Module):
 
 class Block(nn.Module):
     def __init__(
-        self, into: int, out: int, emb: int, flavor: str, resample: str = "keep", attention: bool = False
+        self,
+        into: int,
+        out: int,
+        emb: int,
+        flavor: str,
+        resample: str = "keep",
+        attention: bool = False,
     ) -> None:
         super().__init__()
         self.flavor, self.resample = flavor, resample
@@ -87,7 +93,11 @@ class Block(nn.Module):
 
 class UNet(nn.Module):
     def __init__(
-        self, channels: int = 3, base: int = 32, mult: tuple[int, ...] = (1, 2, 3, 4), blocks: int = 2
+        self,
+        channels: int = 3,
+        base: int = 32,
+        mult: tuple[int, ...] = (1, 2, 3, 4),
+        blocks: int = 2,
     ) -> None:
         super().__init__()
         widths = [base * m for m in mult]

@@ -75,6 +75,6 @@ def mobilevit() -> tuple[nn.Module, tuple[Tensor, ...]]:
 
     config = MobileViTConfig(
         hidden_sizes=[64, 80, 96], neck_hidden_sizes=[16, 16, 24, 48, 64, 80, 320],
-        image_size=256, expand_ratio=2.0,
+        image_size=256, expand_ratio=2.0, initializer_range=0.1,
     )  # fmt: skip
     return Pooled(MobileViTModel(config)).eval(), (torch.randn(1, 3, 256, 256),)

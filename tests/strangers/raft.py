@@ -42,8 +42,12 @@ class GRU(nn.Module):
     def __init__(self, hidden: int, into: int) -> None:
         super().__init__()
         both = hidden + into
-        self.z1, self.r1, self.q1 = (nn.Conv2d(both, hidden, (1, 5), padding=(0, 2)) for _ in range(3))
-        self.z2, self.r2, self.q2 = (nn.Conv2d(both, hidden, (5, 1), padding=(2, 0)) for _ in range(3))
+        self.z1, self.r1, self.q1 = (
+            nn.Conv2d(both, hidden, (1, 5), padding=(0, 2)) for _ in range(3)
+        )
+        self.z2, self.r2, self.q2 = (
+            nn.Conv2d(both, hidden, (5, 1), padding=(2, 0)) for _ in range(3)
+        )
 
     def forward(self, h: Tensor, x: Tensor) -> Tensor:
         for z, r, q in ((self.z1, self.r1, self.q1), (self.z2, self.r2, self.q2)):
@@ -68,7 +72,9 @@ class Update(nn.Module):
             nn.Conv2d(hidden, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64 * 9, 1)
         )
 
-    def forward(self, h: Tensor, context: Tensor, corr: Tensor, flow: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, h: Tensor, context: Tensor, corr: Tensor, flow: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         c = relu(self.corr2(relu(self.corr1(corr))))
         f = relu(self.flow2(relu(self.flow1(flow))))
         motion = torch.cat([relu(self.merge(torch.cat([c, f], 1))), flow], 1)

@@ -11,7 +11,9 @@ from torch.nn.functional import pad, softmax, softplus
 LEAST = 1e-3
 
 
-def spline(x: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor, bound: float) -> tuple[Tensor, Tensor]:
+def spline(
+    x: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor, bound: float
+) -> tuple[Tensor, Tensor]:
     """A monotonic map of [-bound, bound], the identity outside, and its log derivative."""
     bins = widths.shape[-1]
     inside = (x >= -bound) & (x <= bound)
@@ -22,7 +24,12 @@ def spline(x: Tensor, widths: Tensor, heights: Tensor, slopes: Tensor, bound: fl
         share = LEAST + (1 - LEAST * bins) * softmax(raw, -1)
         ends = pad(torch.cumsum(share, -1), (1, 0)) * 2 * bound - bound
         ends = torch.cat(
-            [torch.full_like(ends[..., :1], -bound), ends[..., 1:-1], torch.full_like(ends[..., :1], bound)], -1
+            [
+                torch.full_like(ends[..., :1], -bound),
+                ends[..., 1:-1],
+                torch.full_like(ends[..., :1], bound),
+            ],
+            -1,
         )
         return ends, ends[..., 1:] - ends[..., :-1]
 

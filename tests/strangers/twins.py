@@ -37,7 +37,11 @@ class GlobalAttention(nn.Module):
     def __init__(self, dim: int, heads: int, ratio: int) -> None:
         super().__init__()
         self.heads = heads
-        self.q, self.kv, self.proj = nn.Linear(dim, dim), nn.Linear(dim, 2 * dim), nn.Linear(dim, dim)
+        self.q, self.kv, self.proj = (
+            nn.Linear(dim, dim),
+            nn.Linear(dim, 2 * dim),
+            nn.Linear(dim, dim),
+        )
         self.reduce = nn.Conv2d(dim, dim, ratio, ratio) if ratio > 1 else None
         self.norm = nn.LayerNorm(dim)
 

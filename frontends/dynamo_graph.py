@@ -228,7 +228,9 @@ class Graph:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
             # torch traces around us with tensors without memory: a backend makes real ones
             with _disable_current_modes():
-                graph = CompiledGraph(captured, FRONTEND, options=rest, label=self.target, **own)
+                graph = CompiledGraph(
+                    captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
+                )
         self.made.append(graph)
         return graph
 

@@ -108,15 +108,16 @@ def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     return with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
-def _best(tried: _Tried, by_lines: bool) -> tuple[tuple[str, ...], int]:
-    """The plan that leaves the fewest bytes of transposes, and how many."""
+def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ...], int]:
+    """The plan that leaves the fewest bytes of transposes, or the first that leaves few enough,
+    and how many it leaves."""
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:
         cost = transposed_bytes(_apply(plan, tried)[0].body, by_lines)
         if least is None or cost < least:
             best, least = plan, cost
-        if least == 0:
+        if least <= enough:
             break
     return best, least or 0
 
@@ -128,13 +129,13 @@ def _windows_pay(func: Func, log: Log) -> bool:
     if all(_stands_second(n, log.cpu) for n in moved):
         return False
     trial = rewrite(func, (windows_last,), Log(target=log.target))
-    _, left = _best(_Tried({(): (trial, Log())}), by_lines=True)
-    # weights of products are read as they lie
-    left -= sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
     convs = [n for _, n in walk(trial.body) if n.op == "conv" and _is_overlapping(n)]
     saved = sum(2 * bytes_of(n) for n in convs)
     products = [n for n in convs if not why_kept(n, log.cpu) and fills_vectors(n, log.cpu)]
     saved += sum(2 * (bytes_of(n) + bytes_of(n.args[0])) for n in products)
+    # weights of products are read as they lie
+    saved += sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
+    _, left = _best(_Tried({(): (trial, Log())}), by_lines=True, enough=saved)
     log.note(f"windows of {len(convs)} convolutions: {left} bytes of transposes, for {saved}")
     return left <= saved
 

@@ -20,7 +20,7 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.control import changed_bodies
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
-from stack.passes.streaming.graph import Graph, reduced_value
+from stack.passes.streaming.graph import Graph, Probes, reduced_value
 from stack.passes.streaming.shared import dots_of, ends
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.transposed_results import write_transposed
@@ -63,8 +63,9 @@ class Stream(Pass):
         current = replace(block, changed) if changed else block
         current = split_rows(current, lambda lines: log.spend("split_rows", lines))
         refused: set[Node] = set()
+        probes: Probes = {}
         while True:
-            step = self._step(Graph(current), refused, log)
+            step = self._step(Graph(current, probes), refused, log)
             if step is None:
                 break
             # what is new comes after the stream, where every reduction was asked
@@ -115,7 +116,7 @@ class Stream(Pass):
         found: list[tuple[Candidate, Block]] = []
         block = graph.block
         while last:
-            graph = Graph(block)
+            graph = Graph(block, graph.probes)
             left = [n for n in last if n in graph.place]
             if not left:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from stack.ir import ops
@@ -50,10 +51,32 @@ class Behind:
         return not any(node in self for node in nodes)
 
 
-class Graph:
-    """A closed block: order, users, and what depends on what."""
+@dataclass(frozen=True)
+class Probe:
+    """What a walk back from operands of reductions along the streamed axis meets.
 
-    def __init__(self, block: Block) -> None:
+    Attributes:
+        passed: the values, and which of their axes is streamed.
+        comes_back: whether other reductions over the axis are among what it needs.
+        largest_dot: elements of the largest dot that has the axis; 0 for none.
+    """
+
+    passed: frozenset[tuple[Node, int]]
+    comes_back: bool
+    largest_dot: int
+
+
+Probes = dict[tuple[object, ...], Probe]
+
+
+class Graph:
+    """A closed block: order, users, and what depends on what.
+
+    `probes` are those of the graph before a step: they say of nodes what holds in every block.
+    """
+
+    def __init__(self, block: Block, probes: Probes | None = None) -> None:
+        self.probes: Probes = {} if probes is None else probes
         self.block = block
         self.nodes = block.nodes
         self.order = (*block.params, *block.nodes)

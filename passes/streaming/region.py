@@ -15,7 +15,7 @@ from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_formula, reads_by_data, repeats, shows
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import Graph, moves, read_through, reduced_value
+from stack.passes.streaming.graph import Graph, Probe, moves, read_through, reduced_value
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -48,7 +48,6 @@ class Region:
         self.sizes: dict[str, Dim] = {}
         self._rows: dict[Value, None] = {}
         self._depends: dict[Value, bool] = {}
-        self._runs_over: dict[Node, frozenset[tuple[Node, int]]] = {}
         self._operands: dict[Value, list[Value] | None] = {}
 
     # ---- names
@@ -287,10 +286,27 @@ class Region:
 
     def _rank(self, value: Value) -> tuple[bool, int]:
         """What an operand brings: whether other reductions come back in it, its largest dot."""
-        probe = Region(self.graph, self.extent, self.outside, self.held)
-        probe._walk(value, main=True, dots=True)
-        sizes = [d.tensor.size for d in probe.dots]
-        return bool(probe._rows), max((s for s in sizes if isinstance(s, int)), default=0)
+        names = value.names
+        plain = tuple([n if n == K else str(names.index(n)) for n in names])
+        probe = self._probe((Value(value.node, plain),))
+        return probe.comes_back, probe.largest_dot
+
+    def _probe(self, starts: tuple[Value, ...]) -> Probe:
+        """What a region of its own visits from some values on. The graph keeps it: most sinks of
+        a model lead back to the same layers."""
+        key = starts, self.extent, self.outside, self.held
+        found = self.graph.probes.get(key)
+        if found is None:
+            region = Region(self.graph, self.extent, self.outside, self.held)
+            for start in starts:
+                region._walk(start, main=True, dots=True)
+            sizes = [d.tensor.size for d in region.dots]
+            found = self.graph.probes[key] = Probe(
+                frozenset((v.node, v.axis) for v in region.visited),
+                bool(region._rows),
+                max((s for s in sizes if isinstance(s, int)), default=0),
+            )
+        return found
 
     def _walk(self, start: Value, main: bool, dots: bool) -> None:
         """Visit what a reduction's operand is computed from; of a side operand, views only."""
@@ -357,17 +373,10 @@ class Region:
 
     def _passed(self, reduction: Node) -> frozenset[tuple[Node, int]]:
         """What a reduction runs over, and the streamed axis of each."""
-        known = self._runs_over.get(reduction)
-        if known is not None:
-            return known
         found = reduced_value(reduction)
-        probe = Region(self.graph, self.extent, self.outside, self.held)
-        for arg, names in zip(reduction.args, found[1] if found else (), strict=False):
-            value = Value(arg, names)
-            if value.streams:
-                probe._walk(value, main=True, dots=True)
-        self._runs_over[reduction] = passed = frozenset((v.node, v.axis) for v in probe.visited)
-        return passed
+        values = zip(reduction.args, found[1] if found else (), strict=False)
+        starts = tuple([v for v in (Value(arg, names) for arg, names in values) if v.streams])
+        return self._probe(starts).passed
 
     def _join(self, value: Value) -> None:
         found = reduced_value(value.node)

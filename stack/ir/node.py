@@ -297,6 +297,19 @@ class Block(_Interned):
         return tuple([n for n in found if n not in own])
 
     @cached_property
+    def all_nodes(self) -> tuple[Node, ...]:
+        """Nodes of the block and of the open blocks in it, each once, operands first."""
+        if not any(node.blocks for node in self.nodes):
+            return self.nodes
+        found: dict[Node, None] = {}
+        for node in self.nodes:
+            for inner in node.blocks:
+                if inner.is_open:
+                    found.update(dict.fromkeys(inner.all_nodes))
+            found[node] = None
+        return tuple(found)
+
+    @cached_property
     def captures(self) -> tuple[Node, ...]:
         """Values of the enclosing block that an open block uses, in order of first use."""
         if not self.is_open:

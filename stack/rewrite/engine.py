@@ -50,12 +50,10 @@ class Scope:
         self.asked = False  # whether a rule looked at uses: its answer may change later
         self._builder = Builder()
 
-    @cached_property
+    @property
     def nodes(self) -> tuple[Node, ...]:
         """Nodes of the block and of open blocks in it, operands first."""
-        found: list[Node] = []
-        _collect(self.block, found)
-        return tuple(dict.fromkeys(found))
+        return self.block.all_nodes
 
     @property
     def builder(self) -> Builder:
@@ -93,14 +91,6 @@ class Scope:
     def lines(self, *nodes: Node) -> Lines:
         """Source lines of nodes, in order, each once."""
         return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
-
-
-def _collect(block: Block, found: list[Node]) -> None:
-    for node in block.nodes:
-        for inner in node.blocks:
-            if inner.is_open:
-                _collect(inner, found)
-        found.append(node)
 
 
 class Rule(Protocol):
@@ -237,11 +227,9 @@ class _Engine:
 
     def _nested(self, block: Block) -> Block:
         """Closed blocks of the nodes first."""
-        found: list[Node] = []
-        _collect(block, found)
         changed: dict[Node, Replacement] = {}
-        for node in found:
-            if any(not b.is_open for b in node.blocks) and self.enter(node):
+        for node in block.all_nodes:
+            if node.blocks and not all(b.is_open for b in node.blocks) and self.enter(node):
                 blocks = [b if b.is_open else self.block(b) for b in node.blocks]
                 new = node.rebuilt(blocks=blocks)
                 if new is not node:
@@ -310,13 +298,12 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
     name of the node that they stand for, and the source lines of everything in the match and of
     what nobody needs any more: no line is lost while something is left of what it computed.
     """
-    found: list[Node] = []
-    _collect(block, found)
+    found = block.all_nodes
     done = _resolve(block, found, replaced)
     dead = _dead(block, found, replaced, done)
     old = set(found) | set(block.params)
     names: dict[Node, str] = {}
-    locs: dict[Node, dict[str, None]] = {}
+    locs: dict[Node, Lines] = {}  # a block has each line of a node once
     for node in found:
         new = done.get(node)
         if new is None:
@@ -324,9 +311,9 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
         name = block.names.get(node)
         if name is not None:
             names.setdefault(new, name)
-        lines = block.locs.get(node, ())
+        lines = block.locs.get(node)
         if lines:
-            locs.setdefault(new, {}).update(dict.fromkeys(lines))
+            locs[new] = locs[new] + lines if new in locs else lines
     for node, replacement in replaced.items():
         if node not in done:
             continue
@@ -335,7 +322,7 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
                 names.setdefault(done[fresh], name)
         for fresh, own in (replacement.locs or {}).items():
             if fresh in done:
-                locs.setdefault(done[fresh], {}).update(dict.fromkeys(own))
+                locs[done[fresh]] = (*locs.get(done[fresh], ()), *own)
         match = (node, *replacement.inner, *dead.get(node, ()))
         lines = dict.fromkeys(x for n in match for x in block.locs.get(n, ()))
         fresh = _fresh(replacement.node, old, done) if lines else []
@@ -343,9 +330,9 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
         for line in lines:
             # of several groups, those whose bodies hold the line
             for new in [n for n in inside if line in inside[n]] or fresh:
-                locs.setdefault(done[new], {})[line] = None
+                locs[done[new]] = (*locs.get(done[new], ()), line)
     results = [done[r] for r in block.results]
-    return Block(block.params, results, names, {n: tuple(x) for n, x in locs.items()})
+    return Block(block.params, results, names, locs)
 
 
 def _fresh(root: Node, old: set[Node], done: Mapping[Node, Node]) -> list[Node]:
@@ -411,12 +398,7 @@ def _resolve(
     """
     done: dict[Node, Node] = {p: p for p in block.params}
     for node in found:
-        if node in replaced:
-            continue
-        for need in _needs(node):
-            if need not in done:
-                break
-        else:
+        if node not in replaced and all(map(done.__contains__, _needs(node))):
             done[node] = node  # nothing that it is computed from changes
     expanding: set[Node] = set()
     stack: list[tuple[Node, str]] = [(r, "enter") for r in reversed(block.results)]
@@ -438,7 +420,7 @@ def _resolve(
                 stack.append((node, "build"))
                 stack.extend([(d, "enter") for d in reversed(first)])
                 continue
-        blocks = [_with_results(b, done) for b in node.blocks]
+        blocks = [_with_results(b, done) for b in node.blocks] if node.blocks else None
         done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,9 @@ class CompiledGraph:
         strict: bool = False,
         options: dict[str, Any] | None = None,
         label: str = "",
+        others: Sequence[Any] = (),
     ) -> None:
+        """Compile, unless one of `others`, graphs of the same callable, has done the same."""
         if strict:
             check_native(captured.func)
         leading, passes = split(passes)
@@ -72,6 +75,7 @@ class CompiledGraph:
         self.runs: dict[Sizes, Run] = {}
         self.kept: dict[Sizes, Kept] = {}
         self.target = label
+        self.others = [g for g in others if isinstance(g, CompiledGraph) and self._is_like(g)]
         # what calls the program with arrays like those of the last call
         self.direct: Direct | None = None
         verify(captured.func)
@@ -97,6 +101,9 @@ class CompiledGraph:
     @with_room
     @phase("rest")
     def _compile(self, key: Sizes) -> Executable:
+        for other in self.others:
+            if key in other.executables:
+                return self._keep(key, other.executables[key], self._run_like(other.runs[key]))
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         captured = self.captured
         run.add(Stage("captured", make_text=lambda: captured.text))
@@ -110,6 +117,27 @@ class CompiledGraph:
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
         run.cover(self.func)
+        return self._keep(key, executable, run)
+
+    def _is_like(self, other: CompiledGraph) -> bool:
+        """Whether another graph is the same function, to be compiled in the same way."""
+        return self._way() == other._way()
+
+    def _way(self) -> tuple[Any, ...]:
+        """What is compiled, and all that it depends on. Weights are prepared only if asked for."""
+        captured = self.captured
+        weights = captured.weights if self.options.get("freeze") else ()
+        how = (self.backend, self.passes, self.options, self.frontend)
+        return (captured.func, captured.device, captured.is_lent, weights, *how)
+
+    def _run_like(self, run: Run) -> Run:
+        """The record of a graph that is compiled already, for this one."""
+        captured = Stage("captured", make_text=lambda: self.captured.text)
+        records = [captured, *run.records[1:]]
+        notes = self.captured.notes
+        return replace(run, target=self.target, records=records, notes=notes, compile_s=0.0)
+
+    def _keep(self, key: Sizes, executable: Executable, run: Run) -> Executable:
         if executable.frozen is not None:
             self.kept[key] = Kept(executable.frozen, self.frontend)
         self.executables[key] = executable

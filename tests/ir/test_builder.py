@@ -221,3 +221,17 @@ def test_what_is_rebuilt_as_it_is_stays_itself() -> None:
     part = b.slice(x, start=(0,), limit=(1,), step=(1,))
     other = part.rebuilt(attrs={**part.attrs, "start": (1,), "limit": (2,)})
     assert other.attrs["start"] == (1,) and part.rebuilt(attrs=part.attrs) is part
+
+
+def test_nodes_of_open_blocks_stand_before_their_loop_each_once() -> None:
+    func = kernel_func()
+    assert func.body.all_nodes == func.body.nodes, "a kernel is closed"
+    (block,) = func.results[0].args[0].blocks
+    found = block.all_nodes
+    assert len(set(found)) == len(found)
+    assert set(block.nodes) < set(found)
+    place = {n: i for i, n in enumerate(found)}
+    for node in found:
+        inner = [n for b in node.blocks for n in b.all_nodes]
+        assert all(place[n] < place[node] for n in (*inner, *node.args) if n in place)
+        assert all(n in place for n in inner)

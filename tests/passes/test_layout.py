@@ -6,7 +6,9 @@ import pytest
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
 from stack.ir import parse
+from stack.passes import layout
 from stack.rewrite import Pipeline
+from stack.rewrite.log import Log
 
 M, CUBE = "%x: f32[4, 6]", "%x: f32[2, 3, 4]"
 T = "%t = transpose(%x) {perm=[1, 0]} : f32[6, 4]\n"
@@ -366,3 +368,22 @@ def test_a_convolution_of_unknown_sizes_stays(groups: int) -> None:
     }}
     """)
     assert Pipeline("layout{loops=cpu}").run(func).func is func
+
+
+def test_a_trial_ends_at_the_first_plan_that_moves_few_enough_bytes() -> None:
+    func = parse(
+        "func @main(%x: f32[4, 6]) -> (f32[6]) at tensor {\n"
+        "  %t = transpose(%x) {perm=[1, 0]} : f32[6, 4]\n"
+        "  %e = exp(%t) : f32[6, 4]\n"
+        '  %r = reduce(%e) {axes=[1], kind="sum"} : f32[6]\n'
+        "  return %r\n}"
+    )
+    moved = layout.transposed_bytes(func.body)
+    for enough, plan, least, plans in (
+        (moved, ("absorb",), moved, 1),
+        (moved - 1, ("sink",), 0, 2),
+        (0, ("sink",), 0, 2),
+    ):
+        tried = {(): (func, Log())}
+        assert layout._best(tried, False, enough) == (plan, least)
+        assert len(tried) == 1 + plans

@@ -59,6 +59,34 @@ def test_work_grows_with_layers_not_with_their_square(
     assert more - many == many - few
 
 
+def test_what_a_reduction_runs_over_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    walk = Region._walk
+
+    def counted(self: Region, start: Value, main: bool, dots: bool) -> None:
+        nonlocal count
+        count += 1
+        walk(self, start, main, dots)
+
+    monkeypatch.setattr(Region, "_walk", counted)
+    none: frozenset[Node] = frozenset()
+    block = residual(4).body
+    graph = Graph(block)
+    last = next(n for n in graph.reductions if n.op == "reduce")
+    passed = Region(graph, 64, none, none)._passed(last)
+    assert count == 1
+    assert (block.params[0], 1) in passed
+    assert Region(Graph(block, graph.probes), 64, none, none)._passed(last) == passed
+    assert count == 1, "also in a graph of the next step"
+    sums = [n for n in graph.nodes if n.op == "add" and n.shape == (48, 64)]
+    fewer = Region(graph, 64, none, frozenset(sums[1:2]))._passed(last)
+    assert count == 2, "other values are in memory"
+    assert fewer < passed
+    assert (block.params[0], 1) not in fewer
+    assert Region(Graph(block), 64, none, none)._passed(last) == passed
+    assert count == 3, "a graph of another block"
+
+
 def test_a_dot_joined_with_itself_does_not_wait() -> None:
     """`softmax(s + tanh(s)) @ v`: no dot lies between `s` and where it is read a second time."""
     b = Builder()

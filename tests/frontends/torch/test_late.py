@@ -203,3 +203,37 @@ def test_what_is_refused_is_told_when_gradients_are_asked_for() -> None:
     held(grad(compiled(x), x), grad(torch.linalg.eigvalsh(x @ x.mT).sum(), x))
     with pytest.raises(StackError):
         stack.compile(lambda x: torch.linalg.eigvalsh(x @ x.mT).sum(), x, strict=True)
+
+
+@pytest.mark.parametrize("fn", [mlp, linear, several])
+def test_the_same_function_without_gradients_is_not_compiled_again(fn: Function) -> None:
+    args = fresh()
+    compiled = stack.compile(fn, *args)
+    modes: list[Any] = [torch.no_grad, torch.inference_mode]
+    for mode in modes:
+        with mode():
+            found, theirs = compiled(*args), fn(*args)
+        held(*((x if isinstance(x, tuple) else (x,)) for x in (found, theirs)))
+    first, *more = compiled.graphs
+    assert more, "each mode has a graph of its own"
+    for graph in more:
+        assert graph.executables[()] is first.executables[()]
+        assert "captured again" in graph.run.notes
+        assert graph.run.stages == first.run.stages
+        assert graph.run.coverage == first.run.coverage
+
+
+def test_other_shapes_and_frozen_weights_are_compiled_again() -> None:
+    args = fresh()
+    compiled = stack.compile(linear, *args)
+    longer = [torch.randn(9, 7), *args[1:]]
+    held([compiled(*longer)], [linear(*longer)])
+    first, second = compiled.graphs
+    assert first.executables[()] is not second.executables[()]
+    layer, x = torch.nn.Linear(7, 3), args[0].detach()
+    frozen = stack.compile(layer, x, freeze=True)
+    with torch.no_grad():
+        held([frozen(x)], [layer(x)])
+    first, second = frozen.graphs
+    assert first.captured.weights != second.captured.weights
+    assert first.executables[()] is not second.executables[()]

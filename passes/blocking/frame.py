@@ -29,9 +29,10 @@ from stack.ir.dim import (
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, number
-from stack.ir.types import I32, I64, DType, TensorType
+from stack.ir.types import I32, I64, DType, TensorType, Type
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import items
+from stack.passes.tiling.names import Names
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class BlockFrame:
         self.axes: dict[str, Axis] = {}
         self.data: dict[str, NamedTile] = {}  # symbols whose value data gives
         self.fresh = 0
+        self.names = Names()
 
     # ---- axes
 
@@ -141,8 +143,12 @@ class BlockFrame:
     def variable(self, hint: str, extent: int) -> Node:
         """The index of a loop."""
         self.fresh += 1
-        attrs = {"name": f"{hint}{self.fresh}", "extent": extent}
+        attrs = {"name": self.names.own(f"{hint}{self.fresh}"), "extent": extent}
         return Node("var", (), attrs, TensorType(self.integer, ()))
+
+    def carried(self, hint: str, type_: Type) -> Node:
+        """What a loop carries."""
+        return Node("var", (), {"name": self.names.own(hint)}, type_)
 
     def tile_axes(self, dim: Dim) -> list[str]:
         """Names of the tile axes that an index moves along."""
@@ -332,9 +338,9 @@ class BlockFrame:
         """
         self.fresh += var is not None
         var = var or self.variable(hint, count)
+        hints = names or [f"acc_{i}_" for i in range(len(start))]
         carried = [
-            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
-            for n, s in zip(names or [f"acc_{i}_" for i in range(len(start))], start, strict=True)
+            self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(hints, start, strict=True)
         ]
         results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         block = Block((var, *carried), [r.node for r in results])
@@ -373,7 +379,7 @@ class BlockFrame:
         """Loops that carry the outputs inwards, around what one program does."""
         carried = [
             [
-                Node("var", (), {"name": f"{o.attrs.get('name', f'o{i}')}_{d}"}, o.type)
+                self.carried(f"{o.attrs.get('name', f'o{i}')}_{d}", o.type)
                 for i, o in enumerate(outputs)
             ]
             for d in range(len(grid))

@@ -246,14 +246,13 @@ class BlockReduce(KernelTiler):
         read = self.seen_tiles
         var = self.variable(hint, iteration + 1)
         carried = [
-            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
-            for n, s in zip(names, start, strict=True)
+            self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(names, start, strict=True)
         ]
         results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
         self.iteration, self.seen_tiles = -1, None
         for i, tile in enumerate(tiles):
-            carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
+            carried.append(self.carried(f"held{i}_{self.fresh}", tile.type))
         none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
         block = Block((var, *carried), [*(r.node for r in results), *tiles])
         limits = self.int(iteration).node, self.int(iteration + 1).node

@@ -89,7 +89,7 @@ class BlockTiler(BlockDots):
         `long` is a symbol for an axis that is walked in steps where a result has it. `more` are
         other programs, with the places that they store.
         """
-        outputs = self.outputs()
+        outputs = self.outputs
         final: list[Node] = list(outputs)
         for grid, stored in [(self.grid, results), *more]:
 

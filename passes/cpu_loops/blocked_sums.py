@@ -12,6 +12,7 @@ from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.passes.summation import added
+from stack.passes.tiling.names import Names, names_of
 
 BLOCK = 32  # numbers that are added one after another
 DEGREE = 8  # blocks that are
@@ -19,13 +20,13 @@ DEGREE = 8  # blocks that are
 
 def sum_in_blocks(block: Block) -> Block:
     """A kernel's block in which no sum is long."""
-    return rebuild_block(block, _Blocks().visit)
+    return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
 class _Blocks:
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
         self.b = Builder()
-        self.count = 0
+        self.names = names
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         """The copy of a node; of a loop that sums, a loop over blocks."""
@@ -43,11 +44,9 @@ class _Blocks:
         index, *carried = block.params
         extent = int(index.attrs["extent"])
         count = -(-extent // length)
-        self.count += 1
-        outer = Node("var", (), {"name": f"block{self.count}", "extent": count}, index.type)
-        held = [
-            Node("var", (), {"name": f"{c.attrs['name']}_b{self.count}"}, c.type) for c in carried
-        ]
+        fresh = self.names.numbered
+        outer = Node("var", (), {"name": fresh("block"), "extent": count}, index.type)
+        held = [Node("var", (), {"name": fresh(str(c.attrs["name"]))}, c.type) for c in carried]
         first = b.mul(outer, length)
         last = b.add(first, length)
         if extent % length:

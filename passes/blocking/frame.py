@@ -91,6 +91,7 @@ class BlockFrame:
         self.data: dict[str, NamedTile] = {}  # symbols whose value data gives
         self.fresh = 0
         self.names = Names()
+        self.groups: dict[Node, int] = {}  # indices of programs that take turns with those around
 
     # ---- axes
 
@@ -330,11 +331,12 @@ class BlockFrame:
         var: Node | None = None,
         kind: str = "serial",
         room: int | None = None,
+        staged: bool = False,
     ) -> list[NamedTile]:
         """A loop that carries values; `limits` are its first step and its end.
 
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
-        where they take more than `room` bytes.
+        where they take more than `room` bytes. `staged`: what it reads goes through shared memory.
         """
         self.fresh += var is not None
         var = var or self.variable(hint, count)
@@ -346,11 +348,8 @@ class BlockFrame:
         block = Block((var, *carried), [r.node for r in results])
         if room is not None and ahead * _loaded_bytes(block) > room:
             ahead = 0
-        init = [s.node for s in start]
-        return [
-            NamedTile(node, s.axes)
-            for node, s in zip(self.loop(kind, init, block, limits, ahead), start, strict=True)
-        ]
+        made = self.loop(kind, [s.node for s in start], block, limits, ahead, staged)
+        return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
 
     def loop(
         self,
@@ -359,10 +358,10 @@ class BlockFrame:
         block: Block,
         limits: tuple[Node, Node] | None = None,
         ahead: int = 0,
+        staged: bool = False,
     ) -> list[Node]:
-        attrs: dict[str, object] = {"kind": kind}
-        if ahead:
-            attrs["ahead"] = ahead
+        hints = {"ahead": ahead, "staged": staged, "group": self.groups.get(block.params[0], 0)}
+        attrs = {"kind": kind, **{name: hint for name, hint in hints.items() if hint}}
         args = list(init)
         if limits is not None:
             attrs["limited"] = True

@@ -27,6 +27,7 @@ class _Blocks:
     def __init__(self, names: Names) -> None:
         self.b = Builder()
         self.names = names
+        self.count = 0
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         """The copy of a node; of a loop that sums, a loop over blocks."""
@@ -44,9 +45,11 @@ class _Blocks:
         index, *carried = block.params
         extent = int(index.attrs["extent"])
         count = -(-extent // length)
-        fresh = self.names.numbered
-        outer = Node("var", (), {"name": fresh("block"), "extent": count}, index.type)
-        held = [Node("var", (), {"name": fresh(str(c.attrs["name"]))}, c.type) for c in carried]
+        self.count += 1
+        own = self.names.own
+        outer = Node("var", (), {"name": own(f"block{self.count}"), "extent": count}, index.type)
+        names = [own(f"{c.attrs['name']}_b{self.count}") for c in carried]
+        held = [Node("var", (), {"name": n}, c.type) for n, c in zip(names, carried, strict=True)]
         first = b.mul(outer, length)
         last = b.add(first, length)
         if extent % length:

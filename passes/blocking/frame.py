@@ -8,8 +8,8 @@ element's place on the whole axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from stack.ir.axes import Index
@@ -30,55 +30,10 @@ from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, number
 from stack.ir.types import I32, I64, DType, TensorType, Type
+from stack.passes.blocking.axis import Axis, NamedTile
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import items
 from stack.passes.tiling.names import Names
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a kernel.
-
-    Attributes:
-        name: its symbol in index expressions.
-        extent: elements on the whole axis.
-        block: elements that a tile holds; 1 for a scalar place.
-        start: the first element of the tile, an integer scalar.
-        is_aligned: whether that is a multiple of the block.
-        overlaps: whether the last block starts early rather than ends late.
-    """
-
-    name: str
-    extent: int
-    block: int
-    start: Node
-    is_aligned: bool = True
-    overlaps: bool = False
-
-    @property
-    def is_tile(self) -> bool:
-        return self.block > 1
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether tiles never reach past the end."""
-        return self.overlaps or self.extent % self.block == 0
-
-    @property
-    def place(self) -> Expr:
-        return symbol(self.name, 0, max(self.extent - 1, 0))
-
-
-@dataclass(frozen=True)
-class NamedTile:
-    """A value in a kernel: a scalar, or a tile with the names of its axes."""
-
-    node: Node
-    axes: tuple[str, ...] = ()
-
-    @property
-    def dtype(self) -> DType:
-        return self.node.dtype
 
 
 class BlockFrame:
@@ -89,6 +44,8 @@ class BlockFrame:
         self.integer = integer
         self.axes: dict[str, Axis] = {}
         self.data: dict[str, NamedTile] = {}  # symbols whose value data gives
+        self._symbols: dict[tuple[NamedTile, int], Expr] = {}  # the same, by value and size
+        self.waiting = 0  # values of the loop under way that wait for another one
         self.fresh = 0
         self.names = Names()
         self.groups: dict[Node, int] = {}  # indices of programs that take turns with those around
@@ -301,10 +258,13 @@ class BlockFrame:
 
     def data_symbol(self, value: NamedTile, size: int) -> Expr:
         """A symbol for an index that comes from data."""
-        self.fresh += 1
-        name = f"data{self.fresh}"
-        self.data[name] = self.cast(value, self.integer)
-        return symbol(name, 0, max(size - 1, 0))
+        key = self.cast(value, self.integer), size
+        if key not in self._symbols:
+            self.fresh += 1
+            name = f"data{self.fresh}"
+            self.data[name] = key[0]
+            self._symbols[key] = symbol(name, 0, max(size - 1, 0))
+        return self._symbols[key]
 
     def range_test(self, dim: Dim, low: Dim, high: Dim) -> NamedTile | None:
         """`low <= dim < high`, or None where that holds for certain."""
@@ -344,12 +304,23 @@ class BlockFrame:
         carried = [
             self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(hints, start, strict=True)
         ]
-        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        held = [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)]
+        with self.inside():
+            results = body(var, held)
         block = Block((var, *carried), [r.node for r in results])
         if room is not None and ahead * _loaded_bytes(block) > room:
             ahead = 0
         made = self.loop(kind, [s.node for s in start], block, limits, ahead, staged)
         return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        """The body of a loop: no value in it is left for one outside to be computed first."""
+        waiting, self.waiting = self.waiting, 0
+        try:
+            yield
+        finally:
+            self.waiting = waiting
 
     def loop(
         self,

@@ -252,7 +252,8 @@ class BlockReduce(KernelTiler):
         carried = [
             self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(names, start, strict=True)
         ]
-        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        with self.inside():
+            results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
         self.iteration, self.seen_tiles = -1, None
         for i, tile in enumerate(tiles):

@@ -305,7 +305,7 @@ class BlockFrame:
             self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(hints, start, strict=True)
         ]
         held = [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)]
-        with self.inside():
+        with self.loop_body():
             results = body(var, held)
         block = Block((var, *carried), [r.node for r in results])
         if room is not None and ahead * _loaded_bytes(block) > room:
@@ -314,7 +314,7 @@ class BlockFrame:
         return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
+    def loop_body(self) -> Iterator[None]:
         """The body of a loop: no value in it is left for one outside to be computed first."""
         waiting, self.waiting = self.waiting, 0
         try:

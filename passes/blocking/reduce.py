@@ -252,7 +252,7 @@ class BlockReduce(KernelTiler):
         carried = [
             self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(names, start, strict=True)
         ]
-        with self.inside():
+        with self.loop_body():
             results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
         self.iteration, self.seen_tiles = -1, None

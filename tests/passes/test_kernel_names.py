@@ -17,6 +17,7 @@ from stack.explore.target import Program
 from stack.ir import Func, parse
 from stack.ir.node import walk
 from stack.ir.traits import is_input
+from stack.ops import scan
 from stack.rewrite import Pipeline
 from stack.target import load
 
@@ -110,3 +111,32 @@ def test_code_on_a_gpu(backend: str) -> None:
 
     assert code(renamed(text, [])) == code(text)
     assert code(renamed(text, HOSTILE)) == code(text)
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_stream_of_many_inputs(more: int) -> None:
+    """Its inputs p0, p1, ... and its variables, one of which was called p8 as well."""
+    g = torch.Generator().manual_seed(0)
+    shapes = [(64, 32), (80, 32), (80,), (80, 32), (80,), (32, 80), (32,), (64, 32)]
+    args = [torch.randn(s, generator=g) / 4 for s in shapes + [(64, 32)] * (1 + more)]
+
+    def f(x, wk, bk, wv, bv, wo, bo, gate, *rest):
+        linear = torch.nn.functional.linear
+        hidden = torch.nn.functional.mish(linear(x, wk, bk)) * linear(x, wv, bv)
+        return sum(rest, gate * linear(hidden, wo, bo))
+
+    want = f(*(a.double() for a in args))
+    torch.testing.assert_close(stack.compile(f, *args)(*args).double(), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads, size, width, state", [(1, 16, 1, 1), (2, 17, 1, 5), (1, 15, 4, 1)])
+def test_scans_of_narrow_heads(heads: int, size: int, width: int, state: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    shapes = [(heads, size, width), (heads, size), (heads,), (size, state), (size, state), (heads,)]
+    x, dt, a, b, c, skip = (torch.randn(s, generator=g) for s in shapes)
+    first = torch.randn(heads, state, width, generator=g)
+    args = (x, dt.abs(), -a.abs(), b, c, skip, first)
+    f = lambda *v: scan.ssd(*v, chunk=64)
+    torch.compiler.reset()
+    for got, want in zip(torch.compile(f, backend="stack")(*args), f(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

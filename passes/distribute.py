@@ -163,7 +163,7 @@ class _Kernel(Rebuilt):
         """Memory after one program; what it stores across is turned when all of it is there."""
         stores = [turned_store(r) for r in block.results]
         sinks = [
-            store.lines(self.b, self.fresh("lines")) if store else result
+            store.lines(self.b, self.names) if store else result
             for store, result in zip(stores, block.results, strict=True)
         ]
         done = _Program(self, Block(block.params, sinks)).results()
@@ -182,7 +182,7 @@ class _Kernel(Rebuilt):
         begin = first = b.mul(block, rows)
         if extent % rows:
             begin = b.min(first, extent - rows)
-        filled = [across.fill(b, n, begin, self.fresh("rows")) for n in across.loads]
+        filled = [across.fill(b, n, begin, self.names) for n in across.loads]
         starts = [*memories, *filled]
         own = [Node("var", (), {"name": self.fresh("m")}, m.type) for m in starts]
         held = own[len(memories) :]

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import constant, make, param, remade
+from stack.ir.builder import constant, make, new_params, remade
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
@@ -182,12 +182,11 @@ def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) ->
     told = (first, last, must.node)
 
     states, correct, ending = stream.blocks
-    count = len(states.params)
-    new = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
+    new = new_params("limit", [n.type for n in told], states.params)
     select = make("select", (_condition(mask, intervals, *new), *mask.select.args[1:]))
     wider = Block((*states.params, *new), states.results, states.names, states.locs)
     inside = replace(wider, {mask.select: Replacement(select)})
-    same = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
+    same = new_params("limit", [n.type for n in told], ending.params)
     finish = Block((*ending.params, *same), ending.results, ending.names, ending.locs)
     blocks = (inside, correct, finish)
     return Node("stream", (*stream.args, *told), stream.attrs, stream.type, blocks)

@@ -13,16 +13,16 @@ from stack.ir.warp_ops import group_operands
 
 @dataclass
 class Touched:
-    """Memories, by name, that were read and written.
+    """Memories that were read and written.
 
     A copy that is under way goes to a place that nobody reads before it was waited for. So it is
     `begun` here, and each thread writes what it waits for: what has `arrived`.
     """
 
-    read: set[str] = field(default_factory=set)
-    written: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
-    arrived: set[str] = field(default_factory=set)
+    read: set[Node] = field(default_factory=set[Node])
+    written: set[Node] = field(default_factory=set[Node])
+    begun: set[Node] = field(default_factory=set[Node])
+    arrived: set[Node] = field(default_factory=set[Node])
 
     def meets(self, later: Touched) -> bool:
         """Whether one of two phases writes what the other touches."""
@@ -39,8 +39,8 @@ class Touched:
         self.arrived |= other.arrived
 
     def clear(self) -> None:
-        for names in (self.read, self.written, self.begun, self.arrived):
-            names.clear()
+        for memories in (self.read, self.written, self.begun, self.arrived):
+            memories.clear()
 
 
 def is_memory(node: Node) -> bool:
@@ -48,14 +48,14 @@ def is_memory(node: Node) -> bool:
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
-def roots_of(block: Block, outer: Mapping[Node, str]) -> dict[Node, str]:
-    """The name of the memory that each memory value of a kernel is a state of."""
-    found = dict(outer)
+def roots_of(block: Block) -> dict[Node, Node]:
+    """The parameter or array that each memory value of a kernel is a state of."""
+    found = {p: p for p in block.params}
 
     def visit(inside: Block) -> None:
         for node in inside.nodes:
             if node.op == "alloc":
-                found[node] = str(node.attrs["name"])
+                found[node] = node
             elif node.op in ("store", "async_copy"):
                 found[node] = found[node.args[0]]
             elif node.op == "loop":
@@ -73,14 +73,14 @@ def roots_of(block: Block, outer: Mapping[Node, str]) -> dict[Node, str]:
     return found
 
 
-def _enter(loop: Node, found: dict[Node, str]) -> None:
+def _enter(loop: Node, found: dict[Node, Node]) -> None:
     carried = loop.blocks[0].params[1:]
     for p, init in zip(carried, loop.args[-len(carried) :], strict=True):
         if is_memory(p):
             found[p] = found[init]
 
 
-def touched(node: Node, roots: Mapping[Node, str]) -> Touched:
+def touched(node: Node, roots: Mapping[Node, Node]) -> Touched:
     """What a statement reads and writes, registers apart."""
     found = Touched()
     pending = [node]

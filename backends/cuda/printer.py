@@ -86,10 +86,9 @@ class Printer:
         self.shown: tuple[str, ...] = ()
         self.origin = ""  # the source line of the statement that is being printed
         self.origins: list[str] = []
-        outer = {p: str(p.attrs["name"]) for p in block.params}
-        self.roots = roots_of(block, outer)
+        self.roots = roots_of(block)
         nodes = [node for _, node in walk(block)]
-        self.allocs = {n for n in nodes if n.op == "alloc"}
+        self.allocs = list(dict.fromkeys(n for n in nodes if n.op == "alloc"))
         self.uses = Counter(a for n in nodes for a in n.args)
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
         # where no memory is of 16 bits, roundings show
@@ -112,8 +111,8 @@ class Printer:
 
     def _swizzles(self) -> dict[Node, int]:
         """Of memory whose rows are swizzled, bytes of a row that lie together."""
-        names = {str(a.attrs["name"]): int(a.attrs.get("swizzle") or 0) for a in self.allocs}
-        return {n: size for n, root in self.roots.items() if (size := names.get(root, 0))}
+        sizes = {n: int(root.attrs.get("swizzle") or 0) for n, root in self.roots.items()}
+        return {n: size for n, size in sizes.items() if size}
 
     # ---- statements
 
@@ -171,7 +170,7 @@ class Printer:
         if self.is_placed:
             align = max(map(alignment_of, self.placed), default=ALIGNMENT)
             self.put(f"extern __shared__ __align__({align}) unsigned char shared_memory[];")
-        for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
+        for alloc in self.allocs:
             self._alloc(alloc)
         self._grid_indices(loops)
         for loop in loops:
@@ -219,13 +218,12 @@ class Printer:
 
         Arrays that share bytes need a barrier between them.
         """
-        allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
         if not self.is_placed:
             return in_a_row(allocs)
         loops, program = grid_of(self.block)
         placed = offsets(allocs, statements(self.block, loops, program), self.roots)
-        names = regions(placed, self.roots)
-        self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
+        shared = regions(placed)
+        self.roots = {n: shared.get(root, root) for n, root in self.roots.items()}
         return placed
 
     # ---- nodes

@@ -35,26 +35,25 @@ def in_a_row(allocs: Sequence[Node]) -> dict[Node, int]:
 
 
 def offsets(
-    allocs: Sequence[Node], statements: Sequence[Node], roots: Mapping[Node, str]
+    allocs: Sequence[Node], statements: Sequence[Node], roots: Mapping[Node, Node]
 ) -> dict[Node, int]:
     """The first byte of each array, from the statements of a program, in order.
 
     An array is needed from the first statement that touches it to the last. What one loop needs,
     it needs in all of its turns.
     """
-    spans: dict[str, tuple[int, int]] = {}
+    spans: dict[Node, tuple[int, int]] = {}
     for at, node in enumerate(statements):
         found = touched(node, roots)
-        for name in found.read | found.written | found.begun | found.arrived:
-            spans[name] = spans.get(name, (at, at))[0], at
+        for memory in found.read | found.written | found.begun | found.arrived:
+            spans[memory] = spans.get(memory, (at, at))[0], at
     placed: dict[Node, int] = {}
-    by_use = sorted(allocs, key=lambda a: (-bytes_of(a), spans.get(roots[a], (0, 0)), roots[a]))
-    for alloc in by_use:
-        own = spans.get(roots[alloc], (0, 0))
+    for alloc in sorted(allocs, key=lambda a: (-bytes_of(a), spans.get(a, (0, 0)))):
+        own = spans.get(alloc, (0, 0))
         taken = [
             (start, start + bytes_of(other))
             for other, start in placed.items()
-            if _meet(own, spans.get(roots[other], (0, 0)))
+            if _meet(own, spans.get(other, (0, 0)))
         ]
         start = 0
         for low, high in sorted(taken):
@@ -69,12 +68,12 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] <= b[1] and b[0] <= a[1]
 
 
-def regions(placed: Mapping[Node, int], roots: Mapping[Node, str]) -> dict[str, str]:
-    """A name for the bytes of each array, one for all arrays that have some in common."""
-    names = {roots[a]: roots[a] for a in placed}
+def regions(placed: Mapping[Node, int]) -> dict[Node, Node]:
+    """For each array the one that stands for all that have bytes in common with it."""
+    shared = {a: a for a in placed}
     for first, at in placed.items():
         for second, start in placed.items():
             if _meet((at, at + bytes_of(first) - 1), (start, start + bytes_of(second) - 1)):
-                old, new = sorted((names[roots[first]], names[roots[second]]))[::-1]
-                names = {k: new if v == old else v for k, v in names.items()}
-    return names
+                old, new = shared[second], shared[first]
+                shared = {k: new if v is old else v for k, v in shared.items()}
+    return shared

@@ -85,9 +85,7 @@ class Printer(Accesses):
 
     def _memory(self, node: Node) -> str:
         """The name of an argument, or of memory of the kernel's own."""
-        if not self.readable:
-            return str(node.attrs["name"])
-        known = self.memories.get(node)
+        known = self.memories.get(node) if self.readable else None
         return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
     def _work_in(self, seconds: float) -> int:

@@ -62,7 +62,6 @@ def either(a, b):
 
 
 """
-GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 
 def _is_line(node: Node) -> bool:
@@ -87,20 +86,19 @@ def print_kernel(
 
 
 def _chain(nest: Node) -> list[Node]:
-    """The indices of nested grid loops, outermost first. Raises StackError."""
+    """Nested grid loops, outermost first. Raises StackError."""
     chain: list[Node] = []
     loops = [nest]
     while loops:
         if len(loops) > 1:
             raise StackError("the triton backend takes one grid loop inside another")
-        inner = loops[0].blocks[0]
-        chain.append(inner.params[0])
-        loops = [n for n in inner.nodes if is_loop(n, "grid")]
+        chain += loops
+        loops = [n for n in loops[0].blocks[0].nodes if is_loop(n, "grid")]
     return chain
 
 
 def _extents(chain: Sequence[Node]) -> list[int]:
-    return [int(v.attrs["extent"]) for v in chain]
+    return [int(loop.blocks[0].params[0].attrs["extent"]) for loop in chain]
 
 
 def _rounds(body: Block) -> bool:
@@ -188,33 +186,34 @@ class _Printer(Values):
         self.depth = before
 
     def _indices(self, chain: Sequence[Node], pid: str) -> None:
-        extents = _extents(chain)
+        extents, indices = _extents(chain), [loop.blocks[0].params[0] for loop in chain]
         rest, inside = pid, 1
-        names = [self._fresh(str(v.attrs["name"])) for v in chain]
+        names = [self._fresh(str(v.attrs["name"])) for v in indices]
         at = len(chain)
-        if self.has_dot and len(chain) >= 2 and names[-1].startswith("p_n"):
-            self._grouped(names[-2:], extents[-2:], pid)
+        group = int(chain[-1].attrs.get("group") or 0)
+        if group and len(chain) >= 2:
+            self._grouped(names[-2:], extents[-2:], group, pid)
             at, inside = len(chain) - 2, extents[-1] * extents[-2]
         for i in reversed(range(at)):
             rest = pid if inside == 1 else f"{pid} // {inside}"
             text = rest if i == 0 else f"({rest}) % {extents[i]}"
             self._line(f"{names[i]} = {text}")
             inside *= extents[i]
-        self.programs.update(chain)
-        for var, name in zip(chain, names, strict=True):
+        self.programs.update(indices)
+        for var, name in zip(indices, names, strict=True):
             if var.dtype.name == "i64":
                 self._line(f"{name} = {name}.to(tl.int64)")
             self.text[var] = name
             self.actual[var] = ()
 
-    def _grouped(self, names: Sequence[str], extents: Sequence[int], pid: str) -> None:
+    def _grouped(self, names: Sequence[str], extents: Sequence[int], group: int, pid: str) -> None:
         """Tiles in groups of rows: a group reads few rows and shares the columns."""
         rows, lanes = extents
         self._line(f"tile = {pid} % {rows * lanes}")
-        self._line(f"first = tile // {GROUP * lanes} * {GROUP}")
-        self._line(f"height = min({rows} - first, {GROUP})")
-        self._line(f"{names[0]} = first + tile % {GROUP * lanes} % height")
-        self._line(f"{names[1]} = tile % {GROUP * lanes} // height")
+        self._line(f"first = tile // {group * lanes} * {group}")
+        self._line(f"height = min({rows} - first, {group})")
+        self._line(f"{names[0]} = first + tile % {group * lanes} % height")
+        self._line(f"{names[1]} = tile % {group * lanes} // height")
 
     # ---- statements
 

@@ -77,8 +77,8 @@ class Values:
         for block, inner in walk(self.body):
             if inner.op == "load":
                 loads.append(inner)
-                if block.params[0].attrs.get("name", "").startswith("k"):
-                    self.ahead.add(inner)
+            if inner.attrs.get("staged"):
+                self.ahead.update(n for n in inner.blocks[0].nodes if n.op == "load")
             if is_contraction(inner):
                 self.has_dot = True
                 sums.add(shape_of(inner))

@@ -170,7 +170,7 @@ class BlockDots(BlockReduce):
         start = [NamedTile(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
         count, ahead = -(-extent // block), self.stages if lane else 0
-        sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
+        sums = self.steps(count, start, body, "k", names=names, ahead=ahead, staged=True)
         for n, made in zip(nodes, sums, strict=True):
             self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made
         return self.memo[node, index, guard]

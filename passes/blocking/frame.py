@@ -8,8 +8,8 @@ element's place on the whole axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 from stack.ir.axes import Index
@@ -29,55 +29,11 @@ from stack.ir.dim import (
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, number
-from stack.ir.types import I32, I64, DType, TensorType
+from stack.ir.types import I32, I64, DType, TensorType, Type
+from stack.passes.blocking.axis import Axis, NamedTile
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import items
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One axis of a kernel.
-
-    Attributes:
-        name: its symbol in index expressions.
-        extent: elements on the whole axis.
-        block: elements that a tile holds; 1 for a scalar place.
-        start: the first element of the tile, an integer scalar.
-        is_aligned: whether that is a multiple of the block.
-        overlaps: whether the last block starts early rather than ends late.
-    """
-
-    name: str
-    extent: int
-    block: int
-    start: Node
-    is_aligned: bool = True
-    overlaps: bool = False
-
-    @property
-    def is_tile(self) -> bool:
-        return self.block > 1
-
-    @property
-    def is_covered(self) -> bool:
-        """Whether tiles never reach past the end."""
-        return self.overlaps or self.extent % self.block == 0
-
-    @property
-    def place(self) -> Expr:
-        return symbol(self.name, 0, max(self.extent - 1, 0))
-
-
-@dataclass(frozen=True)
-class NamedTile:
-    """A value in a kernel: a scalar, or a tile with the names of its axes."""
-
-    node: Node
-    axes: tuple[str, ...] = ()
-
-    @property
-    def dtype(self) -> DType:
-        return self.node.dtype
+from stack.passes.tiling.names import Names
 
 
 class BlockFrame:
@@ -88,7 +44,11 @@ class BlockFrame:
         self.integer = integer
         self.axes: dict[str, Axis] = {}
         self.data: dict[str, NamedTile] = {}  # symbols whose value data gives
+        self._symbols: dict[tuple[NamedTile, int], Expr] = {}  # the same, by value and size
+        self.waiting = 0  # values of the loop under way that wait for another one
         self.fresh = 0
+        self.names = Names()
+        self.groups: dict[Node, int] = {}  # indices of programs that take turns with those around
 
     # ---- axes
 
@@ -141,8 +101,12 @@ class BlockFrame:
     def variable(self, hint: str, extent: int) -> Node:
         """The index of a loop."""
         self.fresh += 1
-        attrs = {"name": f"{hint}{self.fresh}", "extent": extent}
+        attrs = {"name": self.names.own(f"{hint}{self.fresh}"), "extent": extent}
         return Node("var", (), attrs, TensorType(self.integer, ()))
+
+    def carried(self, hint: str, type_: Type) -> Node:
+        """What a loop carries."""
+        return Node("var", (), {"name": self.names.own(hint)}, type_)
 
     def tile_axes(self, dim: Dim) -> list[str]:
         """Names of the tile axes that an index moves along."""
@@ -294,10 +258,13 @@ class BlockFrame:
 
     def data_symbol(self, value: NamedTile, size: int) -> Expr:
         """A symbol for an index that comes from data."""
-        self.fresh += 1
-        name = f"data{self.fresh}"
-        self.data[name] = self.cast(value, self.integer)
-        return symbol(name, 0, max(size - 1, 0))
+        key = self.cast(value, self.integer), size
+        if key not in self._symbols:
+            self.fresh += 1
+            name = f"data{self.fresh}"
+            self.data[name] = key[0]
+            self._symbols[key] = symbol(name, 0, max(size - 1, 0))
+        return self._symbols[key]
 
     def range_test(self, dim: Dim, low: Dim, high: Dim) -> NamedTile | None:
         """`low <= dim < high`, or None where that holds for certain."""
@@ -324,27 +291,36 @@ class BlockFrame:
         var: Node | None = None,
         kind: str = "serial",
         room: int | None = None,
+        staged: bool = False,
     ) -> list[NamedTile]:
         """A loop that carries values; `limits` are its first step and its end.
 
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
-        where they take more than `room` bytes.
+        where they take more than `room` bytes. `staged`: what it reads goes through shared memory.
         """
         self.fresh += var is not None
         var = var or self.variable(hint, count)
+        hints = names or [f"acc_{i}_" for i in range(len(start))]
         carried = [
-            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
-            for n, s in zip(names or [f"acc_{i}_" for i in range(len(start))], start, strict=True)
+            self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(hints, start, strict=True)
         ]
-        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        held = [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)]
+        with self.loop_body():
+            results = body(var, held)
         block = Block((var, *carried), [r.node for r in results])
         if room is not None and ahead * _loaded_bytes(block) > room:
             ahead = 0
-        init = [s.node for s in start]
-        return [
-            NamedTile(node, s.axes)
-            for node, s in zip(self.loop(kind, init, block, limits, ahead), start, strict=True)
-        ]
+        made = self.loop(kind, [s.node for s in start], block, limits, ahead, staged)
+        return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
+
+    @contextmanager
+    def loop_body(self) -> Iterator[None]:
+        """The body of a loop: no value in it is left for one outside to be computed first."""
+        waiting, self.waiting = self.waiting, 0
+        try:
+            yield
+        finally:
+            self.waiting = waiting
 
     def loop(
         self,
@@ -353,10 +329,10 @@ class BlockFrame:
         block: Block,
         limits: tuple[Node, Node] | None = None,
         ahead: int = 0,
+        staged: bool = False,
     ) -> list[Node]:
-        attrs: dict[str, object] = {"kind": kind}
-        if ahead:
-            attrs["ahead"] = ahead
+        hints = {"ahead": ahead, "staged": staged, "group": self.groups.get(block.params[0], 0)}
+        attrs = {"kind": kind, **{name: hint for name, hint in hints.items() if hint}}
         args = list(init)
         if limits is not None:
             attrs["limited"] = True
@@ -373,7 +349,7 @@ class BlockFrame:
         """Loops that carry the outputs inwards, around what one program does."""
         carried = [
             [
-                Node("var", (), {"name": f"{o.attrs.get('name', f'o{i}')}_{d}"}, o.type)
+                self.carried(f"{o.attrs.get('name', f'o{i}')}_{d}", o.type)
                 for i, o in enumerate(outputs)
             ]
             for d in range(len(grid))

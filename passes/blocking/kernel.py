@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stack.ir.axes import Index
+from stack.ir.builder import param
 from stack.ir.dim import Dim, substitute, symbol
 from stack.ir.node import Node
 from stack.ir.traits import arrays_of, is_reduction, op_names
@@ -24,6 +25,7 @@ class KernelTiler(BlockValues):
     Attributes:
         args: operands of the kernel: those of the group, then tables in it.
         grid: what programs share out.
+        outputs: memory of the results.
     """
 
     def __init__(self, group: Node) -> None:
@@ -37,6 +39,7 @@ class KernelTiler(BlockValues):
         self.check()
         arrays = arrays_of(body)
         self.take(body.params, arrays)
+        self.outputs = [self.memory(f"o{i}", t) for i, t in enumerate(types_of(group))]
         self.args = [*group.args, *arrays]
 
     def check(self) -> None:
@@ -54,16 +57,14 @@ class KernelTiler(BlockValues):
             if i in self.group.attrs.get("padded", ()):
                 self.padded.add(self.inputs[p])
 
-    def memory(self, name: str, type_: TensorType) -> Node:
-        return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
-
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", t) for i, t in enumerate(types_of(self.group))]
+    def memory(self, hint: str, type_: TensorType) -> Node:
+        """Memory that the kernel gets from outside."""
+        return param(self.names.own(hint), TensorType(type_.dtype, type_.shape, "global"))
 
     def built(self, final: Sequence[Node], **hints: object) -> Node:
         """The kernel node, from its outputs after the last store."""
         inputs = dict.fromkeys(self.inputs.values())
-        block = self.b.block([*inputs, *self.outputs()], final)
+        block = self.b.block([*inputs, *self.outputs], final)
         name = str(self.group.attrs.get("name") or "kernel")
         attrs: dict[str, object] = {"name": name, "level": "tile", "ops": self._ops(), **hints}
         return Node("kernel", self.args, attrs, self.group.type, (block,))

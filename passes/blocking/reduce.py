@@ -216,20 +216,23 @@ class BlockReduce(KernelTiler):
         body: Step,
         names: Sequence[str],
         ahead: int,
-        hint: str = "step",
         limits: tuple[Node, Node] | None = None,
+        staged: bool = False,
     ) -> list[NamedTile]:
         """A loop along a long axis, whose last tiles are held where another loop follows."""
+        hint = "k" if staged else "step"
         assert self.iteration < 0, "a loop inside of another"
         kept = self.kept if limits is None else 0
         found = list(start)
         self.evict = "last" if self.reduction_loop.is_first else ""
         if count > kept:
             room = self.gpu.shared_bytes // AHEAD_PARTS if self.reduction_loop == ACROSS else None
-            found = self.steps(count - kept, found, body, hint, limits, names, ahead, room=room)
+            found = self.steps(
+                count - kept, found, body, hint, limits, names, ahead, room=room, staged=staged
+            )
         self.evict = "first" if kept else ""
         for iteration in range(count - kept, count):
-            found = self._holding(iteration, found, body, hint, names)
+            found = self._holding(iteration, found, body, hint, names, staged)
         self.evict = ""
         return found
 
@@ -240,24 +243,26 @@ class BlockReduce(KernelTiler):
         body: Step,
         hint: str,
         names: Sequence[str],
+        staged: bool,
     ) -> list[NamedTile]:
         """One step, a loop of its own, which gives what it read too."""
         self.iteration, self.seen_tiles = iteration, {}
         read = self.seen_tiles
         var = self.variable(hint, iteration + 1)
         carried = [
-            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
-            for n, s in zip(names, start, strict=True)
+            self.carried(f"{n}{self.fresh}", s.node.type) for n, s in zip(names, start, strict=True)
         ]
-        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        with self.loop_body():
+            results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
         self.iteration, self.seen_tiles = -1, None
         for i, tile in enumerate(tiles):
-            carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
+            carried.append(self.carried(f"held{i}_{self.fresh}", tile.type))
         none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
         block = Block((var, *carried), [*(r.node for r in results), *tiles])
         limits = self.int(iteration).node, self.int(iteration + 1).node
-        made = self.loop("serial", [*(s.node for s in start), *none], block, limits)
+        init = [*(s.node for s in start), *none]
+        made = self.loop("serial", init, block, limits, staged=staged)
         self.held.update(zip(places, made[len(start) :], strict=True))
         return [NamedTile(m, s.axes) for m, s in zip(made, start)]
 

@@ -221,7 +221,7 @@ class StreamTiler(GridTiler):
         ahead = ahead if self.has_dot else self.reduction_loop.ahead
         if self.reduction_loop.is_first and len(self.loose) < len(self.states.results):
             ahead = ONCE.ahead  # steps wait for each other: memory should not
-        made = self.first_loop(count, held, body, names, ahead, "k", segment.limits)
+        made = self.first_loop(count, held, body, names, ahead, segment.limits, staged=True)
         self.memo.clear()
         self.known.clear()
         return made

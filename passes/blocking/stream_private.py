@@ -73,7 +73,7 @@ class PrivateTiler(StreamStates, BlockTiler):
             return [_renamed(h, axis.name, lane) for h in new]
 
         names = [f"s{j}_" for j in range(len(results))]
-        found = self.first_loop(count, start, body, names, self.reduction_loop.ahead, "k", limits)
+        found = self.first_loop(count, start, body, names, self.reduction_loop.ahead, limits, True)
         return self._merged(at, found, self.axes[lane])
 
     def _step(

@@ -54,7 +54,7 @@ class WholeTiler(PrivateTiler):
             found = (
                 self.held_loop(count, start, body)
                 if number
-                else self.first_loop(count, start, body, names, 0, "k")
+                else self.first_loop(count, start, body, names, 0, staged=True)
             )
             for state, held in zip(states, found, strict=True):
                 total[state] = self.fold(held, str(state.attrs["kind"]), [lane])

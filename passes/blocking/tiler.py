@@ -33,6 +33,7 @@ from stack.schedule import Policy, first_schedule
 from stack.target import Target, as_gpu
 
 STEP = 2048  # elements of a long row in one step
+GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 
 class BlockTiler(BlockDots):
@@ -89,7 +90,7 @@ class BlockTiler(BlockDots):
         `long` is a symbol for an axis that is walked in steps where a result has it. `more` are
         other programs, with the places that they store.
         """
-        outputs = self.outputs()
+        outputs = self.outputs
         final: list[Node] = list(outputs)
         for grid, stored in [(self.grid, results), *more]:
 
@@ -167,6 +168,8 @@ class BlockTiler(BlockDots):
                 extent = roles.sizes[roles.lane]
                 block = min(self.lanes, max(16, power_of_two(extent)))
                 index[roles.lane] = self.program_axis("n", extent, block, grid).place
+                if axis == self.order[-1] and extent > block:
+                    self.groups[grid[-1][0]] = GROUP
             elif roles.row:
                 first, end = part or (0, roles.sizes[roles.row])
                 block = min(self.rows, max(16, power_of_two(end - first)))

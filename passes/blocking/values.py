@@ -21,6 +21,15 @@ from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, static, wide
 
 Reader = Callable[[Index], NamedTile]  # how a value is read at an index
+Wanted = tuple[Node, Index, NamedTile | None]  # a value, where, and for which elements
+NESTED = 16  # values that are computed while others wait for them
+
+
+class _Deeper(Exception):
+    """A value that is to be computed before those that wait for it."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
@@ -60,18 +69,33 @@ class BlockValues(BlockMemory):
 
         `guard` says for which elements it is needed; loads do not touch memory elsewhere.
         """
-        node = self.known_as.get(node, node)
-        key = (node, index, guard)
-        if key not in self.memo:
-            before = self.b.loc
-            self.b.loc = self.locs(node) or before
-            made = self._value(node, index, guard)
-            name = self.named(node)
-            if name:
-                self.b.names.setdefault(made.node, name)
-            self.memo[key] = made
-            self.b.loc = before
+        key = (self.known_as.get(node, node), index, guard)
+        if key in self.memo:
+            return self.memo[key]
+        if self.waiting >= NESTED:
+            raise _Deeper(key)
+        pending = [key]
+        while pending:  # what is far behind comes first: chains are as long as programs make them
+            try:
+                self.memo[pending[-1]] = self._named_value(*pending[-1])
+                pending.pop()
+            except _Deeper as deeper:
+                if self.waiting:
+                    raise
+                pending.append(deeper.wanted)
         return self.memo[key]
+
+    def _named_value(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
+        """A value that others may wait for, with its name and source lines."""
+        before, waiting = self.b.loc, self.waiting
+        self.b.loc, self.waiting = self.locs(node) or before, waiting + 1
+        try:
+            made = self._value(node, index, guard)
+        finally:
+            self.b.loc, self.waiting = before, waiting
+        if name := self.named(node):
+            self.b.names.setdefault(made.node, name)
+        return made
 
     def locs(self, node: Node) -> tuple[str, ...]:
         return self.body.locs.get(node, ())

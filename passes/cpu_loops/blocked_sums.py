@@ -12,6 +12,7 @@ from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.passes.summation import added
+from stack.passes.tiling.names import Names, names_of
 
 BLOCK = 32  # numbers that are added one after another
 DEGREE = 8  # blocks that are
@@ -19,12 +20,13 @@ DEGREE = 8  # blocks that are
 
 def sum_in_blocks(block: Block) -> Block:
     """A kernel's block in which no sum is long."""
-    return rebuild_block(block, _Blocks().visit)
+    return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
 class _Blocks:
-    def __init__(self) -> None:
+    def __init__(self, names: Names) -> None:
         self.b = Builder()
+        self.names = names
         self.count = 0
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
@@ -44,10 +46,10 @@ class _Blocks:
         extent = int(index.attrs["extent"])
         count = -(-extent // length)
         self.count += 1
-        outer = Node("var", (), {"name": f"block{self.count}", "extent": count}, index.type)
-        held = [
-            Node("var", (), {"name": f"{c.attrs['name']}_b{self.count}"}, c.type) for c in carried
-        ]
+        own = self.names.own
+        outer = Node("var", (), {"name": own(f"block{self.count}"), "extent": count}, index.type)
+        names = [own(f"{c.attrs['name']}_b{self.count}") for c in carried]
+        held = [Node("var", (), {"name": n}, c.type) for n, c in zip(names, carried, strict=True)]
         first = b.mul(outer, length)
         last = b.add(first, length)
         if extent % length:

@@ -93,12 +93,35 @@ class Chunk:
 
     def value(self, node: Node) -> Node:
         """A node on this chunk: a vector of it when it moves along the tile axis."""
-        found = self.swap.get(node) or self.program.scalars.get(node) or self.memo.get(node)
-        if found is None:
-            found = self._make(node)
-            self.program.note(node, found)
-            self.memo[node] = found
+        pending = [node]
+        while pending:  # operands first: how deep a kernel is, is up to the program
+            last = pending[-1]
+            missing = (
+                [] if self._found(last) else [a for a in self._uses(last) if not self._found(a)]
+            )
+            pending += reversed(missing)
+            if missing:
+                continue
+            pending.pop()
+            if not self._found(last):
+                self.memo[last] = made = self._make(last)
+                self.program.note(last, made)
+        found = self._found(node)
+        assert found is not None
         return found
+
+    def _found(self, node: Node) -> Node | None:
+        """What is known to stand for a node."""
+        return self.swap.get(node) or self.program.scalars.get(node) or self.memo.get(node)
+
+    def _uses(self, node: Node) -> Sequence[Node]:
+        """The values of this chunk that a node is made of."""
+        if is_input(node) or is_number(node) or node in self.program.kept:
+            return ()
+        if is_loop(node):
+            return node.args
+        taken = self._taken(node)
+        return node.args if taken is None else (taken,)
 
     def _cut(self, type_: TensorType) -> TensorType:
         return type_.with_shape((self.width,)) if type_.space == "tile" else type_
@@ -137,8 +160,8 @@ class Chunk:
 
     def _holds(self, condition: Node) -> bool | None:
         """What a condition is on all lanes; None where that is not known."""
-        if condition in self.known:
-            return self.known[condition]
+        if not self.known or condition in self.known:
+            return self.known.get(condition)
         if repeats(condition):
             return self._holds(condition.args[0])
         if negates(condition):

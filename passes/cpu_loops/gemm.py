@@ -95,7 +95,9 @@ class _Gemm(Rebuilt):
         if is_prepacked:
             extents = [static(v.attrs["extent"]) for v in plan.which]
             shape = (*extents, *plan.panel.shape())
-            self.panels = param("panels", TensorType(plan.panel.dtype, shape, "global"))
+            self.panels = param(
+                self.names.own("panels"), TensorType(plan.panel.dtype, shape, "global")
+            )
 
     # ---- the nest
 
@@ -117,9 +119,8 @@ class _Gemm(Rebuilt):
         """The block of a kernel that packs all panels: parallel loops over them."""
         assert self.panels is not None
         b = Builder()
-        out = param("o0", self.panels.type)
-        names = [f"o0_{i}" for i in range(len(self.plan.which))]
-        held = [out, *(Node("var", (), {"name": n}, out.type) for n in names)]
+        out = param(self.names.own("packed"), self.panels.type)
+        held = [out, *(self._held(f"o0_{i}", out) for i in range(len(self.plan.which)))]
         result = self.panel.pack(b, held[-1], place=self.plan.which)
         for depth, which in reversed(list(enumerate(self.plan.which))):
             block = Block([which, held[depth + 1]], [result])
@@ -135,8 +136,8 @@ class _Gemm(Rebuilt):
         if self.plan.groups == 1:
             return self._program()
         carried = list(params[-len(self.old.results) :])
-        held = [Node("var", (), {"name": f"{c.attrs['name']}_g"}, c.type) for c in carried]
-        group = index("group", self.plan.groups)
+        held = [self._held(f"{c.attrs['name']}_g", c) for c in carried]
+        group = index(self.names.own("group"), self.plan.groups)
         self.held = dict(zip(carried, held, strict=True))
         self.start = self.b.mul(group, self.plan.share)
         extent = extent_of(self.plan.below[0])
@@ -150,7 +151,8 @@ class _Gemm(Rebuilt):
         for depth, loop in enumerate(self.plan.below):
             old = loop.blocks[0].params[0]
             extent = self.plan.share if depth == 0 else extent_of(loop)
-            new = index(f"{old.attrs['name']}{tag}", extent)
+            name = str(old.attrs["name"])
+            new = index(self.names.own(name + tag) if tag else name, extent)
             rows.indices.append(new)
             rows.renamed[old] = new
             is_offset = depth == 0 and self.start is not None
@@ -170,11 +172,20 @@ class _Gemm(Rebuilt):
         copy = Copy(self.b, self.old, rows.swap, rows.renamed)
         return [copy.new(r) for r in block.results]
 
+    def _held(self, hint: str, memory: Node) -> Node:
+        """The variable of a loop that carries memory."""
+        return Node("var", (), {"name": self.names.own(hint)}, memory.type)
+
+    def _local(self, block: int = 0) -> Node:
+        """Local memory for a panel, or for a block of it."""
+        type_ = TensorType(self.panel.dtype, self.panel.shape(block), "local")
+        return self.b.alloc(name=self.names.own("panel"), type=type_)
+
     def _packed(self) -> Node:
         """Memory with the panel, or with all panels."""
         if self.panels is not None:
             return self.panels
-        return self.panel.pack(self.b, self.panel.memory(self.b))
+        return self.panel.pack(self.b, self._local())
 
     def _right(self, packed: Node, block: Node | None) -> Node:
         """The packed panel, or a block of it, by number."""
@@ -281,14 +292,16 @@ class _Gemm(Rebuilt):
         """Local memory with the sums of all tiles of the chunk."""
         inner = self._tile_loops("b")
         shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
-        memory = self.b.alloc(name="partial", type=TensorType(self.dot.dtype, shape, "local"))
-        iteration = index("block", self.panel.size(self.panel.cut) // self.plan.size)
-        sums = Node("var", (), {"name": "partial_block"}, memory.type)
+        type_ = TensorType(self.dot.dtype, shape, "local")
+        memory = self.b.alloc(name=self.names.own("partial"), type=type_)
+        count = self.panel.size(self.panel.cut) // self.plan.size
+        iteration = index(self.names.own("block"), count)
+        sums = self._held("partial_block", memory)
         held, init = [sums], [memory]
         packed = self.panels
         if packed is None:
-            local = self.panel.memory(self.b, self.plan.size)
-            panel = Node("var", (), {"name": "panel_block"}, local.type)
+            local = self._local(self.plan.size)
+            panel = self._held("panel_block", local)
             start = self.b.mul(iteration, self.plan.size)
             packed = self.panel.pack(self.b, panel, start, self.plan.size)
             held, init = [panel, sums], [local, memory]
@@ -309,10 +322,7 @@ class _Gemm(Rebuilt):
 
     def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
         """Serial loops over the tiles of rows that carry one memory."""
-        held = [
-            Node("var", (), {"name": f"partial_{i.attrs['name']}"}, memory.type)
-            for i in rows.indices
-        ]
+        held = [self._held(f"partial_{i.attrs['name']}", memory) for i in rows.indices]
         result = body(held[-1] if held else memory)
         for depth in reversed(range(len(held))):
             block = Block([rows.indices[depth], held[depth]], [result])

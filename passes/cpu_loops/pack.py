@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
-from stack.ir.types import I64, DType, TensorType
+from stack.ir.types import I64, DType
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Mma
 
@@ -99,10 +99,6 @@ class Panel:
         if self.group == 1:
             return (*outer, last, self.lanes)
         return (*outer, last // self.group, self.lanes, self.group)
-
-    def memory(self, b: Builder, block: int = 0) -> Node:
-        """Local memory for the panel, or for a block of it."""
-        return b.alloc(name="panel", type=TensorType(self.dtype, self.shape(block), "local"))
 
     def pack(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from stack.ir.builder import make, param, remade, remade_block
+from stack.ir.builder import make, new_params, remade, remade_block
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
@@ -91,7 +91,7 @@ class _Group:
             raise _ToldApart
         firsts = [self._part(n, axes) for n in sums]
         first = self._group(self.group, firsts)
-        params = [param(f"s{i}", n.type) for i, n in enumerate(firsts)]
+        params = new_params("s", [n.type for n in firsts], self.body.params)
         known = {n: _last(n, p) for n, p in zip(sums, params, strict=True)}
         return self._ended(first, params, known)
 
@@ -162,7 +162,7 @@ class _Group:
         if key not in self.stretched:
             shape = tuple(node.shape[a] for a in both)
             made = self._outside(source, shape, tuple(both.index(a) for a in axes))
-            self.stretched[key] = param(f"w{len(self.added)}", made.type)
+            (self.stretched[key],) = new_params("w", [made.type], (*self.body.params, *self.added))
             self.added[self.stretched[key]] = made
         return make("broadcast", (self.stretched[key],), {"axes": both}, hint=node.type)
 

@@ -18,6 +18,7 @@ from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import is_tile, is_value, plus, reachable, tile_extent
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import index as index_var
+from stack.passes.tiling.names import Names
 from stack.target import Cpu
 
 New = Callable[[Node], Node]
@@ -32,7 +33,7 @@ class Turned:
     loads: tuple[Node, ...]
     rows: int
 
-    def fill(self, b: Builder, load: Node, begin: Node, name: str) -> Node:
+    def fill(self, b: Builder, load: Node, begin: Node, names: Names) -> Node:
         """Memory with the rows of a load from row `begin` on: one copy, which the printer turns.
         Where a mask may leave out rows, one more row has what stands for them."""
         memory, index, is_masked = load.args[0], _index(load), _mask(load) is not None
@@ -51,17 +52,19 @@ class Turned:
         own = TensorType(load.dtype, (self.rows + is_masked, extent), "local")
         corner = constant(0, I64)
         made = b.store(
-            b.alloc(name=name, type=own), b.transpose(block, perm=(1, 0)), corner, corner
+            b.alloc(name=names.numbered("rows"), type=own),
+            b.transpose(block, perm=(1, 0)),
+            corner,
+            corner,
         )
-        return self._with_other(b, load, made) if is_masked else made
+        return self._with_other(b, load, made, names) if is_masked else made
 
-    def _with_other(self, b: Builder, load: Node, memory: Node) -> Node:
+    def _with_other(self, b: Builder, load: Node, memory: Node, names: Names) -> Node:
         """The same memory with what a masked load has in place of a row, behind all rows."""
         other = access_parts(load)[2]
         assert other is not None
-        name = str(memory.args[0].attrs["name"])
-        lane = index_var(f"{name}_lane", tile_extent(load))
-        held = Node("var", (), {"name": f"{name}_more"}, memory.type)
+        lane = index_var(names.numbered("lane"), tile_extent(load))
+        held = Node("var", (), {"name": names.numbered("more")}, memory.type)
         block = Block((lane, held), [b.store(held, other, constant(self.rows, I64), lane)])
         return b.op("loop", [memory], {"kind": "serial"}, (block,))
 

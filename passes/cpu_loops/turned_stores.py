@@ -18,6 +18,7 @@ from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.chunk import is_tile, origin_of
 from stack.passes.cpu_loops.turned import begin_of
 from stack.passes.tiling.frame import static
+from stack.passes.tiling.names import Names
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,11 @@ class TurnedStore:
         shape = (static(element.attrs["extent"]), static(self.value.shape[0]))
         return TensorType(self.value.dtype, shape, "local")
 
-    def lines(self, b: Builder, name: str) -> Node:
+    def lines(self, b: Builder, names: Names) -> Node:
         """The same loop, which stores whole lines into memory of its own."""
         element = self.loop.blocks[0].params[0]
-        memory = b.alloc(name=name, type=self.type)
-        held = Node("var", (), {"name": f"{name}_held"}, memory.type)
+        memory = b.alloc(name=names.numbered("lines"), type=self.type)
+        held = Node("var", (), {"name": names.numbered("held")}, memory.type)
         stored = b.store(held, self.value, element, constant(0, I64))
         block = Block((element, held), [stored])
         return Node("loop", [memory], self.loop.attrs, memory.type, [block])

@@ -25,7 +25,7 @@ from stack.passes.exact_tiling.windows import (
     product_of_windows,
     why_kept,
 )
-from stack.passes.rules.convolutions import with_zeros
+from stack.passes.rules.convolutions import has_single_channels, with_zeros
 from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.frame import static
@@ -84,6 +84,8 @@ def _has_phases(node: Node) -> bool:
     if at.get("channels_last") or node.tensor.rank < 3 or not node.dtype.is_float:
         return False
     if not all(isinstance(s, int) and s > 0 for s in sizes) or sums_over_images(node):
+        return False
+    if has_single_channels(node):
         return False
     if at.get("over_images") or any(v != 1 for v in (*at["stride"], *at["rhs_dilation"])):
         return False

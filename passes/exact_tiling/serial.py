@@ -41,7 +41,7 @@ class SerialTiler(Tiler):
         kind = str(node.attrs["kind"])
         dtype = _running(wide(node.dtype), kind)
         if along == last:
-            return self.in_grid(self.grid, self.outputs(), self._line(node, tuple(index), dtype))
+            return self.in_grid(self.grid, self.outputs, self._line(node, tuple(index), dtype))
         step = self.loop_axis("r", static(node.shape[along]))
         index[along] = add(step.extent - 1, mul(step.place, -1))
         index[along] = index[along] if node.attrs["reverse"] else step.place
@@ -57,7 +57,7 @@ class SerialTiler(Tiler):
         def program(memories: Sequence[Node]) -> list[Node]:
             return [self.along(step, [start, NamedTile(memories[0])], body, "acc")[1].node]
 
-        return self.in_grid(self.grid, self.outputs(), program)
+        return self.in_grid(self.grid, self.outputs, program)
 
     def _line(self, node: Node, place: Index, dtype: DType) -> Program:
         """Stores the running values of a line that a tile holds."""
@@ -109,7 +109,7 @@ class SerialTiler(Tiler):
             copied = self._store_in(rows, source, memories[0], at_copy)
             return [self.each([*steps.values()], copied, update)]
 
-        return self.in_grid(self.grid, self.outputs(), program)
+        return self.in_grid(self.grid, self.outputs, program)
 
 
 def _running(dtype: DType, kind: str) -> DType:

@@ -75,7 +75,7 @@ class StreamTiler(StreamResults):
                 )
             ]
 
-        return self.built(self.in_grid(self.grid, self.outputs(), program))
+        return self.built(self.in_grid(self.grid, self.outputs, program))
 
     def _grid(self) -> None:
         """What each iteration variable is in the kernel."""

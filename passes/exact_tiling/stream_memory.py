@@ -33,7 +33,8 @@ class StreamMemory(StreamStates, Tiler):
         """Memory of the loops whose indices are given."""
         self.fresh += 1
         type_ = TensorType(dtype, tuple(shape), "local")
-        return self.b.op("alloc", inside, {"name": f"{hint}_{self.fresh}"}, hint=type_)
+        name = self.names.own(f"{hint}_{self.fresh}")
+        return self.b.op("alloc", inside, {"name": name}, hint=type_)
 
     def over(self, axis: Axis, memory: Node, body: Callable[[Node], Node]) -> Node:
         """Memory after a serial loop over an axis."""

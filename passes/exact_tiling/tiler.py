@@ -72,7 +72,7 @@ class Tiler(KernelTiler):
                 for (result, place), memory in zip(stored, memories, strict=True)
             ]
 
-        return self.built(self.in_grid(self.grid, self.outputs(), store_all))
+        return self.built(self.in_grid(self.grid, self.outputs, store_all))
 
     def _axes(self, root: Node, iter_vars: Index, index_maps: Mapping[Node, Index]) -> Index:
         """What each axis of the root is in the kernel."""

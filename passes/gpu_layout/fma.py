@@ -57,7 +57,7 @@ class Fma(Reduce):
             for axis in range(2)
         ]
         type_ = self.type_of(node.dtype, layout)
-        held = [Node("var", (), {"name": f"part_{self.count}_{i}"}, type_) for i in range(2)]
+        held = [Node("var", (), {"name": self.fresh("part")}, type_) for _ in range(2)]
         block = Block((inner, held[1]), (self.b.fma(*(o.node for o in operands), held[1]),))
         few_products = self.b.op("loop", [held[0]], {"kind": "unroll"}, (block,))
         block = Block((outer, held[0]), (few_products,))
@@ -67,9 +67,7 @@ class Fma(Reduce):
 
     def _step(self, extent: int) -> Node:
         """The index of a loop along the depth."""
-        self.count += 1
-        attrs = {"name": f"d_{self.count}", "extent": extent}
-        return Node("var", (), attrs, TensorType(I32, ()))
+        return Node("var", (), {"name": self.fresh("d"), "extent": extent}, TensorType(I32, ()))
 
     def _factor(
         self, sides: Sides, axis: int, share: Share, depth: Node, dtype: DType

@@ -247,8 +247,8 @@ class Lowering(Ahead):
             if turn < ahead - 1:  # groups of copies are counted: all of a turn before the next
                 memories = self._waited(memories, (turn + 1) * len(loads))
         found = [
-            Copies(load, m, h := Node("var", (), {"name": f"ahead_{self.count}_{i}"}, m.type), h)
-            for i, (load, m) in enumerate(zip(loads, memories, strict=True))
+            Copies(load, m, h := Node("var", (), {"name": self.fresh("ahead")}, m.type), h)
+            for load, m in zip(loads, memories, strict=True)
         ]
         arrived = self._waited([c.held for c in found], (ahead - 1) * len(loads))
         step = self.b.add(index, ahead)

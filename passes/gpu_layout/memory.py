@@ -26,7 +26,6 @@ class Memory(Values):
     def __init__(self, old: Block, warps: int, runs: Runs) -> None:
         super().__init__(old, warps)
         self.runs = runs
-        self.count: int = 0
 
     def memory_of(self, node: Node) -> Node:
         """The memory that a memory of the block kernel is."""
@@ -207,12 +206,11 @@ class Memory(Values):
             swizzle: bytes of a row that matrix instructions read at a time, see `swizzle_of`; 0
                 where rows follow each other.
         """
-        self.count += 1
         held: set[Node] = set()
         for node in inside:
             held |= {v for v in node.vars if "extent" in v.attrs}
         step = sorted(held, key=lambda v: str(v.attrs["name"]))
-        name = f"shared_{self.count}"
+        name = self.fresh("shared")
         attrs = {"swizzle": swizzle} if swizzle else {}
         return self.b.alloc(*step, name=name, **attrs, type=TensorType(dtype, shape, "shared"))
 

@@ -36,17 +36,33 @@ class Values(Rebuilt):
 
     def at(self, node: Node, layout: Layout) -> NamedTile:
         """A tile in a layout: where it was made, computed again if that costs nothing, or moved."""
+        pending = [(node, layout)]
+        while pending:  # operands first: how deep a kernel is, is up to the program
+            asked = pending[-1]
+            home = self.known.get(asked[0])
+            if self._found(*asked) is None:
+                needed = self._operands(*asked) if home is None else []
+                if missing := [o for o in needed if is_tile(o[0]) and self._found(*o) is None]:
+                    pending += reversed(missing)
+                    continue
+                made = self.computed(*asked) if home is None else self.converted(home, asked[1])
+                self.note(asked[0], made.node)
+                self.moved[asked] = made
+            pending.pop()
+        found = self._found(node, layout)
+        assert found is not None
+        return found
+
+    def _found(self, node: Node, layout: Layout) -> NamedTile | None:
+        """A tile that is there in a layout."""
         home = self.known.get(node)
-        if home is not None and home.layout == layout:
-            return home
-        if (node, layout) not in self.moved:
-            if home is None:
-                made = self.computed(node, layout)
-            else:
-                made = self.converted(home, layout)
-            self.note(node, made.node)
-            self.moved[node, layout] = made
-        return self.moved[node, layout]
+        return home if home and home.layout == layout else self.moved.get((node, layout))
+
+    def _operands(self, node: Node, layout: Layout) -> list[tuple[Node, Layout]]:
+        """What a tile is computed of, each in its layout."""
+        if node.op == "broadcast":
+            return [(node.args[0], tuple(layout[a] for a in node.attrs["axes"]))]
+        return [(a, layout) for a in node.args]
 
     def scalar(self, node: Node) -> NamedTile:
         """A number: one of the whole block, or one in each thread."""
@@ -70,11 +86,9 @@ class Values(Rebuilt):
         if node.op == "iota":
             axis = int(node.attrs["axis"])
             return self.along(self.places(layout[axis], node.dtype), axis, layout)
+        args = [self.operand(*o) for o in self._operands(node, layout)]
         if node.op == "broadcast":
-            axes: Sequence[int] = node.attrs["axes"]
-            source = self.operand(node.args[0], tuple(layout[a] for a in axes))
-            return self.broadcast(source, axes, layout)
-        args = [self.operand(a, layout) for a in node.args]
+            return self.broadcast(args[0], node.attrs["axes"], layout)
         return self.applied(node, args, layout)
 
     def applied(self, node: Node, args: Sequence[NamedTile], layout: Layout) -> NamedTile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stack.ir import ops
-from stack.ir.builder import Builder, block_of, make, param
+from stack.ir.builder import Builder, block_of, make, new_params
 from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_generated, is_item, is_number, reads_by_data, repeats
 from stack.ir.types import TensorType
@@ -24,7 +24,7 @@ def with_producer(node: Node, scope: Scope) -> Node | None:
     body = group.blocks[0] if group.blocks else block_of(group)
     if not all(_is_by_element(n) for n in body.nodes) or group.attrs.get("kind", "loop") != "loop":
         return None
-    own = [param(f"s{i}", a.type) for i, a in enumerate(node.args[:-1])]
+    own = new_params("s", [a.type for a in node.args[:-1]], body.params)
     (made,) = body.results
     for view in reversed(views):
         made = make(view.op, (made,), view.attrs, hint=view.type)

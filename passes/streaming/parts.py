@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stack.ir.axes import Axis, Rule
-from stack.ir.builder import Builder, make, param
+from stack.ir.builder import Builder, make, new_params
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.ops import is_whole_view, restated, rule_of
@@ -29,7 +29,7 @@ def in_parts(stream: Node, part: int) -> Node:
     attrs = {k: v for k, v in stream.attrs.items() if k != "schedule"}
     split = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
     found = [make("item", (split,), {"index": i}) for i in range(count)] if count > 1 else [split]
-    held = [param(f"s{i}", f.type) for i, f in enumerate(found)]
+    held = new_params("s", [f.type for f in found], finish.params[count:])
     merged: list[Node] = []
     for j, state in enumerate(states.results):
         # `correct` of a state reads earlier ones alone: the others are not there yet

@@ -8,7 +8,7 @@ x @ x.T, so what is walked is a node with a name for each of its axes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.dim import Dim
@@ -73,20 +73,28 @@ class Region:
         if rule is None:
             return []
         place = self.graph.place.get(node, -1)
-        bound: dict[str, str] = {}
         made = list(zip(rule.outputs[0], value.names, strict=True))
-        if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
-            return None
+        streamed = [axis for axis, name in made if name == K]
+        along = {n for axis in streamed for n in axis.names}
+        streamed += [a for operand in rule.inputs for a in operand if not along.isdisjoint(a.names)]
+        if any(axis.mark or len(axis.names) != 1 for axis in streamed):
+            return None  # before any axis is split: a value that is read leaves no trace
+        extents = {
+            axis.names[0]: size
+            for axes, v in zip((*rule.outputs, *rule.inputs), (node, *node.args), strict=True)
+            for axis, size in zip(axes, v.shape, strict=True)
+            if len(axis.names) == 1
+        }
+        bound: dict[str, str] = {}
         for axis, name in made:
-            bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
+            own = self._split(name, [extents[n] for n in axis.names])
+            bound.update(zip(axis.names, own, strict=True))
         self.sizes.update(zip(value.names, node.shape))
         found: list[Value] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             names: list[str] = []
             for position, axis in enumerate(operand):
                 parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
-                if K in parts and (axis.mark or len(parts) > 1):
-                    return None
                 names.append(self._joined(parts) or f"{place}:{position}")
             found.append(Value(arg, tuple(names)))
             for name, size in zip(names, arg.shape, strict=True):
@@ -94,13 +102,17 @@ class Region:
                     raise Refusal(f"{self.graph.name(arg)} splits an axis in another way")
         return found
 
-    def _split(self, name: str, count: int) -> Names:
-        """The axes that an axis is made of."""
+    def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
+        """The axes of these sizes that an axis is made of."""
+        count = len(sizes)
         if count < 2:
             return (name,) * count
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(count)))
         if len(made) != count:
             raise Refusal(f"an axis is split into {len(made)} and into {count}")
+        for part, size in zip(made, sizes, strict=True):
+            if self.sizes.setdefault(part, size) != size:
+                raise Refusal(f"an axis is split into {self.sizes[part]} and into {size}")
         return made
 
     def _joined(self, parts: list[str]) -> str:
@@ -236,7 +248,8 @@ class Region:
         if table.setdefault(new, old) != old:
             raise Refusal(f"{self.graph.name(node)} is needed along different axes")
         if new in other.parts:
-            for a, b in zip(other.parts[new], self._split(old, len(other.parts[new]))):
+            parts = other.parts[new]
+            for a, b in zip(parts, self._split(old, [other.sizes[n] for n in parts]), strict=True):
                 self._match(other, a, b, table, node)
 
     def all_names(self) -> set[str]:
@@ -259,6 +272,7 @@ class Region:
         new.members = {n: names(v) for n, v in self.members.items()}
         new.operands = {n: tuple(map(value, vs)) for n, vs in self.operands.items()}
         new.parts = {table[n]: names(made) for n, made in self.parts.items()}
+        new.sizes = {table[n]: size for n, size in self.sizes.items()}
         new.sizes = {table[n]: size for n, size in self.sizes.items()}
         new.dots = set(self.dots)
         new.visited = dict.fromkeys(map(value, self.visited))

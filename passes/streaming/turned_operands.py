@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from math import prod
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import make, param, remade, remade_block
+from stack.ir.builder import make, new_params, remade, remade_block
 from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
@@ -90,12 +90,12 @@ def _reading(stream: Node, turned: Turned) -> Node:
         make("transpose", (a,), {"perm": turned[i]}) if i in turned else a
         for i, a in enumerate(stream.args)
     ]
-    own = [param(f"p{i}", a.type) for i, a in enumerate(args)]
+    start = finish.params[: len(finish.params) - len(args)]
+    own = new_params("p", [a.type for a in args], start)
     backs = [
         make("transpose", (p,), {"perm": _inverse(turned[i])}) if i in turned else p
         for i, p in enumerate(own)
     ]
-    start = finish.params[: len(finish.params) - len(args)]
     blocks = (_on(states, (), own, backs), correct, _on(finish, start, own, backs))
     return Node("stream", args, stream.attrs, stream.type, blocks)
 

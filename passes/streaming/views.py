@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stack.errors import RuleError
-from stack.ir.builder import param, remade, remade_block
+from stack.ir.builder import new_params, remade, remade_block
 from stack.ir.node import Block, Node
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
@@ -35,7 +35,8 @@ def _reading(stream: Node) -> Node:
     kept = dict.fromkeys(args)
     states, correct, finish = stream.blocks
     count = len(finish.params) - len(args)
-    own = {a: param(f"p{i}", a.type) for i, a in enumerate(kept)}
+    fresh = new_params("p", [a.type for a in kept], finish.params[:count])
+    own = dict(zip(kept, fresh, strict=True))
     blocks = [
         _rebuilt(
             block, start, own, dict(zip(block.params[len(start) :], chains, strict=True)), args

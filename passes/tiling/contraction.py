@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
-from stack.ir.builder import Builder, param
+from stack.ir.builder import Builder, new_params
 from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions
@@ -156,7 +156,7 @@ def rest_of(
     """What makes some results of a group whose dots are `made` outside: arguments, and a body."""
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
-    held = {d: param(f"dot{i or ''}", d.type) for i, d in enumerate(made)}
+    held = dict(zip(made, new_params("dot", [d.type for d in made], body.params), strict=True))
     known = _replaced(body, held)
     results = [known.get(r, r) for r in results]
     used = topological(results)

@@ -6,6 +6,7 @@ from stack.ir.builder import Builder
 from stack.ir.node import Block, Node
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.tiling.frame import static
+from stack.passes.tiling.names import names_of
 
 
 class Rebuilt:
@@ -18,12 +19,11 @@ class Rebuilt:
     def __init__(self, old: Block) -> None:
         self.old = old
         self.b = Builder()
-        self.count = 0
+        self.names = names_of(old)
 
     def fresh(self, hint: str) -> str:
         """A name for a variable that no other has."""
-        self.count += 1
-        return f"{hint.split('__')[0]}__{self.count}"
+        return self.names.numbered(hint)
 
     def note(self, old: Node, new: Node) -> None:
         """Keep name and source lines."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.data import Data
+from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type, topological
 from stack.ir.ops import OPS, infer_type
 from stack.ir.types import DTYPES, I64, DType, TensorType, TupleType, Type, dtype_of
@@ -28,6 +29,12 @@ def constant(value: Any, dtype: DType | str | None = None) -> Node:
 def param(name: str, type_: Type) -> Node:
     """A parameter of a closed block."""
     return Node("param", (), {"name": name}, type_)
+
+
+def new_params(hint: str, types: Iterable[Type], beside: Iterable[Node]) -> list[Node]:
+    """Parameters `hint0`, `hint1`, ... of these types, named like none of those beside them."""
+    taken = {str(p.attrs["name"]) for p in beside}
+    return [param(unique_name(f"{hint}{i}", taken, {}), t) for i, t in enumerate(types)]
 
 
 def make(

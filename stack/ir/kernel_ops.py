@@ -304,11 +304,13 @@ define(
     OpDef(
         "loop",
         "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations (a `branch` has"
-        " one or none), and `ahead`, a hint, for how many of them memory is read at a time",
+        " one or none), and `ahead`, a hint, for how many of them memory is read at a time. Other"
+        " hints: tiles that are read are `staged` in shared memory; of two nested loops of a grid,"
+        " the inner one goes through all its iterations with a `group` of the outer one's in turn",
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind: str", "limited?", "ahead?"),
+        attrs=("kind: str", "limited?", "ahead?", "staged?", "group?"),
         levels=KERNEL_LEVELS,
         closed=False,
     )

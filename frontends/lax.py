@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
 from stack.frontends.jax_words import has_words, is_complex, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader, known
-from stack.frontends.jaxpr_source import line_of
+from stack.frontends.jaxpr_source import line_of, scopes_of
 from stack.frontends.jaxpr_variables import variable_names
 from stack.frontends.pairs import PART
 from stack.ir.builder import Builder, constant, param
@@ -115,6 +115,7 @@ class Importer:
     Attributes:
         b: makes the nodes of this block.
         big: nodes of constants too large for the text, by `id` of the array.
+        scopes: named scopes around the current equation, the outermost first.
         effects: a result of each call so far that has an effect.
         assigned: nodes with the name of a variable of the user's; of two the first stays.
     """
@@ -124,11 +125,13 @@ class Importer:
         shared: Shared,
         big: Mapping[int, Node] | None = None,
         loc: tuple[str, ...] = (),
+        scopes: tuple[str, ...] = (),
     ) -> None:
         self.shared = shared
         self.big = dict(big or {})
         self.b = Builder()
         self.b.loc = loc
+        self.scopes = scopes
         self.effects: list[Node] = []
         self.assigned: set[Node] = set()
 
@@ -164,22 +167,22 @@ class Importer:
         """Import every equation of a jaxpr here. Returns the nodes of its results."""
         env: dict[Any, Node] = dict(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, map(self.constant, consts), strict=True))
-        caller = self.b.loc
+        caller, outer = self.b.loc, self.scopes
 
         def read(atom: Any) -> Node:
             return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
 
         variables = variable_names(jaxpr)
         for eqn in jaxpr.eqns:
-            line = line_of(eqn)
-            self.b.loc = (line,) if line else caller
+            self.scopes = (*outer, *scopes_of(eqn))
+            self.b.loc = line_of(eqn, self.scopes, caller)
             results = self.equation(eqn, [read(v) for v in eqn.invars])
             env.update(zip(eqn.outvars, results))
             for value, node in zip(eqn.outvars, results):
                 if value in variables and node not in self.assigned:
                     self.assigned.add(node)
                     self.b.names[node] = variables[value]
-        self.b.loc = caller
+        self.b.loc, self.scopes = caller, outer
         return [read(v) for v in jaxpr.outvars]
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
@@ -242,7 +245,8 @@ class Importer:
         """A closed block: `body` gets an importer and the parameters without the captured ones."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
-        inner = Importer(self.shared, dict(zip(captured, extra, strict=True)), self.b.loc)
+        held = dict(zip(captured, extra, strict=True))
+        inner = Importer(self.shared, held, self.b.loc, self.scopes)
         results = body(inner, params)
         return inner.b.block([*params, *extra], results)
 

@@ -129,7 +129,7 @@ def equal(b: Builder, x: Pair, y: Pair) -> Node:
 
 
 def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
-    """The larger part, and the smaller one over it; infinity and 0 of an infinite `x`, nan or not."""
+    """The larger part, and the smaller one over it. Infinity and 0 if a part of `x` is infinite."""
     re, im, is_infinite = b.abs(x.re), b.abs(x.im), _is_infinite(b, x)
     large, small = b.max(re, im), b.min(re, im)
     limit, zero = constant(math.inf, large.dtype), constant(0.0, large.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +123,16 @@ def is_users(file: str) -> bool:
     """Whether a file is neither a library's, Python's, nor ours."""
     path = Path(file)
     is_demo = "demos" in path.parts  # they are programs, and lie in the package
-    is_library = "site-packages" in path.parts or _is_standard(file)
+    is_library = _is_installed(path.parent) or _is_standard(file)
     return not is_library and (is_demo or not is_own(file))
+
+
+@cache
+def _is_installed(folder: Path) -> bool:
+    """Whether a folder is below one that packages are installed to, wherever that is."""
+    if folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info")):
+        return True
+    return folder.parent != folder and _is_installed(folder.parent)
 
 
 def _is_standard(file: str) -> bool:

@@ -43,8 +43,6 @@ def test_the_first_error_is_raised(entry: str) -> None:
     assert "test_errors.py" in raised.value.__notes__[-1]
     frames = traceback.extract_tb(raised.value.__traceback__)
     assert any("test_errors" in f.filename for f in frames)
-        "test_errors" in f.filename for f in traceback.extract_tb(raised.value.__traceback__)
-    )
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

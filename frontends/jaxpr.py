@@ -134,10 +134,10 @@ class JaxFrontend:
         from stack.frontends.lax import dtype_of
         from stack.frontends.lax_opaque import bind, operand_dtypes
 
-        dtypes = operand_dtypes(call)
+        dtypes = operand_dtypes(call, len(args))
         wide = any(d.bits >= 64 for d in dtypes)
         with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
-            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
+            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
 

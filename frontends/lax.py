@@ -28,7 +28,7 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
-from stack.ir.types import DTYPES, DType, TensorType, TupleType
+from stack.ir.types import BOOL, DTYPES, DType, TensorType, TupleType
 
 TOPICS = (
     "elementwise", "move", "index", "slice", "reduce", "window", "contract", "control", "random",
@@ -98,13 +98,11 @@ class Shared:
 
     Attributes:
         dims: symbolic sizes, JAX's to ours.
-        dropped: equations without results that had only an effect, with their source line.
         effects: how many calls have effects.
         on_gpu: whether it is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
-    dropped: list[str] = field(default_factory=list)
     effects: int = 0
     on_gpu: bool = False
 
@@ -116,7 +114,8 @@ class Importer:
         b: makes the nodes of this block.
         big: nodes of constants too large for the text, by `id` of the array.
         scopes: named scopes around the current equation, the outermost first.
-        effects: a result of each call so far that has an effect.
+        token: what the last call with an effect gives, and the next one takes; None before one.
+            Results of a block that has effects end in it: so they happen, once and in order.
         assigned: nodes with the name of a variable of the user's; of two the first stays.
     """
 
@@ -132,7 +131,7 @@ class Importer:
         self.b = Builder()
         self.b.loc = loc
         self.scopes = scopes
-        self.effects: list[Node] = []
+        self.token: Node | None = None
         self.assigned: set[Node] = set()
 
     # ---- types and constants
@@ -192,8 +191,7 @@ class Importer:
     def equation(self, eqn: Any, args: Sequence[Node]) -> Sequence[Node]:
         """The results of one equation."""
         name = eqn.primitive.name
-        if not eqn.outvars:
-            self.shared.dropped.append(f"{name} ({', '.join(self.b.loc) or 'no source line'})")
+        if not eqn.outvars and not eqn.effects:
             return ()
         odd = [v.aval for v in (*eqn.invars, *eqn.outvars) if not is_array(v.aval)]
         if odd:
@@ -230,6 +228,17 @@ class Importer:
 
     # ---- nested blocks
 
+    def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
+        """The token that a block of these jaxprs takes; none where they have no effects."""
+        if not any(jaxpr.effects for jaxpr in jaxprs):
+            return []
+        return self.left or [constant(False, BOOL)]
+
+    @property
+    def left(self) -> list[Node]:
+        """The token at the end of a block; none of one without effects."""
+        return [] if self.token is None else [self.token]
+
     def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
         """Large constants inside nested jaxprs, which a closed block must take as operands."""
         found = {id(c): c for j in jaxprs for c in constants_of(j) if id(c) in self.big}
@@ -240,15 +249,18 @@ class Importer:
         names: Sequence[str],
         types: Sequence[TensorType],
         captured: Mapping[int, Node],
+        tokens: Sequence[Node],
         body: Callable[[Importer, list[Node]], Sequence[Node]],
     ) -> Block:
-        """A closed block: `body` gets an importer and the parameters without the captured ones."""
+        """A closed block: `body` gets an importer, and the parameters without captured and tokens."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
         held = dict(zip(captured, extra, strict=True))
         inner = Importer(self.shared, held, self.b.loc, self.scopes)
+        before = [param("token", t.type) for t in tokens]
+        inner.token = before[0] if before else None
         results = body(inner, params)
-        return inner.b.block([*params, *extra], results)
+        return inner.b.block([*params, *extra, *before], results)
 
 
 def constants_of(value: Any) -> Iterator[Any]:
@@ -363,19 +375,21 @@ class Site:
 
         name = self.eqn.primitive.name
         if any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars)):
-            raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
+            hint = "its operands are typed random keys: pass it jax.random.key_data of them"
+            raise UnsupportedOp([(name, self.b.loc)], hint)
         attrs: dict[str, Any] = {
             "target": f"jax:{name}",
             "call": describe(self.eqn.primitive, self.eqn.params, self._held(args)),
         }
-        before: list[Node] = []
+        types = self.types
         if self.eqn.effects:
-            before = self.importer.effects[-1:]  # an operand that says what comes before
+            args = [*args, *self.importer.tokens([self.eqn])]
+            types = (*types, TensorType(BOOL, ()))
             attrs["effect"] = self.importer.shared.effects
             self.importer.shared.effects += 1
-        hint = self.type if len(self.types) == 1 else TupleType(self.types)
-        node = self.b.op("opaque", [*args, *before], attrs, hint=hint, named=name)
+        hint = types[0] if len(types) == 1 else TupleType(types)
+        node = self.b.op("opaque", args, attrs, hint=hint, named=name)
         results = self.items(node, name)
         if self.eqn.effects:
-            self.importer.effects.append(results[0])
+            self.importer.token = results.pop()
         return results

@@ -109,6 +109,9 @@ def _captured(
     importer.big = dict(zip(big, bound, strict=True))
     results = importer.closed(closed, inputs)
     func = importer.b.func(_function_name(fn), [*bound, *inputs], [*results, *importer.left])
+    if shared.constraints:
+        head = "followed by the passes propagate, reshard and spmd; left out on one device"
+        notes["sharding constraints"] = "\n".join([head, *shared.constraints])
     tree = jax.tree_util.tree_structure(args)
     return Captured(
         func=func,

@@ -27,11 +27,13 @@ from stack.frontends.pairs import PART
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
+from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, DTYPES, DType, TensorType, TupleType
 
 TOPICS = (
     "elementwise", "move", "index", "slice", "reduce", "window", "contract", "control", "random",
+    "sharding",
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}
@@ -99,11 +101,15 @@ class Shared:
     Attributes:
         dims: symbolic sizes, JAX's to ours.
         effects: how many calls have effects.
+        meshes: the device meshes of constraints, by their axes.
+        constraints: what the program constrains, each with its source line.
         on_gpu: whether it is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
     effects: int = 0
+    meshes: dict[tuple[tuple[str, int], ...], Mesh] = field(default_factory=dict)
+    constraints: list[str] = field(default_factory=list)
     on_gpu: bool = False
 
 
@@ -252,7 +258,7 @@ class Importer:
         tokens: Sequence[Node],
         body: Callable[[Importer, list[Node]], Sequence[Node]],
     ) -> Block:
-        """A closed block: `body` gets an importer, and the parameters without captured and tokens."""
+        """A closed block: `body` gets an importer, and the parameters for `names`."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
         held = dict(zip(captured, extra, strict=True))

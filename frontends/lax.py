@@ -380,9 +380,9 @@ class Site:
         from stack.frontends.lax_opaque import describe
 
         name = self.eqn.primitive.name
-        if any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars)):
-            hint = "its operands are typed random keys: pass it jax.random.key_data of them"
-            raise UnsupportedOp([(name, self.b.loc)], hint)
+        has_keys = any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars))
+        if has_keys and self.eqn.outvars:  # a callback gets their words, as under `jax.jit`
+            raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
         attrs: dict[str, Any] = {
             "target": f"jax:{name}",
             "call": describe(self.eqn.primitive, self.eqn.params, self._held(args)),

@@ -142,6 +142,21 @@ def test_complex_numbers_reach_a_callback() -> None:
     assert SEEN == [("complex", [1 + 2j, 2 + 4j])]
 
 
+@pytest.mark.parametrize("name", ["threefry2x32", "rbg"])
+def test_keys_are_printed_as_jit_prints_them(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    keys = jax.random.split(jax.random.key(3, impl=name), 2)
+
+    def fn(keys: Any) -> Any:
+        jax.debug.print("{}", keys)
+        return jax.random.uniform(keys[0])
+
+    want = jax.jit(fn)(keys)
+    jax.effects_barrier()
+    printed = capfd.readouterr().out
+    np.testing.assert_allclose(stack.jit(fn)(keys), want)
+    assert capfd.readouterr().out == printed
+
+
 def test_errors_of_a_callback_are_raised() -> None:
     def refuse(x: Any) -> None:
         raise KeyError("refused")

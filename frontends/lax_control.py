@@ -74,10 +74,10 @@ def _cond(s: Site, index: Node, *args: Node, branches: Sequence[Any], **_: Any) 
     names = [f"x{i}" for i in range(len(args))]
     types = [a.tensor for a in args]
 
-    def chosen(branch: Any) -> Body:
+    def body(branch: Any) -> Body:
         return lambda inner, params: [*inner.closed(branch, params), *inner.left]
 
-    blocks = [s.importer.block(names, types, captured, tokens, chosen(b)) for b in branches]
+    blocks = [s.importer.block(names, types, captured, tokens, body(b)) for b in branches]
     node = s.b.op("cond", (index, *args, *captured.values(), *tokens), blocks=blocks)
     items = s.items(node, "cond_result")
     if tokens:

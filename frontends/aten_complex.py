@@ -256,13 +256,6 @@ def _aligned(cx: Context, x: Any, y: Any) -> tuple[Pair, Pair]:
     return Pair(re, im), Pair(other_re, other_im)
 
 
-def _scaled(cx: Context, op: str, x: Any, by: Any) -> Pair:
-    """By a real factor: 0 times an infinite part it has not is nothing."""
-    pair = _pair(cx, x)
-    re, im, scale = _full_shape(cx, pair.re, pair.im, cx.scalar(by, _kind(cx)))
-    return pairs.scaled(cx.b, op, Pair(re, im), scale)
-
-
 def _by_term(name: str) -> Rule:
     def run(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Pair:
         if alpha != 1:
@@ -278,16 +271,11 @@ RULES["rsub"] = lambda cx, x, y, *, alpha=1: RULES["sub"](cx, y, x, alpha=alpha)
 
 @rule("mul")
 def _mul(cx: Context, x: Any, y: Any) -> Pair:
-    for one, other in ((x, y), (y, x)):
-        if not isinstance(one, Pair | complex):
-            return _scaled(cx, "mul", other, one)
     return pairs.product(cx.b, *_aligned(cx, x, y))
 
 
 @rule("div", "true_divide")
 def _div(cx: Context, x: Any, y: Any) -> Pair:
-    if not isinstance(y, Pair | complex):
-        return _scaled(cx, "div", x, y)
     return pairs.quotient(cx.b, *_aligned(cx, x, y))
 
 

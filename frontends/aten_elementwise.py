@@ -7,7 +7,7 @@ from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
 from stack.frontends.aten_bounds import nonzero
-from stack.frontends.pairs import hypotenuse
+from stack.frontends.pairs import Pair, magnitude
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -229,7 +229,7 @@ def _hypot(cx: Context, x: Any, y: Any) -> Node:
     shape = cx.shape_of(x, y)
     kind = F32 if out.bits == 16 else out  # one rounding to 16 bits
     a, b = (cx.broadcast(cx.scalar(v, kind), shape) for v in (x, y))
-    return cx.cast(hypotenuse(cx.b, a, b), out)
+    return cx.cast(magnitude(cx.b, Pair(a, b)), out)
 
 
 @lowers("angle.default")

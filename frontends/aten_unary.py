@@ -49,7 +49,7 @@ def _neg(cx: Context, x: Node) -> Node:
     return cx.elementwise("neg", x)
 
 
-@lowers("sign.default", "prims.sign.default")
+@lowers("sign.default", "sgn.default", "prims.sign.default")
 def _sign(cx: Context, x: Node) -> Node:
     if x.dtype is BOOL:
         return x

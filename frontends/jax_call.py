@@ -19,7 +19,6 @@ from stack.frontends.jaxpr_capture import is_capturing
 from stack.run.compiled import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
-from stack.run.refused import raise_as_eager
 
 
 class JaxCalls:
@@ -73,7 +72,8 @@ class JaxCalls:
         except StackError:
             raise
         except Exception as error:
-            raise_as_eager(fn, arrays, {}, error, mismatch(known, arrays))
+            if known:
+                error.add_note(mismatch(known, arrays).strip())
             raise
         graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
         graph.prepare(captured.flatten(*arrays))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stack.collector import held_back
-from stack.errors import UsageError
+from stack.errors import StackError, UsageError
 from stack.frames import with_room
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
 from stack.run.backend import ByAddress
+from stack.run.refused import explain_trace
 
 if TYPE_CHECKING:
     from stack.ir.node import Func
@@ -47,10 +48,22 @@ class JaxFrontend:
     @held_back()
     @with_room
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
-        """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`."""
+        """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`.
+
+        What the program raises while it is traced is raised, with a note of its line.
+        """
+        from jax import errors
+
         from stack.frontends.jaxpr_capture import capture
 
-        return capture(fn, tuple(args), dynamic=dynamic)
+        try:
+            return capture(fn, tuple(args), dynamic=dynamic)
+        except StackError:
+            raise
+        except Exception as error:
+            kinds = (errors.JAXTypeError, errors.JAXIndexError, errors.UnexpectedTracerError)
+            explain_trace(error, is_untraced=isinstance(error, kinds))
+            raise
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
         from stack.frontends.jax_call import JaxCalls
@@ -121,10 +134,10 @@ class JaxFrontend:
         from stack.frontends.lax import dtype_of
         from stack.frontends.lax_opaque import bind, operand_dtypes
 
-        dtypes = operand_dtypes(call)
+        dtypes = operand_dtypes(call, len(args))
         wide = any(d.bits >= 64 for d in dtypes)
         with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
-            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
+            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
 

@@ -108,9 +108,10 @@ def _captured(
     inputs = [_param(importer, leaf) for leaf in leaves]
     importer.big = dict(zip(big, bound, strict=True))
     results = importer.closed(closed, inputs)
-    func = importer.b.func(_function_name(fn), [*bound, *inputs], results)
-    if shared.dropped:
-        notes["effects left out"] = "\n".join(shared.dropped)
+    func = importer.b.func(_function_name(fn), [*bound, *inputs], [*results, *importer.left])
+    if shared.constraints:
+        head = "followed by the passes propagate, reshard and spmd; left out on one device"
+        notes["sharding constraints"] = "\n".join([head, *shared.constraints])
     tree = jax.tree_util.tree_structure(args)
     return Captured(
         func=func,
@@ -285,14 +286,15 @@ def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) 
 
 
 class Unflatten:
-    """Result arrays to what the user's function returns."""
+    """Result arrays to what the user's function returns. What effects leave is past those."""
 
     def __init__(self, tree: Any, avals: Sequence[Any]) -> None:
         self.tree = tree
         self.avals = tuple(avals)
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        leaves = [_as_held(x, a) for x, a in zip(arrays, self.avals, strict=True)]
+        given = zip(arrays[: len(self.avals)], self.avals, strict=True)
+        leaves = [_as_held(x, a) for x, a in given]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 

@@ -1,29 +1,50 @@
-"""Where equations come from: the user's source line, also inside nested calls."""
+"""Where equations come from: the line of the user's code, and the named scopes around it."""
 
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
 from typing import Any
 
 from jax._src import source_info_util
 
-_FRONTENDS = os.path.dirname(os.path.abspath(__file__))
-_CORE = [os.path.join(os.path.dirname(_FRONTENDS), "stack", name) for name in ("hosted", "run")]
+from stack.run.refused import is_own, is_users
+
+_NAME = re.compile(r"[\w.\-]+")  # the scope of an einsum is its equation
 
 
-def _is_ours(file_name: str) -> bool:
-    folder = os.path.dirname(os.path.realpath(file_name))
-    return folder in map(os.path.realpath, (_FRONTENDS, *_CORE))
+def scopes_of(eqn: Any) -> tuple[str, ...]:
+    """`("Net", "up")`: the modules of a library, and the `jax.named_scope`s, around an equation.
 
-
-def line_of(eqn: Any) -> str:
-    """`block.py:42 attention`, the innermost line of the user's own code; empty if there is none.
-
-    JAX cuts the stack at the boundary of a nested call. An equation without a line of its own is
-    inside a library function such as `jnp.where`, and comes from the line that calls it.
+    Inside of a nested call they begin there.
     """
-    for frame in source_info_util.user_frames(eqn.source_info.traceback):
-        if not _is_ours(frame.file_name):
-            function = frame.function_name.rpartition("<locals>.")[2]
-            return f"{os.path.basename(frame.file_name)}:{frame.start_line} {function}"
-    return ""
+    held = eqn.source_info.name_stack.stack
+    names = (item.name for item in held if isinstance(item, source_info_util.Scope))
+    return tuple(part for name in names for part in name.split("/") if _NAME.fullmatch(part))
+
+
+def line_of(eqn: Any, scopes: tuple[str, ...], caller: tuple[str, ...]) -> tuple[str, ...]:
+    """`("net.py:42 Net.up",)`: the innermost line of the user's own code, and the scopes.
+
+    Without scopes, the function of that line. JAX cuts the stack at the boundary of a nested call:
+    an equation without a line of the user's is inside a library function, such as `jnp.where`, and
+    comes from the line that calls it, `caller`. Where that has none either, the library's line.
+    """
+    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    own = next((f for f in frames if is_users_file(f.file_name)), None)
+    if own is None and caller:
+        return (_placed(caller[0].partition(" ")[0], scopes),) if scopes else caller
+    frame = own or next((f for f in frames if not _is_own(f.file_name)), None)
+    if frame is None:
+        return ()
+    function = frame.function_name.rpartition("<locals>.")[2]
+    place = f"{os.path.basename(frame.file_name)}:{frame.start_line}"
+    return (_placed(place, scopes or (function,)),)
+
+
+def _placed(place: str, names: tuple[str, ...]) -> str:
+    return f"{place} {'.'.join(names)}"
+
+
+is_users_file, _is_own = cache(is_users), cache(is_own)

@@ -19,6 +19,8 @@ from typing import Any
 from jax._src import source_info_util
 from jax.extend.core import Jaxpr, Literal
 
+from stack.frontends.jaxpr_source import is_users_file
+
 Span = tuple[int, int, int, int]  # first line and column, last line and column
 RETURNED = ""  # what a statement calls a value that it returns
 
@@ -68,7 +70,7 @@ def _frames(traceback: Any) -> Iterator[Any]:
     """The user's frames, innermost first; None for each frame of a library between them."""
     codes, places = traceback.raw_frames() if traceback else ([], [])
     for code, place in zip(codes, places, strict=True):
-        is_own = source_info_util.is_user_filename(code.co_filename)
+        is_own = is_users_file(code.co_filename)
         yield source_info_util.raw_frame_to_frame(code, place) if is_own else None
 
 

@@ -21,17 +21,19 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
 from stack.frontends.jax_words import has_words, is_complex, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader, known
-from stack.frontends.jaxpr_source import line_of
+from stack.frontends.jaxpr_source import line_of, scopes_of
 from stack.frontends.jaxpr_variables import variable_names
 from stack.frontends.pairs import PART
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
+from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
-from stack.ir.types import DTYPES, DType, TensorType, TupleType
+from stack.ir.types import BOOL, DTYPES, DType, TensorType, TupleType
 
 TOPICS = (
     "elementwise", "move", "index", "slice", "reduce", "window", "contract", "control", "random",
+    "sharding",
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}
@@ -98,14 +100,16 @@ class Shared:
 
     Attributes:
         dims: symbolic sizes, JAX's to ours.
-        dropped: equations without results that had only an effect, with their source line.
         effects: how many calls have effects.
+        meshes: the device meshes of constraints, by their axes.
+        constraints: what the program constrains, each with its source line.
         on_gpu: whether it is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
-    dropped: list[str] = field(default_factory=list)
     effects: int = 0
+    meshes: dict[tuple[tuple[str, int], ...], Mesh] = field(default_factory=dict)
+    constraints: list[str] = field(default_factory=list)
     on_gpu: bool = False
 
 
@@ -115,7 +119,9 @@ class Importer:
     Attributes:
         b: makes the nodes of this block.
         big: nodes of constants too large for the text, by `id` of the array.
-        effects: a result of each call so far that has an effect.
+        scopes: named scopes around the current equation, the outermost first.
+        token: what the last call with an effect gives, and the next one takes; None before one.
+            Results of a block that has effects end in it: so they happen, once and in order.
         assigned: nodes with the name of a variable of the user's; of two the first stays.
     """
 
@@ -124,12 +130,14 @@ class Importer:
         shared: Shared,
         big: Mapping[int, Node] | None = None,
         loc: tuple[str, ...] = (),
+        scopes: tuple[str, ...] = (),
     ) -> None:
         self.shared = shared
         self.big = dict(big or {})
         self.b = Builder()
         self.b.loc = loc
-        self.effects: list[Node] = []
+        self.scopes = scopes
+        self.token: Node | None = None
         self.assigned: set[Node] = set()
 
     # ---- types and constants
@@ -164,22 +172,22 @@ class Importer:
         """Import every equation of a jaxpr here. Returns the nodes of its results."""
         env: dict[Any, Node] = dict(zip(jaxpr.invars, args, strict=True))
         env.update(zip(jaxpr.constvars, map(self.constant, consts), strict=True))
-        caller = self.b.loc
+        caller, outer = self.b.loc, self.scopes
 
         def read(atom: Any) -> Node:
             return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
 
         variables = variable_names(jaxpr)
         for eqn in jaxpr.eqns:
-            line = line_of(eqn)
-            self.b.loc = (line,) if line else caller
+            self.scopes = (*outer, *scopes_of(eqn))
+            self.b.loc = line_of(eqn, self.scopes, caller)
             results = self.equation(eqn, [read(v) for v in eqn.invars])
             env.update(zip(eqn.outvars, results))
             for value, node in zip(eqn.outvars, results):
                 if value in variables and node not in self.assigned:
                     self.assigned.add(node)
                     self.b.names[node] = variables[value]
-        self.b.loc = caller
+        self.b.loc, self.scopes = caller, outer
         return [read(v) for v in jaxpr.outvars]
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
@@ -189,8 +197,7 @@ class Importer:
     def equation(self, eqn: Any, args: Sequence[Node]) -> Sequence[Node]:
         """The results of one equation."""
         name = eqn.primitive.name
-        if not eqn.outvars:
-            self.shared.dropped.append(f"{name} ({', '.join(self.b.loc) or 'no source line'})")
+        if not eqn.outvars and not eqn.effects:
             return ()
         odd = [v.aval for v in (*eqn.invars, *eqn.outvars) if not is_array(v.aval)]
         if odd:
@@ -227,6 +234,17 @@ class Importer:
 
     # ---- nested blocks
 
+    def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
+        """The token that a block of these jaxprs takes; none where they have no effects."""
+        if not any(jaxpr.effects for jaxpr in jaxprs):
+            return []
+        return self.left or [constant(False, BOOL)]
+
+    @property
+    def left(self) -> list[Node]:
+        """The token at the end of a block; none of one without effects."""
+        return [] if self.token is None else [self.token]
+
     def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
         """Large constants inside nested jaxprs, which a closed block must take as operands."""
         found = {id(c): c for j in jaxprs for c in constants_of(j) if id(c) in self.big}
@@ -237,14 +255,18 @@ class Importer:
         names: Sequence[str],
         types: Sequence[TensorType],
         captured: Mapping[int, Node],
+        tokens: Sequence[Node],
         body: Callable[[Importer, list[Node]], Sequence[Node]],
     ) -> Block:
-        """A closed block: `body` gets an importer and the parameters without the captured ones."""
+        """A closed block: `body` gets an importer, and the parameters for `names`."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
-        inner = Importer(self.shared, dict(zip(captured, extra, strict=True)), self.b.loc)
+        held = dict(zip(captured, extra, strict=True))
+        inner = Importer(self.shared, held, self.b.loc, self.scopes)
+        before = [param("token", t.type) for t in tokens]
+        inner.token = before[0] if before else None
         results = body(inner, params)
-        return inner.b.block([*params, *extra], results)
+        return inner.b.block([*params, *extra, *before], results)
 
 
 def constants_of(value: Any) -> Iterator[Any]:
@@ -358,20 +380,22 @@ class Site:
         from stack.frontends.lax_opaque import describe
 
         name = self.eqn.primitive.name
-        if any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars)):
+        has_keys = any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars))
+        if has_keys and self.eqn.outvars:  # a callback gets their words, as under `jax.jit`
             raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
         attrs: dict[str, Any] = {
             "target": f"jax:{name}",
             "call": describe(self.eqn.primitive, self.eqn.params, self._held(args)),
         }
-        before: list[Node] = []
+        types = self.types
         if self.eqn.effects:
-            before = self.importer.effects[-1:]  # an operand that says what comes before
+            args = [*args, *self.importer.tokens([self.eqn])]
+            types = (*types, TensorType(BOOL, ()))
             attrs["effect"] = self.importer.shared.effects
             self.importer.shared.effects += 1
-        hint = self.type if len(self.types) == 1 else TupleType(self.types)
-        node = self.b.op("opaque", [*args, *before], attrs, hint=hint, named=name)
+        hint = types[0] if len(types) == 1 else TupleType(types)
+        node = self.b.op("opaque", args, attrs, hint=hint, named=name)
         results = self.items(node, name)
         if self.eqn.effects:
-            self.importer.effects.append(results[0])
+            self.importer.token = results.pop()
         return results

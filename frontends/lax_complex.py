@@ -159,7 +159,7 @@ def _mul(s: Site, x: Pair, y: Pair, **_: Any) -> Pair:
 
 @rule("div")
 def _div(s: Site, x: Pair, y: Pair, **_: Any) -> Pair:
-    return pairs.quotient(s.b, *_together(s, x, y))
+    return pairs.c_quotient(s.b, *_together(s, x, y))
 
 
 @rule("reduce_prod")
@@ -191,14 +191,17 @@ def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
 
 @rule("square")
 def _square(s: Site, x: Pair, **_: Any) -> Pair:
-    return pairs.product(s.b, x, x)
+    """By the sum and the difference of the parts, as XLA: their squares may overflow."""
+    b = s.b
+    re = b.mul(b.sub(x.re, x.im), b.add(x.re, x.im))
+    return Pair(re, b.mul(b.mul(x.re, x.im), 2.0))
 
 
 @rule("integer_pow")
 def _integer_pow(s: Site, x: Pair, *, y: int, **_: Any) -> Pair:
     one = Pair(s.fill(1, x.re.tensor), _zero(s, x.re))
     found = pairs.power(s.b, x, abs(y)) if y else one
-    return found if y >= 0 else pairs.quotient(s.b, one, found)
+    return found if y >= 0 else pairs.c_quotient(s.b, one, found)
 
 
 @rule("eq", "ne")

@@ -70,14 +70,19 @@ def _cond(s: Site, index: Node, *args: Node, branches: Sequence[Any], **_: Any) 
         chosen = min(max(int(index.attrs["value"].array), 0), len(branches) - 1)
         return s.importer.closed(branches[chosen], args)
     captured = s.importer.captures(branches)
+    tokens = s.importer.tokens(branches)
     names = [f"x{i}" for i in range(len(args))]
     types = [a.tensor for a in args]
-    blocks = [
-        s.importer.block(names, types, captured, lambda inner, ps, b=branch: inner.closed(b, ps))
-        for branch in branches
-    ]
-    node = s.b.op("cond", (index, *args, *captured.values()), blocks=blocks)
-    return s.items(node, "cond_result")
+
+    def body(branch: Any) -> Body:
+        return lambda inner, params: [*inner.closed(branch, params), *inner.left]
+
+    blocks = [s.importer.block(names, types, captured, tokens, body(b)) for b in branches]
+    node = s.b.op("cond", (index, *args, *captured.values(), *tokens), blocks=blocks)
+    items = s.items(node, "cond_result")
+    if tokens:
+        s.importer.token = items[-1]
+    return items[: len(s.types)]
 
 
 _cond.handles_words = True
@@ -95,16 +100,24 @@ def loop(
     jaxprs: Sequence[Any],
 ) -> list[Node]:
     """A `while` whose body maps the state to the next one; large constants ride along."""
-    captured = s.importer.captures(jaxprs)
+    captured, tokens = s.importer.captures(jaxprs), s.importer.tokens(jaxprs)
     types = [n.tensor for n in state]
-    condition = s.importer.block(names, types, captured, lambda inner, ps: [test(inner, ps)])
+
+    def holds(inner: Importer, params: list[Node]) -> list[Node]:
+        before = inner.token
+        found = test(inner, params)
+        if inner.token is None or inner.token is before:
+            return [found]
+        return [inner.b.or_(found, inner.token)]  # a token is False: effects of a test happen, too
 
     def step(inner: Importer, params: list[Node]) -> list[Node]:
-        return [*body(inner, params), *inner.big.values()]
+        return [*body(inner, params), *inner.big.values(), *inner.left]
 
-    step_block = s.importer.block(names, types, captured, step)
-    node = s.b.op("while", (*state, *captured.values()), blocks=(condition, step_block))
+    blocks = [s.importer.block(names, types, captured, tokens, part) for part in (holds, step)]
+    node = s.b.op("while", (*state, *captured.values(), *tokens), blocks=blocks)
     items = s.items(node)
+    if tokens:
+        s.importer.token = items[-1]
     for item, name in zip(items, names):
         s.b.note(item, name)
     return items[: len(state)]

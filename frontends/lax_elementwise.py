@@ -89,9 +89,9 @@ for _name, _op in _SAME.items():
     lower(_name)(_plain(_op))
 
 
-@lower("stop_gradient", "copy", "copy_p", "optimization_barrier", "sharding_constraint", "name",
-       "device_put", "pvary", "reshard", "layout_constraint", "pin", "unpin", "tie", "pbroadcast",
-       "mesh_cast", "random_clone", "reduced_vary_cast_p", "vary_unreduced_cast_p")  # fmt: skip
+@lower("stop_gradient", "copy", "copy_p", "optimization_barrier", "name", "device_put", "pvary",
+       "layout_constraint", "pin", "unpin", "tie", "pbroadcast", "mesh_cast", "random_clone",
+       "reduced_vary_cast_p", "vary_unreduced_cast_p")  # fmt: skip
 def _identity(s: Site, *args: Node, **_: Any) -> tuple[Node, ...]:
     return args[-len(s.types) :]
 

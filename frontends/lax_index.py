@@ -1,7 +1,9 @@
 """Lowerings of gather and scatter: lax's dimension numbers as axis rules.
 
-A window is read at `start + iota`. What lax does with a start that is out of range becomes
+A window is read at `start + iota`. What XLA does with a start that is out of range becomes
 explicit: clip is max and min, fill is a select, drop sends the update to a row that is cut off.
+With a broken promise ("promise_in_bounds") a gather clips and a scatter drops, as XLA does; the
+derivatives of JAX rely on both.
 """
 
 from __future__ import annotations
@@ -126,15 +128,14 @@ def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
     return out
 
 
-def _settle_starts(s: Site, plan: _Plan, mode: str) -> None:
-    """Make the mode explicit: every start ends up in range, `valid` says which ones were."""
+def _settle_starts(s: Site, plan: _Plan, *, is_clipped: bool) -> None:
+    """Moves every start into range. Unless clipped, `plan.valid` says which ones were in range."""
     for axis, start in plan.starts.items():
         top = add(plan.shape[axis], mul(plan.sizes[axis], -1))
-        if mode == "FILL_OR_DROP":
+        if not is_clipped:
             here = within(s, start, top)
             if here is not None:
                 plan.valid = here if plan.valid is None else s.b.and_(plan.valid, here)
-        # a broken promise must not read or write elsewhere; JAX documents that reads are clipped
         plan.starts[axis] = clamp(s, start, top)
 
 
@@ -173,7 +174,7 @@ def _gather(
         {int(d) for d in dn.collapsed_slice_dims},
         batch,
     )
-    _settle_starts(s, plan, mode.name)
+    _settle_starts(s, plan, is_clipped=mode.name in ("CLIP", "PROMISE_IN_BOUNDS"))
     x = _narrow(s, x, plan)
     reads = _gather_reads(s, plan)
     names = dict(zip(batch_axes, batch, strict=True))
@@ -261,7 +262,7 @@ def _scatter(
     plan, names = _scatter_plan(s, x, indices, updates, dimension_numbers)
     if any(bounds(add(plan.shape[d], mul(plan.sizes[d], -1)))[1] < 0 for d in plan.starts):
         return x  # no update has room in it
-    _settle_starts(s, plan, mode.name)
+    _settle_starts(s, plan, is_clipped=mode.name == "CLIP")
     kind = _KINDS[name]
     batch_axes = [names.index(n) for n in plan.batch]
     if plan.valid is not None and kind != "set":

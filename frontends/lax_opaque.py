@@ -17,7 +17,7 @@ from stack.errors import StackError, UsageError
 from stack.frontends.jax_words import from_words, to_words
 from stack.frontends.lax import jax_dtype
 from stack.frontends.pairs import PART
-from stack.ir.types import DType
+from stack.ir.types import BOOL, DType
 
 _MARK = "jax"
 _MAX_ARRAY = 256
@@ -127,15 +127,15 @@ def _record(name: str) -> Any:
     return _records()[name]
 
 
-def operand_dtypes(call: Any) -> tuple[DType, ...]:
-    """The element types of the operands, complex ones in words.
+def operand_dtypes(call: Any, count: int) -> tuple[DType, ...]:
+    """The element types of `count` operands, complex ones in words; past the call's own, tokens.
 
     Storage arrays alone do not tell bf16 from u16.
     """
     if not isinstance(call, tuple) or len(call) < 3 or call[0] != _MARK:
         raise UsageError(f"the opaque call is not of this frontend: {call!r}")
     held: tuple[DType, ...] = call[1]
-    return tuple(PART.get(d, d) for d in held)
+    return (*(PART.get(d, d) for d in held), *[BOOL] * (count - len(held)))
 
 
 def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
@@ -156,7 +156,8 @@ def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
         raise UsageError(f"this JAX has no primitive {name!r}")
     else:
         primitive, params = primitives()[name], {key: _restore(value) for key, value in rest}
-    # an operand past those only says what happens before
-    given = [from_words(a, jax_dtype(d)) for a, d in zip(args, dtypes, strict=False)]
-    out = primitive.bind(*given, **primitive.get_bind_params(params))
-    return [to_words(r) for r in (out if primitive.multiple_results else [out])]
+    # an operand past those is the token of what happens before
+    given, tokens = args[: len(dtypes)], args[len(dtypes) :]
+    held = [from_words(a, jax_dtype(d)) for a, d in zip(given, dtypes, strict=True)]
+    out = primitive.bind(*held, **primitive.get_bind_params(params))
+    return [*(to_words(r) for r in (out if primitive.multiple_results else [out])), *tokens]

@@ -124,14 +124,18 @@ def _chosen(
     s: Site, x: Node, select_prim: Any, dims: Sequence[int], strides: Sequence[int],
     gaps: Sequence[int], counts: Sequence[Any],
 ) -> Reads:  # fmt: skip
-    """Where in `x` the first largest (or smallest) element of each window is."""
+    """Where in `x` the element that each window selects is.
+
+    XLA selects tap by tap: the next element, unless the one so far compares "ge" (or "le") to it.
+    So equal elements leave the first, and a nan on either side the next.
+    """
     kind = {"ge": "max", "le": "min"}.get(select_prim.name)
     if kind is None or not known(x.shape):
         raise NoLowering("a window selection by an arbitrary function")
     patches = _patches(s, x, dims, strides, gaps, counts)
     rank = len(counts)
     names = [f"o{i}" for i in range(rank)]
-    best = s.b.argreduce(patches, kind=kind, axis=rank, type=patches.tensor.with_dtype(I32))
+    best = _selected(s, patches, kind)
     reads = Reads()
     places: dict[int, Node] = {}
     for axis in reversed(range(rank)):
@@ -149,6 +153,22 @@ def _chosen(
     return reads
 
 
+def _selected(s: Site, patches: Node, kind: str) -> Node:
+    """The tap that each row of `patches` selects: the extremum of what follows its last nan."""
+    axis = patches.tensor.rank - 1
+    tap_type = patches.tensor.with_dtype(I32)
+    if patches.dtype.kind != "f":
+        return s.b.argreduce(patches, kind=kind, axis=axis, type=tap_type)
+    tap = s.b.iota(axis=axis, type=tap_type)
+    after = s.b.add(s.b.select(s.b.ne(patches, patches), tap, -1), 1)
+    first = s.b.reduce(after, kind="max", axes=(axis,))
+    behind = s.b.broadcast(first, axes=tuple(range(axis)), type=tap_type)
+    worst = constant(identity(kind, patches.dtype), patches.dtype)
+    rest = s.b.select(s.b.ge(tap, behind), patches, worst)
+    best = s.b.max(s.b.argreduce(rest, kind=kind, axis=axis, type=tap_type), first)
+    return s.b.min(best, int(patches.shape[axis]) - 1)  # a nan in the last tap stays
+
+
 @lower("select_and_scatter_add")
 def _select_and_scatter_add(
     s: Site, source: Node, operand: Node, *, select_prim: Any, window_dimensions: Any,
@@ -162,9 +182,7 @@ def _select_and_scatter_add(
     reads = _chosen(s, padded, select_prim, window_dimensions, window_strides, gaps, counts)
     empty = s.fill(0, padded.tensor)
     names = [f"o{i}" for i in range(len(counts))]
-    if not reads.indices:
-        return source
-    full = reads.scatter(s, empty, source, names, "add")
+    full = reads.scatter(s, empty, source, names, "add") if reads.indices else source
     zero = constant(0, operand.dtype)
     return pad(s, full, zero, [-lo for lo in low], [-hi for hi in high])
 

@@ -48,11 +48,68 @@ def product(b: Builder, x: Pair, y: Pair, of: Callable[[Node, Node], Node] | Non
 
 
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """By `y` scaled by its larger part, so that no square overflows."""
-    larger = b.max(b.abs(y.re), b.abs(y.im))
-    unit = scaled(b, "div", y, larger)
-    size = b.add(b.mul(unit.re, unit.re), b.mul(unit.im, unit.im))
-    return scaled(b, "div", product(b, x, conjugate(b, unit)), b.mul(size, larger))
+    """`x / y` as NumPy and torch have it: over 0, the parts of `x` over `abs(0)`."""
+    above, below = _smith(b, x, y)
+    found = scaled(b, "mul", above, b.div(constant(1.0, below.dtype), below))
+    return _select(b, _is_zero(b, y), scaled(b, "div", x, b.abs(y.re)), found)
+
+
+def c_quotient(b: Builder, x: Pair, y: Pair) -> Pair:
+    """`x / y` as annex G of C11 and XLA have it.
+
+    Where both parts come out as nan: over 0, the parts of `x` over that 0; of an infinite `x` or
+    `y` only the infinite parts count.
+    """
+    found = scaled(b, "div", *_smith(b, x, y))
+    is_nan = b.and_(b.ne(found.re, found.re), b.ne(found.im, found.im))
+    limit, zero = (constant(v, found.re.dtype) for v in (math.inf, 0.0))
+    far = product(b, _infinite_parts(b, x), conjugate(b, y))
+    near = product(b, x, conjugate(b, _infinite_parts(b, y)))
+    is_far = b.and_(is_nan, b.and_(_is_infinite(b, x), _is_finite(b, y)))
+    is_near = b.and_(is_nan, b.and_(_is_finite(b, x), _is_infinite(b, y)))
+    found = _select(b, is_far, scaled(b, "mul", far, limit), found)
+    found = _select(b, is_near, scaled(b, "mul", near, zero), found)
+    return _select(b, _is_zero(b, y), scaled(b, "div", x, y.re), found)
+
+
+def _smith(b: Builder, x: Pair, y: Pair) -> tuple[Pair, Node]:
+    """Smith's algorithm: `x / y` as a complex over a real number, by the ratio of the parts of `y`.
+
+    So no square overflows.
+    """
+    is_wide = b.ge(b.abs(y.re), b.abs(y.im))
+    large, small = b.select(is_wide, y.re, y.im), b.select(is_wide, y.im, y.re)
+    ratio = b.div(small, large)
+    wide = Pair(b.add(x.re, b.mul(x.im, ratio)), b.sub(x.im, b.mul(x.re, ratio)))
+    high = Pair(b.add(b.mul(x.re, ratio), x.im), b.sub(b.mul(x.im, ratio), x.re))
+    return _select(b, is_wide, wide, high), b.add(large, b.mul(small, ratio))
+
+
+def _select(b: Builder, where: Node, x: Pair, y: Pair) -> Pair:
+    return Pair(b.select(where, x.re, y.re), b.select(where, x.im, y.im))
+
+
+def _is_zero(b: Builder, x: Pair) -> Node:
+    return b.and_(b.eq(x.re, 0.0), b.eq(x.im, 0.0))
+
+
+def _is_infinite(b: Builder, x: Pair) -> Node:
+    return b.or_(b.eq(b.abs(x.re), math.inf), b.eq(b.abs(x.im), math.inf))
+
+
+def _is_finite(b: Builder, x: Pair) -> Node:
+    return b.and_(b.lt(b.abs(x.re), math.inf), b.lt(b.abs(x.im), math.inf))
+
+
+def _infinite_parts(b: Builder, x: Pair) -> Pair:
+    """1 for an infinite part and 0 for any other, with its sign; a nan has none."""
+
+    def one(part: Node) -> Node:
+        zero = b.select(b.ne(part, part), constant(0.0, part.dtype), b.mul(part, 0.0))
+        unit = b.select(b.lt(part, 0.0), constant(-1.0, part.dtype), constant(1.0, part.dtype))
+        return b.select(b.eq(b.abs(part), math.inf), unit, zero)
+
+    return Pair(one(x.re), one(x.im))
 
 
 def power(b: Builder, x: Pair, count: int) -> Pair:
@@ -71,19 +128,19 @@ def equal(b: Builder, x: Pair, y: Pair) -> Node:
 # ---- lengths and angles
 
 
-def hypotenuse(b: Builder, x: Node, y: Node) -> Node:
-    """The length of `(x, y)`, whose squares may overflow; infinite beside a nan, too."""
-    x, y = b.abs(x), b.abs(y)
-    is_infinite = b.or_(b.eq(x, math.inf), b.eq(y, math.inf))
-    large, small = b.max(x, y), b.min(x, y)
-    ratio = b.div(small, large)
-    length = b.mul(large, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
-    finite = b.select(b.eq(small, 0.0), large, length)
-    return b.select(is_infinite, constant(math.inf, finite.dtype), finite)
+def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
+    """The larger part, and the smaller one over it. Infinity and 0 if a part of `x` is infinite."""
+    re, im, is_infinite = b.abs(x.re), b.abs(x.im), _is_infinite(b, x)
+    large, small = b.max(re, im), b.min(re, im)
+    limit, zero = constant(math.inf, large.dtype), constant(0.0, large.dtype)
+    is_none = b.or_(is_infinite, b.eq(small, 0.0))
+    return b.select(is_infinite, limit, large), b.select(is_none, zero, b.div(small, large))
 
 
 def magnitude(b: Builder, x: Pair) -> Node:
-    return hypotenuse(b, x.re, x.im)
+    """The length, of which no square overflows."""
+    large, ratio = _by_size(b, x)
+    return b.mul(large, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
 
 
 def angle(b: Builder, x: Pair) -> Node:
@@ -117,14 +174,22 @@ def exp(b: Builder, x: Pair) -> Pair:
 
 
 def log(b: Builder, x: Pair) -> Pair:
-    return Pair(b.log(magnitude(b, x)), angle(b, x))
+    """The logarithm, also where the length itself is more than the largest number."""
+    large, ratio = _by_size(b, x)
+    size = b.add(b.log(large), b.mul(b.log1p(b.mul(ratio, ratio)), 0.5))
+    return Pair(size, angle(b, x))
 
 
 def sqrt(b: Builder, x: Pair) -> Pair:
-    """With a real part of at least 0; that of two equal signs is found without a difference."""
-    size = b.add(b.mul(magnitude(b, x), 0.5), b.mul(b.abs(x.re), 0.5))
-    far = b.sqrt(size)
-    high = b.abs(x.im)
+    """The root with a real part of at least 0, also where the length is too large for a number.
+
+    The part of two equal signs is found without a difference.
+    """
+    large, ratio = _by_size(b, x)
+    wide, high = b.abs(x.re), b.abs(x.im)
+    share = b.select(b.ge(wide, high), constant(1.0, wide.dtype), ratio)  # the real one's
+    whole = b.add(b.sqrt(b.add(b.mul(ratio, ratio), 1.0)), share)
+    far = b.mul(b.sqrt(large), b.sqrt(b.mul(whole, 0.5)))
     near = b.select(b.eq(far, 0.0), far, b.div(high, b.mul(far, 2.0)))
     is_infinite = b.eq(high, math.inf)  # whatever the other part is
     far, near = b.select(is_infinite, high, far), b.select(is_infinite, high, near)

@@ -55,13 +55,19 @@ def _name(node: Node, table: Block) -> str:
 
 
 def matches(source: str, what: str) -> bool:
-    """Whether a source line such as "block.py:42 Attn.wq" is what was asked for."""
+    """Whether a source line such as "block.py:42 Attn.wq" is what was asked for.
+
+    A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`.
+    """
     if source == what:
         return True
     place, _, module = source.partition(" ")
+    path = what.replace("/", ".")
+    if module and (module == path or module.endswith(f".{path}")):
+        return True
     wanted = _LINE.fullmatch(what)
     if wanted is None:
-        return bool(module) and (module == what or module.endswith(f".{what}"))
+        return False
     file, _, line = place.rpartition(":")
     same_file = file == wanted["file"] or file.endswith(f"/{wanted['file']}")
     return same_file and wanted["line"] in (None, line)

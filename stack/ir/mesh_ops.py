@@ -137,6 +137,7 @@ define(
         _reshard,
         evaluate=_unchanged,
         arity=1,
+        spelled=lambda b, node: node.args[0],  # in a program for one device
     )
 )
 _mesh_op("all_reduce", "what all ranks hold, combined", _all_reduce, "over: str", "kind: str")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,26 @@ def capture_as_eager(
     except StackError:
         raise
     except Exception as error:
-        raise_as_eager(fn, args, {}, error)
+        if not _said(error):
+            raise_as_eager(fn, args, {}, error)
         raise
+
+
+def explain_trace(error: Exception, *, is_untraced: bool) -> None:
+    """Add notes to an error of a trace that ran the program itself: whose it is, at which line.
+
+    Such a trace has had the side effects of the program, so it is not run a second time.
+
+    Args:
+        is_untraced: whether the framework refuses to trace what it would run.
+    """
+    line = _own_line(error)
+    if is_ours(error):
+        error.add_note(FAULT)
+    elif is_untraced:
+        error.add_note(UNTRACED + line)
+    else:
+        error.add_note((line + "\n" + OWN).strip())
 
 
 def raise_as_eager(
@@ -77,13 +96,18 @@ def is_ours(error: BaseException) -> bool:
 
 def own_error(error: BaseException) -> str:
     """An error of the program or of its trace as few lines, no traceback; "" for any other."""
-    notes = getattr(error, "__notes__", ())
-    said = next((note for note in notes if note == OWN or note.startswith(UNTRACED)), "")
-    if not said:
+    said = _said(error)
+    if said in ("", FAULT):
         return ""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     # what was compiled for and the user's line stand last
     return "\n".join([*lines[: MOST_LINES - 3], *lines[MOST_LINES - 3 :][-2:], said])
+
+
+def _said(error: BaseException) -> str:
+    """The note that says whose error it is; "" where none does."""
+    notes = getattr(error, "__notes__", ())
+    return next((n for n in notes if n == FAULT or n.startswith(UNTRACED) or n.endswith(OWN)), "")
 
 
 def _own_line(error: Exception) -> str:
@@ -99,8 +123,16 @@ def is_users(file: str) -> bool:
     """Whether a file is neither a library's, Python's, nor ours."""
     path = Path(file)
     is_demo = "demos" in path.parts  # they are programs, and lie in the package
-    is_library = "site-packages" in path.parts or _is_standard(file)
+    is_library = _is_installed(path.parent) or _is_standard(file)
     return not is_library and (is_demo or not is_own(file))
+
+
+@cache
+def _is_installed(folder: Path) -> bool:
+    """Whether a folder is below one that packages are installed to, wherever that is."""
+    if folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info")):
+        return True
+    return folder.parent != folder and _is_installed(folder.parent)
 
 
 def _is_standard(file: str) -> bool:

@@ -150,3 +150,29 @@ def test_functions_at_the_edges(name: str) -> None:
         part, wanted = part[~is_open], wanted[~is_open]
         np.testing.assert_allclose(part, wanted, rtol=1e-12, atol=1e-12)
         assert is_open.sum() <= 6
+
+
+CORNERS = (0.0, -0.0, 1.0, -2.0, 0.5, np.inf, -np.inf, np.nan, 1e30, -1e-30)
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.complex128])
+def test_quotients_at_the_edges_are_those_of_xla(kind: type) -> None:
+    """By zeros of both signs, infinities, nan, and numbers whose squares over- or underflow."""
+    numbers = np.array([complex(re, im) for re in CORNERS for im in CORNERS], kind)
+    z, w = np.repeat(numbers, len(numbers)), np.tile(numbers, len(numbers))
+
+    def quotients(z: Any, w: Any) -> Any:
+        return z / w, z.real / w, 1 / z, jnp.reciprocal(w), jnp.square(z)
+
+    got, want = stack.jit(quotients)(z, w), jax.jit(quotients)(z, w)
+    for a, b in zip(map(np.asarray, got), map(np.asarray, want), strict=True):
+        np.testing.assert_allclose(a.real, b.real, rtol=2e-6, atol=1e-37)
+        np.testing.assert_allclose(a.imag, b.imag, rtol=2e-6, atol=1e-37)
+
+
+def test_roots_and_logarithms_of_the_largest_numbers() -> None:
+    """Of numbers whose length is infinite in their own type."""
+    z = np.array([3e38 + 3e38j, -3e38 + 2e38j, 1e-38 - 1e-38j, 3e38], np.complex64)
+    got = stack.jit(lambda z: (jnp.sqrt(z), jnp.log(z)))(z)
+    for found, want in zip(got, (np.sqrt(z.astype(complex)), np.log(z.astype(complex)))):
+        np.testing.assert_allclose(found, want, rtol=5e-7)

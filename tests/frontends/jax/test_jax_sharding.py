@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax._src.interpreters.mlir import make_ir_context
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from sharded_cases import MESHES, random_sharding
 
+import stack
 from stack.errors import UsageError
 from stack.frontends.jax_sharding import from_sdy, from_spec, mesh_to_sdy, to_sdy, to_spec
 from stack.ir import tensor
 from stack.ir.mesh import parse_mesh
+from stack.ir.node import walk
+from stack.ir.parser import parse
 from stack.ir.sharding import DimSharding, Sharding
+from stack.rewrite import Pipeline
+from stack.run.mesh import simulate
 
 M = parse_mesh("dp=2, tp=4")
 
@@ -61,3 +72,91 @@ def test_attributes_of_shardy_there_and_back() -> None:
 def test_text_that_shardy_refuses() -> None:
     with pytest.raises(UsageError, match="is no sharding"):
         from_sdy(M, '#sdy.sharding<@m, ["dp"]>', make_ir_context())
+
+
+# ---- constraints in a program
+
+A = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
+B = np.cos(A)
+MESH = AbstractMesh((2, 4), ("dp", "tp"))
+
+
+def placed(x: Any, *spec: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, NamedSharding(MESH, P(*spec)))
+
+
+def of_scan(a: Any, b: Any) -> Any:
+    return jax.lax.scan(lambda c, x: (placed(c @ b, "dp") + x, None), a, a)[0]
+
+
+CONSTRAINED: dict[str, tuple[Callable[..., Any], list[str]]] = {
+    "result": (lambda a, b: placed(a @ b, "dp", "tp"), ["f32[8{dp}, 8{tp}] @m"]),
+    "operand": (lambda a, b: placed(a, ("dp", "tp")) @ b, ["f32[8{dp, tp}, 8] @m"]),
+    "open": (lambda a, b: placed(a @ b, P.UNCONSTRAINED, "tp") * 2, ["f32[8{?}, 8{tp}] @m"]),
+    "whole": (lambda a, b: placed(a @ b), ["f32[8, 8] @m"]),
+    "two": (
+        lambda a, b: placed(placed(a, "dp") @ b, None, "tp") * 2,
+        ["f32[8{dp}, 8] @m", "f32[8, 8{tp}] @m"],
+    ),
+    "scan": (of_scan, ["f32[8{dp}, 8] @m"]),
+    "nested jit": (lambda a, b: jax.jit(lambda a: placed(a, "dp"))(a) @ b, ["f32[8{dp}, 8] @m"]),
+    "cond": (
+        lambda a, b: jax.lax.cond(a.sum() > 0, lambda a: placed(a, "dp"), lambda a: -a, a) + b,
+        ["f32[8{dp}, 8] @m"],
+    ),
+    "vmap": (lambda a, b: jax.vmap(lambda r: placed(r, "tp"))(a) @ b, ["f32[8{?}, 8{tp}] @m"]),
+    "gradient": (
+        jax.grad(lambda a, b: (placed(a @ b, "dp") ** 2).sum()),
+        ["f32[8{dp}, 8] @m", "f32[8{dp}, 8] @m"],
+    ),
+    "complex": (lambda a, b: abs(placed(a + 1j * b, "dp")), ["f32[8{dp}, 8, 2] @m"]),
+}
+
+
+@pytest.mark.parametrize("name", CONSTRAINED)
+def test_constraints_are_places(name: str) -> None:
+    """Traced, followed by the passes of sharding, and left out, with a note, on one device."""
+    fn, types = CONSTRAINED[name]
+    func = stack.trace(fn, A, B)
+    nodes = [node for _, node in walk(func.body) if node.op == "reshard" and node.shape]
+    assert [str(node.type) for node in nodes] == types
+    assert [str(mesh) for mesh in func.meshes] == ["m(dp=2, tp=4)"]
+    assert parse(str(func)) is func
+    want = func.interpret(A, B)
+    both = Pipeline("canonicalize,propagate,reshard").run(func).func
+    local = Pipeline("spmd").run(both).func
+    assert "reshard" not in [node.op for _, node in walk(local.body)]
+    (found,) = simulate(both, local, [A, B]).results
+    np.testing.assert_allclose(found, want, rtol=1e-5)
+    run = (compiled := stack.compile(fn, A, B)).run
+    np.testing.assert_allclose(compiled(A, B), want, rtol=1e-5)
+    notes = run.notes["sharding constraints"]
+    assert "left out on one device" in notes
+    assert all("test_jax_sharding.py:" in notes and type_ in notes for type_ in types)
+    assert all("reshard" not in kernel.ops for kernel in run.kernels)
+
+
+def test_constraints_by_a_spec_under_a_mesh() -> None:
+    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("dp", "tp"))
+    with jax.set_mesh(mesh):
+        func = stack.trace(lambda a: jax.lax.with_sharding_constraint(a, P("dp", None)), A)
+    assert "f32[8{dp}, 8] @m" in str(func)
+    assert [str(mesh) for mesh in func.meshes] == ["m(dp=1, tp=1)"]
+
+
+def test_constraints_that_no_mesh_has_are_noted() -> None:
+    one = SingleDeviceSharding(jax.devices()[0])
+    run = stack.compile(lambda a: jax.lax.with_sharding_constraint(a, one) + 1, A).run
+    assert "SingleDeviceSharding" in run.notes["sharding constraints"]
+    assert "sharding constraints" not in stack.compile(lambda a: jnp.exp(a), A).run.notes
+
+
+def test_another_mesh_has_another_name() -> None:
+    other = NamedSharding(AbstractMesh((8,), ("x",)), P("x"))
+
+    def fn(a: Any) -> Any:
+        return placed(a, "dp") + jax.lax.with_sharding_constraint(a, other)
+
+    func = stack.trace(fn, A)
+    assert [str(mesh) for mesh in func.meshes] == ["m(dp=2, tp=4)", "m1(x=8)"]
+    assert parse(str(func)) is func

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -148,3 +149,43 @@ def test_large_and_small_numbers() -> None:
     a = torch.tensor([3e30 + 4e30j, 1e-30 + 1e-30j, 0j, complex("inf+1j")], dtype=torch.complex64)
     call = stack.compile(lambda a: (a.abs(), (1 + 1j) / a[:2]), a)
     torch.testing.assert_close(call(a), (a.abs(), (1 + 1j) / a[:2]))
+
+
+EDGES = (0.0, -0.0, 1.0, -2.0, 0.5, math.inf, -math.inf, math.nan, 3e38, 1e20, -1e-30)
+
+
+@pytest.mark.parametrize("kind", [torch.complex64, torch.complex128])
+def test_quotients_at_the_edges_are_those_of_eager(kind: torch.dtype) -> None:
+    """By zeros of both signs, infinities, nan, and numbers whose squares over- or underflow."""
+    numbers = torch.tensor([complex(re, im) for re in EDGES for im in EDGES], dtype=kind)
+    z, w = numbers.repeat_interleave(len(numbers)), numbers.repeat(len(numbers))
+
+    def quotients(z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return z / w, z.real / w, z / w.real, 2 / w, z / 2.0, z * 0.5, w.reciprocal()
+
+    got = stack.compile(quotients, z, w)(z, w)
+    for found, want in zip(got, quotients(z, w), strict=True):
+        for part in ("real", "imag"):
+            a, b = getattr(found, part), getattr(want, part)
+            torch.testing.assert_close(a, b, rtol=3e-6, atol=1e-8, equal_nan=True)
+
+
+def test_functions_at_the_edges_are_those_of_eager() -> None:
+    z = torch.tensor([complex(re, im) for re in EDGES for im in EDGES], dtype=torch.complex64)
+
+    def functions(z: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+        return z.abs(), z.sqrt(), z.log(), z.angle(), torch.sgn(w), torch.sgn(w.real)
+
+    w = z[torch.isfinite(z)]
+    got = stack.compile(functions, z, w)(z, w)
+    for found, want in zip(got, functions(z, w), strict=True):
+        parts = [torch.view_as_real(v) if v.is_complex() else v for v in (found, want)]
+        torch.testing.assert_close(*parts, equal_nan=True)
+
+
+def test_quotients_are_as_exact_as_those_of_eager() -> None:
+    z, w = torch.randn(2, 4096, dtype=torch.complex64)
+    exact = z.to(torch.complex128) / w.to(torch.complex128)
+    ours = stack.compile(lambda z, w: z / w, z, w)(z, w)
+    errors = [((v - exact).abs() / exact.abs()).max() for v in (ours, z / w)]
+    assert errors[0] <= 2 * errors[1]

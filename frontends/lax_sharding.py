@@ -1,0 +1,61 @@
+"""Lowerings of sharding constraints: the same value, with the places that it is to have.
+
+The passes of `stack.passes.sharding` go by them. A program for one device has no use for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jax.sharding import NamedSharding
+
+from stack.errors import RuleError
+from stack.frontends.jax_sharding import from_spec
+from stack.frontends.lax import Shared, Site, lower
+from stack.ir.mesh import Mesh
+from stack.ir.node import Node
+from stack.ir.sharding import OPEN, Sharding
+
+
+@lower("sharding_constraint")
+def _constraint(s: Site, x: Node, *, sharding: Any, unconstrained_dims: Any = (), **_: Any) -> Node:
+    return _placed(s, x, sharding, unconstrained_dims)
+
+
+@lower("reshard")
+def _reshard(s: Site, x: Node, *, dst_sharding: Any, **_: Any) -> Node:
+    return _placed(s, x, dst_sharding, ())
+
+
+_constraint.handles_words = _reshard.handles_words = True
+
+
+def _placed(s: Site, x: Node, sharding: Any, open_dims: Any) -> Node:
+    """`x` where a `NamedSharding` says; `x` itself, and a note, for another sharding."""
+    shared, line = s.importer.shared, ", ".join(s.b.loc) or "no source line"
+    if not isinstance(sharding, NamedSharding):
+        shared.constraints.append(f"{line}: {sharding}, which no mesh has")
+        return x
+    try:
+        found = from_spec(_mesh(shared, sharding.mesh), sharding.spec, x.tensor.rank)
+        dims = tuple(OPEN if i in open_dims else d for i, d in enumerate(found.dims))
+        type_ = x.tensor.with_sharding(_checked(Sharding(found.mesh, dims), x))
+    except RuleError as error:
+        shared.constraints.append(f"{line}: {sharding.spec} of {x.tensor}: {error}")
+        return x
+    shared.constraints.append(f"{line}: {type_}")
+    node = Node("reshard", (x,), {}, type_)
+    s.b.note(node, "placed")
+    return node
+
+
+def _checked(sharding: Sharding, x: Node) -> Sharding:
+    sharding.check(x.shape)
+    return sharding
+
+
+def _mesh(shared: Shared, mesh: Any) -> Mesh:
+    """The mesh of the IR for JAX's: `m`, another one `m1`. Raises RuleError for odd axes."""
+    axes = tuple((str(name), int(size)) for name, size in mesh.shape.items())
+    number = len(shared.meshes)
+    return shared.meshes.setdefault(axes, Mesh(f"m{number or ''}", axes))

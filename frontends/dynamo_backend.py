@@ -34,6 +34,7 @@ from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
+from stack.frontends.saved_tensors import save_old_values
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
@@ -159,6 +160,7 @@ class _Maker:
         self.late: Late | None = None
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
+        save_old_values(graph)
         again = None if self.late is None else self.late.again(graph)
         return again or boxed(self._make(graph, "forward"))
 

@@ -171,7 +171,7 @@ class _Cut:
             known |= zip(fresh, self._computed(fresh, known), strict=True)
             given = [known[v] for v in self.given]
             body = ir.Func("backward", self.backward.blocks[0])
-            found = self._call(body, given, [_dense(g) for g in self.gradients])
+            found = self._call(body, given, [_computed(g) for g in self.gradients])
         made = dict(zip(self.gradients, found, strict=True))
         outs = pytree.arg_tree_leaves(*_outputs(self.graph))
         ours = range(self.num_fwd_outputs, len(outs))
@@ -275,12 +275,15 @@ def _is_value(output: Any) -> bool:
     return isinstance(output, Node) and isinstance(output.meta.get("val"), torch.Tensor)
 
 
-def _dense(node: Node) -> Mapping[str, Any]:
-    """What torch traced for a value, as an array in memory of its own."""
+def _computed(node: Node) -> Mapping[str, Any]:
+    """Torch's notes of a value, for an array that is computed into memory of its own.
+
+    A gradient that reads no tangent may be a view of a value that the backward pass is given.
+    """
     value = node.meta["val"]
-    if physical_order(value) is not None:
-        return node.meta
-    return {**node.meta, "val": torch.empty_like(value, memory_format=torch.contiguous_format)}
+    is_dense = physical_order(value) is not None
+    form = torch.preserve_format if is_dense else torch.contiguous_format
+    return {**node.meta, "val": torch.empty_like(value, memory_format=form)}
 
 
 def _meta(node: ir.Node, like: torch.Tensor) -> dict[str, Any]:

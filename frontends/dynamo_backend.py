@@ -23,6 +23,7 @@ from stack.errors import StackError, UnsupportedOp
 from stack.frames import with_room
 from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
+from stack.frontends.dynamo_identity import guard_identity
 from stack.frontends.dynamo_joint import partition_fn
 from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradients
 from stack.frontends.dynamo_near import passed_on
@@ -78,6 +79,7 @@ def compile_graph(
         target: what the record calls the program.
     """
     _refuse_other_memory(gm, fn)
+    guard_identity()
     if takes_tangents():
         return gm
     device = _device(gm, example_inputs)

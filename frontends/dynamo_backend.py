@@ -25,7 +25,7 @@ from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
 from stack.frontends.dynamo_identity import guard_identity
 from stack.frontends.dynamo_joint import partition_fn
-from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradients
+from stack.frontends.dynamo_late import Late, is_late, repeats, takes_gradients
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
@@ -107,7 +107,7 @@ def compile_graph(
             graph = plain_graph(gm, example_inputs, decompositions())
             if graph is not None and not has_gradients:
                 return maker.called(graph)
-            if graph is not None and not has_draws(graph):
+            if graph is not None and repeats(graph):
                 return maker.called_late(graph, compiler)
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)

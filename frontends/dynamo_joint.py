@@ -29,6 +29,7 @@ from stack.errors import StackError
 from stack.frontends.fx_border import physical_order, storage_root
 from stack.frontends.fx_images import with_images
 from stack.frontends.fx_import import import_values
+from stack.frontends.saved_tensors import clones_input
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.frontends.torch_draws import draws, keep_draws
 from stack.ir import node as ir
@@ -184,6 +185,8 @@ class _Cut:
     def _known(self) -> dict[ir.Node, Node]:
         """Torch's node for a value: of copies the one whose axes are in the order of memory.
 
+        Of an input and a clone of it, the clone: the input may be written to before it is read.
+
         One that takes the shape of a tangent and no more, as ones that are counted, is a value of
         the forward pass to us alone: torch has its node in the backward pass.
         """
@@ -194,7 +197,8 @@ class _Cut:
                 later.add(node)
             elif isinstance(value, ir.Node):
                 first = known.setdefault(value, node)
-                if value.op != "param" and not _is_row_major(first) and _is_row_major(node):
+                is_turned = not _is_row_major(first) and _is_row_major(node)
+                if clones_input(node) or (value.op != "param" and is_turned):
                     known[value] = node
         return known
 

@@ -1,8 +1,11 @@
-"""Tensors that a training step saves for its backward pass, where the program overwrites them.
+"""Tensors that a training step saves for its backward pass, where its inputs are overwritten.
 
 AOTAutograd's forward graph returns the new value of an input that the program writes to, and copies
 it into that input after the graph has run. A backward pass that needs the old value must not be
 given the input: it gets a copy, made before the write.
+
+Somebody else may write to an input before the backward pass runs. Then autograd refuses to go on,
+unless the program has cloned the input: the clone is saved, though its elements are the input's.
 """
 
 from __future__ import annotations
@@ -19,6 +22,13 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch.fx import GraphModule, Node
 
 from stack.frontends.fx_border import physical_order, storage_root, viewed_by
+
+
+def clones_input(node: Node) -> bool:
+    """True if a node is a copy that the program makes of an input, or of a view of one."""
+    if node.target is not torch.ops.aten.clone.default or "memory_format" in node.kwargs:
+        return False  # with a format it is an operand for another op, as of `contiguous`
+    return storage_root(node.all_input_nodes[0]).op == "placeholder"
 
 
 def save_old_values(forward: GraphModule) -> None:

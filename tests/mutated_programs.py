@@ -195,7 +195,7 @@ class _Writer:
         if self.random.random() < 0.1:
             target = root = self.pick(PARAMETERS)
         value = self.pick(self.values)
-        source = f"({value}).detach()"
+        source = f"(({value}).detach() * 0.5)"
         forms = DATA_WRITES if self.random.random() < 0.1 else WRITES
         line = self.pick(forms).format(s=target, t=source)
         if line.startswith("self.") and " += " in line:

@@ -18,14 +18,18 @@ from torch._guards import Source
 
 def guard_identity() -> None:
     """Guard the graph that is being compiled for arguments that are read from elsewhere too."""
-    output = InstructionTranslator.current_tx().output
+    try:
+        output = InstructionTranslator.current_tx().output
+    except AttributeError:  # the graph was given to the backend by somebody else
+        return
     scope = {"G": output.root_tx.f_globals, "L": output.root_tx.f_locals}
     known: dict[Source, Any] = {}
-    for source in output.root_tracer.traced_sources:
+    # torch before 2.12 does not note what it reads
+    for source in getattr(output.root_tracer, "traced_sources", ()):
         try:
             value = source.get_value(scope, {}, known)
-        except (NotImplementedError, AttributeError, LookupError):
-            continue  # made while the program runs
+        except Exception:  # noqa: BLE001, S112
+            continue  # it is made while the program runs
         if value not in output.side_effects:
             continue
         first = output.side_effects[value].source

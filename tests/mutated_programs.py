@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,9 +25,29 @@ HEADER = "def forward(self, x, y):\n"
 BODY = "    "
 
 # how state is read: {s} is its name
-ALIASES = ("{s}", "{s}.view(4, 3)", "{s}.t().t()", "{s}[:, :]", "{s}.detach()", "{s}.reshape(-1).view(4, 3)")
-PARTS = ("{s}[1:2]", "{s}[:, 2:]", "{s}[0]", "{s}.t()[1].unsqueeze(1)", "{s}[::4]", "{s}.narrow(0, 2, 1)")
-COPIES = ("{s}.clone()", "{s}.detach().clone()", "{s} * 1.0", "{s}.t().contiguous().t()", "{s}.flip(0)")
+ALIASES = (
+    "{s}",
+    "{s}.view(4, 3)",
+    "{s}.t().t()",
+    "{s}[:, :]",
+    "{s}.detach()",
+    "{s}.reshape(-1).view(4, 3)",
+)
+PARTS = (
+    "{s}[1:2]",
+    "{s}[:, 2:]",
+    "{s}[0]",
+    "{s}.t()[1].unsqueeze(1)",
+    "{s}[::4]",
+    "{s}.narrow(0, 2, 1)",
+)
+COPIES = (
+    "{s}.clone()",
+    "{s}.detach().clone()",
+    "{s} * 1.0",
+    "{s}.t().contiguous().t()",
+    "{s}.flip(0)",
+)
 
 # how it is written: {s} is state or an alias of it, {t} a value without a gradient
 WRITES = (
@@ -62,31 +82,40 @@ OPS = (
 
 @dataclass
 class Program:
-    """A program and the numbers that its runs start from."""
+    """A program and the numbers that its runs start from.
+
+    Attributes:
+        shares: which memory the second argument has in every step but the first: its own, that of a
+            buffer, or of a view of one.
+    """
 
     seed: int
     text: str
     forward: Callable[..., Any]
-    writes_argument: bool
+    shares: str
 
     def module(self) -> nn.Module:
+        """A module with fresh state."""
         generator = torch.Generator().manual_seed(self.seed)
         made = _Holder()
         for name in (*BUFFERS, *PARAMETERS):
             value = torch.randn(ROWS, COLUMNS, generator=generator)
-            is_buffer = name in BUFFERS
-            name = name.removeprefix("self.")
-            if is_buffer:
-                made.register_buffer(name, value)
+            word = name.removeprefix("self.")
+            if name in BUFFERS:
+                made.register_buffer(word, value)
             else:
-                made.register_parameter(name, nn.Parameter(value))
+                made.register_parameter(word, nn.Parameter(value))
         made.program = self.forward
         return made
 
-    def inputs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def inputs(self, module: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """The arguments of each step."""
         generator = torch.Generator().manual_seed(self.seed + 1)
-        x, y = torch.randn(2, STEPS, ROWS, COLUMNS, generator=generator)
-        return [(p.clone().requires_grad_(), q.clone()) for p, q in zip(x, y, strict=True)]
+        for step in range(STEPS):
+            x, y = (torch.randn(ROWS, COLUMNS, generator=generator) for _ in range(2))
+            if step and self.shares:
+                y = module.a if self.shares == "buffer" else module.a[:]
+            yield x.requires_grad_(), y
 
 
 class _Holder(nn.Module):
@@ -115,26 +144,25 @@ class Trace:
         return ""
 
 
-def run(
-    program: Program, compiled: Callable[[nn.Module, Any], Any] | None = None, saved: bool = False
-) -> Trace:
+Compile = Callable[[nn.Module, tuple[torch.Tensor, torch.Tensor]], Any]
+
+
+def run(program: Program, compiled: Compile | None = None, saved: bool = False) -> Trace:
     """Three training steps.
 
     Args:
-        compiled: what is called in place of the module, for it and example arguments.
-        saved: whether eager keeps copies of what is written to while autograd needs it.
+        compiled: what gives the callable for a module and example arguments. Default: eager.
+        saved: whether eager saves copies of what is written to while autograd needs it.
     """
     module, trace = program.module(), Trace()
-    call: Any = module
     state = {n: t.clone() for n, t in module.state_dict().items()}
     try:
         with allow_mutation_on_saved_tensors() if saved else nullcontext():
-            if compiled is not None:
-                call = compiled(module, tuple(t.detach().clone().requires_grad_(t.requires_grad) for t in program.inputs()[0]))
-                for name, value in module.state_dict().items():
-                    if not torch.equal(value, state[name]):
-                        raise AssertionError(f"compiling wrote to {name}")
-            for step, (x, y) in enumerate(program.inputs()):
+            example = next(program.inputs(module))
+            call = module if compiled is None else compiled(module, example)
+            for name, value in module.state_dict().items():
+                assert torch.equal(value, state[name]), f"compiling wrote to {name}"
+            for step, (x, y) in enumerate(program.inputs(module)):
                 _step(module, call, x, y, step, trace)
     except Exception as error:  # noqa: BLE001
         trace.error = f"{type(error).__name__}: {error}"
@@ -170,7 +198,6 @@ class _Writer:
         self.values = ["x", "self.w", "x * self.v"]  # that may have gradients
         self.aliases: list[tuple[str, str]] = []  # of state, without gradients, of its whole shape
         self.count = 0
-        self.writes_argument = False
 
     def name(self) -> str:
         self.count += 1
@@ -200,7 +227,6 @@ class _Writer:
         line = self.pick(forms).format(s=target, t=source)
         if line.startswith("self.") and " += " in line:
             line = line.replace(" += 0.5", ".add_(0.5)")
-        self.writes_argument |= root == "y"
         if root in PARAMETERS or "out=" in line or self.random.random() < 0.7:
             line = f"with torch.no_grad(): {line}"
         self.lines.append(line)
@@ -208,7 +234,9 @@ class _Writer:
     def rebind(self) -> None:
         state = self.pick(BUFFERS)
         value = f"({self.pick(self.values)}).detach().expand(4, 3)"
-        self.lines.append(self.pick((f"{state} = {value} * 0.5", f"{state} = {state} * 0.9 + 0.1 * {value}")))
+        self.lines.append(
+            self.pick((f"{state} = {value} * 0.5", f"{state} = {state} * 0.9 + 0.1 * {value}"))
+        )
 
     def compute(self) -> None:
         name = self.name()
@@ -220,7 +248,11 @@ class _Writer:
         name = self.name()
         p, q = self.pick(self.values), self.pick((*self.values, *BUFFERS))
         self.lines.append(f"{name} = ({p}) + 0.5 * ({q})")
-        self.lines.append(self.pick((f"{name}.mul_({q})", f"{name}.add_({p})", f"{name}.tanh_()", f"{name}[0] = 1.0")))
+        self.lines.append(
+            self.pick(
+                (f"{name}.mul_({q})", f"{name}.add_({p})", f"{name}.tanh_()", f"{name}[0] = 1.0")
+            )
+        )
         self.values.append(name)
 
     def text(self) -> str:
@@ -241,22 +273,29 @@ class _Writer:
         return HEADER + "".join(f"{BODY}{line}\n" for line in self.lines)
 
 
-def random_program(seed: int) -> Program:
-    """The program of a seed."""
+def random_program(seed: int, shared: bool = False) -> Program:
+    """The program of a seed.
+
+    Args:
+        shared: whether the second argument may have the memory of a buffer.
+    """
     writer = _Writer(seed)
-    return program_of(writer.text(), seed, writer.writes_argument)
-
-
-def program_of(text: str, seed: int = 0, writes_argument: bool = False) -> Program:
-    """A program from its text."""
-    file = f"<mutated program {seed}>"
+    text, file = writer.text(), f"<mutated program {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"torch": torch, "__name__": __name__}
     exec(compile(text, file, "exec"), scope)  # noqa: S102
-    return Program(seed, text, scope["forward"], writes_argument)
+    shares = writer.pick(("", "buffer", "view")) if shared else ""
+    return Program(seed, text, scope["forward"], shares)
 
 
-def reference(program: Program) -> Trace:
-    """Eager's steps; where autograd refuses to go on, those with copies of what it needs."""
-    trace = run(program)
-    return run(program, saved=True) if trace.error else trace
+def check(program: Program, compiled: Compile) -> str:
+    """What differs from eager in a compiled program; empty where nothing does.
+
+    Where autograd refuses to go on, the compiled program may refuse too, or give what is right.
+    """
+    eager = run(program)
+    found = run(program, compiled)
+    if not eager.error:
+        return found.error or eager.compare(found)
+    right = run(program, saved=True)
+    return "" if found.error or right.error else right.compare(found)

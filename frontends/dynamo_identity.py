@@ -3,6 +3,9 @@
 Dynamo makes one input of an object that a program reads from two sources. It guards that both are
 the same object only where both are arguments, or neither is. Without a guard, a later call with
 another argument would run the graph of the first, which ignores it.
+
+Sources that are read only inside of a function that torch traces on its own (the body of
+`torch.utils.checkpoint`) are not noted, and not guarded.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ def guard_identity() -> None:
         return
     scope = {"G": output.root_tx.f_globals, "L": output.root_tx.f_locals}
     known: dict[Source, Any] = {}
-    # torch before 2.12 does not note what it reads
+    # torch 2.11 does not note what it reads
     for source in getattr(output.root_tracer, "traced_sources", ()):
         try:
             value = source.get_value(scope, {}, known)
-        except Exception:  # noqa: BLE001, S112
+        except Exception:
             continue  # it is made while the program runs
         if value not in output.side_effects:
             continue

@@ -99,6 +99,7 @@ def closure() -> tuple[Callable[..., Any], torch.Tensor]:
 holder = Holder()
 enclosed, held = closure()
 own = dict(linear.named_parameters())
+views = {name: p.detach() for name, p in own.items()}
 given = {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}
 fresh = {"w": new, "inner": {"b": new * 3}}
 
@@ -119,7 +120,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], tuple[Any, ...]]] = {
     "statistics": (statistics, (norm.running_mean,), (new,)),
     "weight": (weight, (linear.weight, x), (torch.zeros(2, 3), x)),
     "functional call": (functional, (own, x), (given, x)),
-    "functional call of views": (functional, ({k: p.detach() for k, p in own.items()}, x), (given, x)),
+    "functional call of views": (functional, (views, x), (given, x)),
     "module": (model, (linear, x), (other, x)),
     "optimizer": (updated, ({"w": table["w"]}, {"w": table["w"]}), ({"w": new}, {"w": new * 2})),
     "identity is asked": (decided, (g,), (new,)),

@@ -25,7 +25,10 @@ def guard_identity() -> None:
         output = InstructionTranslator.current_tx().output
     except AttributeError:  # the graph was given to the backend by somebody else
         return
-    scope = {"G": output.root_tx.f_globals, "L": output.root_tx.f_locals}
+    frame = output.root_tx
+    if frame is None:
+        return
+    scope = {"G": frame.f_globals, "L": frame.f_locals}
     known: dict[Source, Any] = {}
     # torch 2.11 does not note what it reads
     for source in getattr(output.root_tracer, "traced_sources", ()):

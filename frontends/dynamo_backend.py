@@ -23,8 +23,9 @@ from stack.errors import StackError, UnsupportedOp
 from stack.frames import with_room
 from stack.frontends.dynamo_aot import aot_compiled
 from stack.frontends.dynamo_graph import CUT_FOR, Graph, boxed
+from stack.frontends.dynamo_identity import guard_identity
 from stack.frontends.dynamo_joint import partition_fn
-from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradients
+from stack.frontends.dynamo_late import Late, is_late, repeats, takes_gradients
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
@@ -34,6 +35,7 @@ from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
+from stack.frontends.saved_tensors import save_old_values
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
@@ -77,6 +79,7 @@ def compile_graph(
         target: what the record calls the program.
     """
     _refuse_other_memory(gm, fn)
+    guard_identity()
     if takes_tangents():
         return gm
     device = _device(gm, example_inputs)
@@ -104,7 +107,7 @@ def compile_graph(
             graph = plain_graph(gm, example_inputs, decompositions())
             if graph is not None and not has_gradients:
                 return maker.called(graph)
-            if graph is not None and not has_draws(graph):
+            if graph is not None and repeats(graph):
                 return maker.called_late(graph, compiler)
     with phase("trace"), plain_tracing(), remade_by_place(gm, example_inputs), held_back():
         call = guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
@@ -159,6 +162,7 @@ class _Maker:
         self.late: Late | None = None
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
+        save_old_values(graph)
         again = None if self.late is None else self.late.again(graph)
         return again or boxed(self._make(graph, "forward"))
 

@@ -56,15 +56,19 @@ def _traceable(fn: Any) -> Any:
 
 
 def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments in which no tensor occurs twice: two inputs are two parameters."""
+    """Arguments that are no object that the program reads from elsewhere, nor occur twice.
+
+    Every tensor is a parameter of its own, also one that is a global or a weight as well. It has
+    the memory of the argument, or a copy of it where the same tensor comes again.
+    """
     seen: set[int] = set()
 
     def fresh(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            if id(value) in seen:
-                return value.detach().clone()
-            seen.add(id(value))
-        return value
+        if not isinstance(value, torch.Tensor):
+            return value
+        held = value.detach().clone() if id(value) in seen else value.detach()
+        seen.add(id(value))
+        return held.requires_grad_(value.requires_grad)
 
     return pytree.tree_map(fresh, tuple(args))
 

@@ -29,6 +29,7 @@ from stack.errors import StackError
 from stack.frontends.fx_border import physical_order, storage_root
 from stack.frontends.fx_images import with_images
 from stack.frontends.fx_import import import_values
+from stack.frontends.saved_tensors import clones_input
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.frontends.torch_draws import draws, keep_draws
 from stack.ir import node as ir
@@ -171,7 +172,7 @@ class _Cut:
             known |= zip(fresh, self._computed(fresh, known), strict=True)
             given = [known[v] for v in self.given]
             body = ir.Func("backward", self.backward.blocks[0])
-            found = self._call(body, given, [_dense(g) for g in self.gradients])
+            found = self._call(body, given, [_computed(g) for g in self.gradients])
         made = dict(zip(self.gradients, found, strict=True))
         outs = pytree.arg_tree_leaves(*_outputs(self.graph))
         ours = range(self.num_fwd_outputs, len(outs))
@@ -184,6 +185,8 @@ class _Cut:
     def _known(self) -> dict[ir.Node, Node]:
         """Torch's node for a value: of copies the one whose axes are in the order of memory.
 
+        Of an input and a clone of it, the clone: the input may be written to before it is read.
+
         One that takes the shape of a tangent and no more, as ones that are counted, is a value of
         the forward pass to us alone: torch has its node in the backward pass.
         """
@@ -194,7 +197,8 @@ class _Cut:
                 later.add(node)
             elif isinstance(value, ir.Node):
                 first = known.setdefault(value, node)
-                if value.op != "param" and not _is_row_major(first) and _is_row_major(node):
+                is_turned = not _is_row_major(first) and _is_row_major(node)
+                if clones_input(node) or (value.op != "param" and is_turned):
                     known[value] = node
         return known
 
@@ -275,12 +279,15 @@ def _is_value(output: Any) -> bool:
     return isinstance(output, Node) and isinstance(output.meta.get("val"), torch.Tensor)
 
 
-def _dense(node: Node) -> Mapping[str, Any]:
-    """What torch traced for a value, as an array in memory of its own."""
+def _computed(node: Node) -> Mapping[str, Any]:
+    """Torch's notes of a value, for an array that is computed into memory of its own.
+
+    A gradient that reads no tangent may be a view of a value that the backward pass is given.
+    """
     value = node.meta["val"]
-    if physical_order(value) is not None:
-        return node.meta
-    return {**node.meta, "val": torch.empty_like(value, memory_format=torch.contiguous_format)}
+    is_dense = physical_order(value) is not None
+    form = torch.preserve_format if is_dense else torch.contiguous_format
+    return {**node.meta, "val": torch.empty_like(value, memory_format=form)}
 
 
 def _meta(node: ir.Node, like: torch.Tensor) -> dict[str, Any]:

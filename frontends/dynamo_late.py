@@ -19,6 +19,7 @@ from stack.collector import held_back
 from stack.frames import with_room
 from stack.frontends.dynamo_graph import Graph, boxed
 from stack.frontends.dynamo_tracing import one_at_a_time, plain_tracing
+from stack.frontends.saved_tensors import clones_input
 from stack.frontends.torch_draws import draws
 from stack.phases import phase
 
@@ -56,9 +57,12 @@ def _is_about_gradients(node: torch.fx.Node) -> bool:
     return node.op == "call_function" and (module in _MODULES or module.startswith(_FOLDERS))
 
 
-def has_draws(graph: GraphModule) -> bool:
-    """Whether a graph of ATen ops takes random numbers, which a backward pass cannot do again."""
-    return any(draws(node.target) for node in graph.graph.nodes)
+def repeats(graph: GraphModule) -> bool:
+    """Whether a backward pass that is given the inputs of ATen ops can do these again.
+
+    It cannot draw the same random numbers, nor know an input as it was when it was cloned.
+    """
+    return not any(draws(node.target) or clones_input(node) for node in graph.graph.nodes)
 
 
 class Late:

@@ -33,11 +33,11 @@ def example_of(node: Any) -> torch.Tensor | None:
 
 def storage_root(node: FxNode) -> FxNode:
     """Where the memory of a node's value was made: an input, or what no view op gave."""
-    *_, root = _viewed_by(node)
+    *_, root = viewed_by(node)
     return root
 
 
-def _viewed_by(node: FxNode) -> Iterator[FxNode]:
+def viewed_by(node: FxNode) -> Iterator[FxNode]:
     """A node, what it is a view of, what that is a view of, and so on."""
     source: FxNode | None = node
     while source is not None:
@@ -165,7 +165,7 @@ class Border:
         for number, source in enumerate(aliases.written):
             value = self.outputs[number]
             views = (place for place, base in aliases.views.items() if base == source)
-            places = [place for place in views if value in _viewed_by(self.outputs[place])]
+            places = [place for place in views if value in viewed_by(self.outputs[place])]
             if places:
                 wanted = [self.outputs[place] for place in places]
                 found.append((source, places, Replay(wanted, [*self._inputs, value])))

@@ -8,7 +8,8 @@ start: AOTAutograd's graph is then wrong without a word. Such calls run op by op
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -27,24 +28,28 @@ def guarded(
 
     Args:
         gm: the graph of Dynamo, which torch can run as it is.
-        watched: positions of inputs that are no weights: those may come from anywhere.
+        watched: positions of inputs that are no weights: those may come from anywhere, and be views
+            of weights too.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     infos = metadata.input_info if metadata is not None else ()
-    tensors = [i for i in watched if isinstance(examples[i], torch.Tensor)]
+    tensors = {i for i, x in enumerate(examples) if isinstance(x, torch.Tensor)}
+    loose = tensors.intersection(watched)
     written = {i for i, info in enumerate(infos) if info.mutates_data}
     if written and len(infos) != len(examples):  # traced with one base for several inputs
-        written = set(tensors)
-    if len(tensors) < 2 or written.isdisjoint(tensors):
+        written = tensors
+    if not loose or not written:
         return call
+    if loose.isdisjoint(written):
+        tensors = loose | written
     holders = gm.graph.find_nodes(op="placeholder")
     fixed = {i for i in tensors if isinstance(_traced_start(holders[i]), int)}
     # a graph is compiled for the inputs of the call that follows
     traced: list[Pairs] = []
 
     def checked(*args: Any) -> Any:
-        pairs = _overlaps(args, tensors, written, fixed)
+        pairs = _overlaps(args, loose, written, fixed, tensors)
         if not traced:
             traced.append(pairs)
         if pairs == traced[0]:
@@ -65,21 +70,20 @@ def _traced_start(holder: Node) -> Any:
 
 
 def _overlaps(
-    args: Sequence[Any], tensors: Sequence[int], written: set[int], fixed: set[int]
+    args: Sequence[Any], loose: set[int], written: set[int], fixed: set[int], among: Iterable[int]
 ) -> Pairs:
-    """Pairs of inputs that share memory of which one is written to."""
+    """Pairs of inputs that share memory, of which one is loose and one is written to."""
 
     def start(i: int) -> int | None:
         return args[i].storage_offset() if i in fixed else None
 
     places: dict[int, list[int]] = {}
-    for i in tensors:
+    for i in among:
         places.setdefault(args[i].untyped_storage().data_ptr(), []).append(i)
     found: set[tuple[int, int, int | None, int | None]] = set()
     for group in places.values():
-        for n, i in enumerate(group):
-            for j in group[n + 1 :]:
-                touched = i in written or j in written
-                if touched and compute_overlapping_tensors([args[i], args[j]]):
-                    found.add((i, j, start(i), start(j)))
+        for i, j in combinations(group, 2):
+            touched = not (loose.isdisjoint((i, j)) or written.isdisjoint((i, j)))
+            if touched and compute_overlapping_tensors([args[i], args[j]]):
+                found.add((i, j, start(i), start(j)))
     return frozenset(found)

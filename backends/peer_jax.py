@@ -19,7 +19,7 @@ from stack.frontends.jaxpr import FRONTEND
 from stack.frontends.lax import jax_dtype
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Kernel, source_lines
 
 from .peer import Origins, PeerExecutable
 from .peer_hlo import Step, code_of, read_hlo, steps
@@ -286,8 +286,6 @@ def _dispatched(captured: Any) -> list[Kernel]:
     found: list[Kernel] = []
     for eqn in closed.jaxpr.eqns:
         name = str(eqn.params.get("name", eqn.primitive.name))
-        source = line_of(eqn).split(" ")[0]
-        found.append(
-            Kernel(name, "library", source=(source,) if source else (), ops=(eqn.primitive.name,))
-        )
+        source = source_lines(line_of(eqn, (), ()))
+        found.append(Kernel(name, "library", source=source, ops=(eqn.primitive.name,)))
     return found

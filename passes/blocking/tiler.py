@@ -31,9 +31,9 @@ from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.schedule import Policy, first_schedule
 from stack.target import Target, as_gpu
+from stack.target.record import RASTER_ROWS
 
 STEP = 2048  # elements of a long row in one step
-GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 
 class BlockTiler(BlockDots):
@@ -169,7 +169,7 @@ class BlockTiler(BlockDots):
                 block = min(self.lanes, max(16, power_of_two(extent)))
                 index[roles.lane] = self.program_axis("n", extent, block, grid).place
                 if axis == self.order[-1] and extent > block:
-                    self.groups[grid[-1][0]] = GROUP
+                    self.groups[grid[-1][0]] = RASTER_ROWS
             elif roles.row:
                 first, end = part or (0, roles.sizes[roles.row])
                 block = min(self.rows, max(16, power_of_two(end - first)))

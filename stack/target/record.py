@@ -15,6 +15,7 @@ from stack.target.mma import MMAS, Mma, Types
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 SUMS = 0.75  # of a core's registers
 TAPS = 0.25  # of them, for a row of taps that windows beside each other are multiplied with
+RASTER_ROWS = 8  # tiles of a GPU in a column that run together, and share operands in its cache
 LINE = 64  # bytes that memory and caches of a CPU move together
 FIRST_LEVEL = 32 << 10  # bytes of a CPU's first-level cache, at least
 NO_SOURCES: Mapping[str, str] = {}

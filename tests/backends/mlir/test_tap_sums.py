@@ -71,7 +71,7 @@ def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
     """14 windows of 7 taps cover 20 places; those that only touch share none."""
     module = nn.Conv2d(16, 16, 7, padding=3, groups=16, bias=False)
     compiled, *_ = compiled_with(module, torch.randn(1, 16, 28, 28), "avx512")
-    body = compiled.run["mlir"].text.split("@dot_body(%table: !llvm.ptr, %lo")[1]
+    body = compiled.run["mlir"].text.split("@kernel_dot_body(%table: !llvm.ptr, %lo")[1]
     assert body.count("llvm.intr.fmuladd") == 14 * 7
     start = body.index("iter_args")
     row = body[start : body.index("scf.yield", start)]
@@ -79,7 +79,7 @@ def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
 
     module = nn.Conv2d(16, 16, 7, 7, groups=16, bias=False)
     compiled, *_ = compiled_with(module, torch.randn(1, 16, 196, 196), "avx512")
-    body = compiled.run["mlir"].text.split("@dot_body(%table: !llvm.ptr, %lo")[1]
+    body = compiled.run["mlir"].text.split("@kernel_dot_body(%table: !llvm.ptr, %lo")[1]
     assert body.count("llvm.intr.fmuladd") < 14 * 7
 
 

@@ -32,6 +32,7 @@ from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
+from stack.frontends.fx_inference import in_inference_mode, without_inference_mode
 from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
@@ -79,6 +80,15 @@ def compile_graph(
     _refuse_other_memory(gm, fn)
     if takes_tangents():
         return gm
+    if without_inference_mode(gm):
+        return in_inference_mode(_compiled(gm, example_inputs, options, made, fn, target))
+    return _compiled(gm, example_inputs, options, made, fn, target)
+
+
+def _compiled(
+    gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
+    made: Any, fn: Any, target: str,
+) -> Any:  # fmt: skip
     device = _device(gm, example_inputs)
     guard_precision(gm)
     write_out(gm)

@@ -22,6 +22,7 @@ from stack.errors import StackError
 from stack.frontends.dynamo_backend import compile_graph
 from stack.frontends.dynamo_entries import Entries
 from stack.frontends.dynamo_graph import Prepared, preparing
+from stack.frontends.dynamo_scopes import nameless
 from stack.frontends.dynamo_spared import spared
 from stack.frontends.dynamo_tracing import one_at_a_time, quiet
 from stack.frontends.torch_errors import raise_explained
@@ -124,6 +125,7 @@ class TorchCalls:
         settings.enter_context(held_back())
         settings.enter_context(one_at_a_time())  # Dynamo's settings are shared by all threads
         settings.enter_context(torch._dynamo.config.patch(self._settings))
+        settings.enter_context(nameless(self.fn))
         settings.enter_context(spared())
         settings.enter_context(in_scans())
         settings.enter_context(quiet("torch._subclasses.fake_tensor"))

@@ -32,7 +32,7 @@ from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.fx_inference import in_inference_mode, without_inference_mode
+from stack.frontends.fx_inference import compiled_by_mode
 from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
@@ -80,9 +80,9 @@ def compile_graph(
     _refuse_other_memory(gm, fn)
     if takes_tangents():
         return gm
-    if without_inference_mode(gm):
-        return in_inference_mode(_compiled(gm, example_inputs, options, made, fn, target))
-    return _compiled(gm, example_inputs, options, made, fn, target)
+    return compiled_by_mode(
+        gm, lambda gm: _compiled(gm, example_inputs, options, made, fn, target)
+    )
 
 
 def _compiled(

@@ -29,6 +29,7 @@ from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_scopes import nameless
 from stack.frontends.dynamo_spared import spared
+from stack.frontends.fx_inference import without_inference_mode
 from stack.frontends.torch_attention import safe_softmax
 from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_recurrent import in_scans
@@ -183,6 +184,7 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
         fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
+    without_inference_mode(traced.graph)
     write_out(traced.graph)
     with torch.no_grad(), tracing(context), plain_tracing():
         graph, signature = aot_export_module(

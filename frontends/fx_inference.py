@@ -1,55 +1,84 @@
-"""Inference mode within a graph of Dynamo's, as a graph without gradients.
+"""Inference mode within a graph of Dynamo's, or around it, as a graph without gradients.
 
 Torch's wrappers that make writes functional cannot take views of tensors of inference mode. What a
-program computes there is what it computes without gradients, and results are such tensors where
-eager's are.
+program computes there is what it computes without gradients. Results are tensors of that mode where
+all of a graph is in it, as under a decorator.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.autograd import grad_mode
 from torch.fx import GraphModule, Node
 
+Compile = Callable[[GraphModule], Callable[..., Any]]
+
 _ENTER = grad_mode._enter_inference_mode
 _EXIT = grad_mode._exit_inference_mode
 _SET_GRAD = torch._C._set_grad_enabled
+_is_inference = torch.is_inference_mode_enabled
 
 
-def without_inference_mode(gm: GraphModule) -> bool:
-    """Have a graph set gradients off where it enters inference mode.
+def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
+    """What calls a graph of Dynamo's in the mode that it is in, and in that of its caller.
 
-    Returns whether all that it computes was within inference mode.
+    Dynamo does not guard inference mode. Gradients that a graph turns on itself are none there: it
+    is compiled once more, without, for calls in inference mode.
     """
-    if not any(n.target is _ENTER for n in gm.graph.nodes):
-        return False
-    grad, whole = torch.is_grad_enabled(), True
-    is_inference = False
-    entered: dict[Node, tuple[bool, bool]] = {}  # what held before
+    modes = without_inference_mode(gm)
+    inner = modes.pop() if len(modes) == 1 else None
+    off = copy.deepcopy(gm) if _enables(gm) and not inner else None
+    call = compile(gm)
+    if off is None and inner is None:
+        return call
+    without: list[Callable[..., Any]] = []
+
+    def called(*args: Any) -> Any:
+        with nullcontext() if inner is None else torch.inference_mode(inner):
+            if off is None or not _is_inference():
+                return call(*args)
+            if not without:
+                with torch.inference_mode(False), torch.no_grad():
+                    _disable(off)
+                    without.append(compile(off))
+            return without[0](*args)
+
+    return torch._dynamo.disable(called, reason="it is a compiled graph")
+
+
+def without_inference_mode(gm: GraphModule) -> set[bool | None]:
+    """Turn gradients off where a graph enters inference mode, in place of that.
+
+    Returns the modes that it computes in: True for inference mode, None for that of its caller.
+    """
+    mode: bool | None = None
+    modes: set[bool | None] = set()
+    grad = torch.is_grad_enabled()
+    before: dict[Node, tuple[bool, bool | None]] = {}
     for node in [*gm.graph.nodes]:
-        if node.op in ("placeholder", "output"):
-            continue
         if node.target is _ENTER:
-            entered[node] = grad, is_inference
-            is_inference = bool(node.args[0])
-            grad = _set(gm, node, not is_inference)
+            before[node] = grad, mode
+            mode = bool(node.args[0])
+            grad = _set(gm, node, not mode)
         elif node.target is _EXIT:
-            before, is_inference = entered[node.args[0]]  # pyright: ignore[reportArgumentType]
-            grad = _set(gm, node, before)
+            grad, mode = before[node.args[0]]  # pyright: ignore[reportArgumentType]
+            _set(gm, node, grad)
             gm.graph.erase_node(node)
         elif node.target is _SET_GRAD:
-            if is_inference:  # a tensor of inference mode has no gradient all the same
-                node.args = (False,)
-            grad = bool(node.args[0])
-        else:
-            whole &= is_inference
-    for node in reversed(entered):
+            grad = bool(node.args[0]) and not mode
+            node.args = (grad,)
+        elif node.op not in ("placeholder", "output"):
+            modes.add(mode)
+    for node in reversed(before):
         gm.graph.erase_node(node)
-    gm.recompile()
-    return whole
+    if before:
+        gm.recompile()
+    return modes
 
 
 def _set(gm: GraphModule, node: Node, grad: bool) -> bool:
@@ -58,11 +87,11 @@ def _set(gm: GraphModule, node: Node, grad: bool) -> bool:
     return grad
 
 
-def in_inference_mode(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call` in inference mode: what it makes are tensors of that mode."""
+def _enables(gm: GraphModule) -> bool:
+    return any(n.args[0] for n in gm.graph.find_nodes(op="call_function", target=_SET_GRAD))
 
-    def called(*args: Any) -> Any:
-        with torch.inference_mode():
-            return call(*args)
 
-    return torch._dynamo.disable(called, reason="it is a compiled graph")
+def _disable(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=_SET_GRAD):
+        node.args = (False,)
+    gm.recompile()

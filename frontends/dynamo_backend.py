@@ -29,6 +29,7 @@ from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
 from stack.frontends.dynamo_tracing import decompositions, plain_tracing
+from stack.frontends.dynamo_split import compiled_in_parts
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
@@ -80,8 +81,13 @@ def compile_graph(
     _refuse_other_memory(gm, fn)
     if takes_tangents():
         return gm
+
+    def whole(gm: GraphModule, examples: Sequence[Any]) -> Any:
+        return _compiled(gm, examples, options, made, fn, target)
+
+    strict = options.get("strict", False)
     return compiled_by_mode(
-        gm, lambda gm: _compiled(gm, example_inputs, options, made, fn, target)
+        gm, lambda gm: compiled_in_parts(gm, example_inputs, whole, made, target, strict)
     )
 
 

@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from stack.errors import StackError, UnsupportedOp
 from stack.frontends.dynamo_graph import Prepared, is_preparing
 from stack.frontends.fx_lines import source_line
-from stack.frontends.fx_numbers import data_dependent
-from stack.frontends.fx_parts import graph_parts
+from stack.frontends.fx_numbers import ASSUMES, data_dependent, named_ops
+from stack.frontends.fx_parts import Part, graph_parts
 from stack.frontends.torch_errors import PARTS
 from stack.run.record import Run, Stage
 
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
-_ASSERT = torch.ops.aten._assert_scalar.default
 _REASON = "its size or number depends on data, so torch runs it"
+_HINT = "what they read or give depends on data; without strict torch runs them, as fallbacks"
 _COUNTS = ("ops", "native", "library", "hosted", "fallback")
 
 
@@ -45,15 +46,19 @@ def compiled_in_parts(
     loose = data_dependent(gm)
     if not loose:
         return compile(gm, examples)
-    rows = [(_name(n), source_line(n)) for n in gm.graph.nodes if n in loose and _is_op(n)]
+    rows = named_ops(gm, loose)
     if strict:
-        raise UnsupportedOp(list(dict.fromkeys(rows)), f"what it gives depends on data; {PARTS}")
+        raise UnsupportedOp(list(dict.fromkeys(rows)), _HINT)
     first = len(made)
     given = dict(zip(gm.graph.find_nodes(op="placeholder"), examples, strict=True))
     steps: list[_Step] = []
     for part in graph_parts(gm, loose):
         inner = [given[n] if n in given else _example(n) for n in part.inputs]
-        call = _eager(part.graph) if part.nodes[0] in loose else compile(part.graph, inner)
+        if part.nodes[0] in loose:
+            call = _eager(part.graph)
+        else:
+            _propagate(part)
+            call = compile(part.graph, inner)
         steps.append(_Step(call, part.inputs, part.outputs))
     made.append(Parts(gm, rows, [*itertools.islice(made, first, None)], target))
     return torch._dynamo.disable(_Steps(gm, steps).__call__, reason="it calls compiled graphs")
@@ -67,12 +72,26 @@ def _example(node: Node) -> Any:
     return held.detach().requires_grad_(held.requires_grad)
 
 
+def _propagate(part: Part) -> None:
+    """Note of the results of a part what they are there; parts after it may write to them."""
+    fakes = [n.meta.get("example_value") for n in part.inputs]
+    mode = next((f.fake_mode for f in fakes if isinstance(f, FakeTensor)), None)
+    if mode is None:
+        return
+    pairs = zip(part.inputs, fakes, strict=True)
+    given = [_example(n).clone() if isinstance(f, FakeTensor) else f for n, f in pairs]
+    results: Any = part.graph.graph.output_node().args[0]
+    with mode:
+        for node, value in zip(results, part.graph(*given), strict=True):
+            node.meta["example_value"] = value
+
+
 def _eager(part: GraphModule) -> Callable[..., Any]:
     """A part that torch runs."""
     line = ""
     for node in part.graph.nodes:
         line = ", ".join(source_line(node)) or line
-        if node.target is _ASSERT:
+        if node.target is ASSUMES:
             node.target, node.args = _assume, (*node.args, line)
     part.recompile()
 
@@ -91,18 +110,6 @@ def _assume(holds: Any, text: str, line: str) -> None:
             f"the capture took for granted that {said}, of a size or number that depends on data"
             f"{line and f' ({line})'}, and it does not hold; {PARTS}"
         )
-
-
-def _name(node: Node) -> str:
-    target = node.target
-    return f".{target}()" if node.op == "call_method" else str(getattr(target, "__name__", target))
-
-
-def _is_op(node: Node) -> bool:
-    """Whether a node reads or makes tensors, and does not only calculate with numbers."""
-    operands = [node, *node.all_input_nodes]
-    is_tensor = [isinstance(n.meta.get("example_value"), torch.Tensor) for n in operands]
-    return any(is_tensor) and "sym_size" not in str(node.target)
 
 
 @dataclass(frozen=True)
@@ -151,6 +158,9 @@ class Parts:
         lines = (f"{name}{line and f' at {line[0]}'}: {_REASON}" for name, line in rows)
         self.notes = {"fallbacks": "\n".join(dict.fromkeys(lines))}
 
+    def __repr__(self) -> str:
+        return f"<Parts {self.target}: {self.run}>"
+
     @property
     def runs(self) -> dict[tuple[()], Run]:
         return {(): self.run}
@@ -158,7 +168,8 @@ class Parts:
     @property
     def run(self) -> Run:
         runs = [run for part in self.parts for run in part.runs.values()]
-        made = Run(self.target, "torch", runs[0].backend if runs else "eager", notes=self.notes)
+        backends = [run.backend for run in runs if run.backend != "eager"]
+        made = Run(self.target, "torch", [*backends, "eager"][0], notes=self.notes)
         made.add(Stage("captured", make_text=lambda: self.text))
         for number, part in enumerate(runs):
             for stage in part.records:

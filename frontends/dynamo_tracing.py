@@ -30,6 +30,7 @@ from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_scopes import nameless
 from stack.frontends.dynamo_spared import spared
 from stack.frontends.fx_inference import without_inference_mode
+from stack.frontends.fx_numbers import refuse_data_dependent
 from stack.frontends.torch_attention import safe_softmax
 from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_recurrent import in_scans
@@ -185,6 +186,7 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
     without_inference_mode(traced.graph)
+    refuse_data_dependent(traced.graph)
     write_out(traced.graph)
     with torch.no_grad(), tracing(context), plain_tracing():
         graph, signature = aot_export_module(

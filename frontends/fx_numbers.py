@@ -14,10 +14,17 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols
 from torch.utils import _pytree as pytree
 
+from stack.errors import UnsupportedOp
+from stack.frontends.fx_lines import source_line
+from stack.frontends.torch_errors import PARTS
+
+ASSUMES = torch.ops.aten._assert_scalar.default
+
 _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "truediv", "div"}) | _COMPARED
 _OF_INTEGERS = frozenset({"and_", "or_", "xor", "lshift", "rshift"})
 _OF_NUMBERS = frozenset({"add", "sub", "mul", "neg"})
+_WAY_OUT = f"what they read or give depends on data; {PARTS}"
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
@@ -25,27 +32,71 @@ def data_dependent(gm: GraphModule) -> set[Node]:
     """The nodes of a graph that torch has to run; the graph then has tensors for other numbers."""
     _fix(gm)
     known = _symbols(gm.graph.find_nodes(op="placeholder"))
-    unknown = {n for n in gm.graph.nodes if n.op not in ("placeholder", "output")}
-    unknown = {n for n in unknown if _symbols([n]) - known or _is_untold(n)}
-    if not unknown:
-        return set()
-    for node in [n for n in gm.graph.nodes if n in unknown and _is_whole(n)]:
+    # those whose value no compiled part can take or give
+    unknown = {n for n in _inner(gm) if _symbols([n]) - known or _is_untold(n)}
+    for node in [n for n in _inner(gm) if n in unknown and _is_whole(n)]:
         _use_tensor(gm, node, unknown)
+    found = {n for n in _inner(gm) if n.meta.get("unbacked_bindings") or n in unknown}
+    if not found:
+        return found
     gm.recompile()
-    unknown &= {*gm.graph.nodes}
-    compiled = _compiled_floats(gm, unknown)
-    left = unknown - compiled
-    fed = {user for n in left for user in n.users if user.op != "output"}
-    return left | fed
+    found -= _compiled_floats(gm, unknown)
+    unknown &= found
+    for node in _inner(gm):
+        reads = node.all_input_nodes
+        if any(n in unknown for n in reads) or (_is_number(node) and any(n in found for n in reads)):
+            found.add(node)
+            if _is_number(node):
+                unknown.add(node)
+    return found
+
+
+def refuse_data_dependent(gm: GraphModule) -> None:
+    """Raise UnsupportedOp with what only a run can tell."""
+    found = data_dependent(gm)
+    if found:
+        raise UnsupportedOp(named_ops(gm, found), _WAY_OUT)
+
+
+def named_ops(gm: GraphModule, nodes: set[Node]) -> list[tuple[str, tuple[str, ...]]]:
+    """The ops among nodes by name and source line; not what only calculates with numbers."""
+    found = [n for n in _inner(gm) if n in nodes and _is_op(n)]
+    names = (f".{_name(n)}()" if n.op == "call_method" else _name(n) for n in found)
+    return list(zip(names, map(source_line, found), strict=True))
+
+
+def _is_op(node: Node) -> bool:
+    if node.op == "get_attr" or "sym_size" in str(node.target):
+        return False
+    return not all(map(_is_number, [node, *node.all_input_nodes]))
+
+
+def _inner(gm: GraphModule) -> list[Node]:
+    return [n for n in gm.graph.nodes if n.op not in ("placeholder", "output")]
 
 
 def _fix(gm: GraphModule) -> None:
     """Put a number in its place where guards say which it is."""
-    for node in reversed(gm.graph.nodes):
+    unguarded: set[Node] = set()
+    for node in _inner(gm):
+        if node.meta.get("unbacked_bindings") or not unguarded.isdisjoint(node.all_input_nodes):
+            unguarded.add(node)
         value = node.meta.get("example_value")
-        if isinstance(value, torch.SymInt) and node.op != "placeholder" and value.node.expr.is_number:
+        is_number = isinstance(value, torch.SymInt) and value.node.expr.is_number
+        if is_number and node not in unguarded:
             node.replace_all_uses_with(int(value))  # pyright: ignore[reportArgumentType]
             gm.graph.erase_node(node)
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a node gives a number, or says that numbers are as assumed."""
+    leaves = pytree.tree_leaves(node.meta.get("example_value"))
+    is_number = any(leaf is not None for leaf in leaves) and not any(map(_is_tensor, leaves))
+    return is_number or node.target is ASSUMES
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:
@@ -56,9 +107,8 @@ def _symbols(nodes: Iterable[Node]) -> set[Any]:
 
 
 def _is_untold(node: Node) -> bool:
-    """Whether Dynamo does not say what a node gives that reads a tensor."""
-    reads = (n.meta.get("example_value") for n in node.all_input_nodes)
-    return "example_value" not in node.meta and any(isinstance(v, torch.Tensor) for v in reads)
+    """Whether Dynamo does not say what a node gives."""
+    return "example_value" not in node.meta and node.op != "get_attr" and bool(node.users)
 
 
 def _is_whole(node: Node) -> bool:

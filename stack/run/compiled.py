@@ -63,12 +63,12 @@ class Compiled:
         """The newest compiled graph.
 
         Raises:
-            StackError: where nothing was compiled: it was not called yet, gives views of its
-                arguments alone, or is interpreted.
+            StackError: where there is no one graph: the program was not called yet, gives views
+                of its arguments alone, is interpreted, or is compiled in parts (see `graphs`).
         """
         newest: Any = self._newest()  # a frontend's own stand-in, where nothing is compiled
         if not isinstance(newest, CompiledGraph):
-            raise StackError(f"{newest.run} has no kernels: there is nothing to run or to measure")
+            raise StackError(f"{newest!r} is not a compiled graph: there is nothing to measure")
         return newest
 
     def _newest(self) -> CompiledGraph:

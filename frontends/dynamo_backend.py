@@ -28,8 +28,8 @@ from stack.frontends.dynamo_late import Late, has_draws, is_late, takes_gradient
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
-from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.dynamo_split import compiled_in_parts
+from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph

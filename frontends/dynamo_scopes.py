@@ -69,19 +69,22 @@ def _is_imported(scope: dict[str, Any]) -> bool:
 
 
 def _referred(fn: FunctionType) -> Iterator[Any]:
-    """What a function refers to: in its closure, by globals, and attributes of modules there."""
+    """What a function refers to by globals and in its closure, and by names and keys in those."""
     code = fn.__code__
     values = [fn.__globals__.get(name) for name in code.co_names]
-    yield from values
-    for module in values:
-        if isinstance(module, ModuleType) and not _is_imported(vars(module)):
-            yield from (vars(module).get(name) for name in code.co_names)
-    yield getattr(fn, "__wrapped__", None)
     for cell in fn.__closure__ or ():
         try:
-            yield cell.cell_contents
+            values.append(cell.cell_contents)
         except ValueError:  # not assigned yet
             continue
+    yield getattr(fn, "__wrapped__", None)
+    for value in values:
+        yield value
+        if isinstance(value, ModuleType) and not _is_imported(vars(value)):
+            yield from (vars(value).get(name) for name in code.co_names)
+        elif isinstance(value, dict):
+            named = [value[key] for key in code.co_consts if isinstance(key, str) and key in value]
+            yield from named or [item for item in [*value.values()] if callable(item)]
 
 
 def _parts(value: Any) -> Iterable[Any]:
@@ -94,6 +97,8 @@ def _parts(value: Any) -> Iterable[Any]:
         return value.fget, value.fset
     if isinstance(value, type):
         return *value.__bases__, *(vars(value).values() if _is_defined(value) else ())
+    if isinstance(value, list | tuple):
+        return [item for item in value if callable(item)]
     held = value.modules() if isinstance(value, torch.nn.Module) else (value,)
     return [part for h in held for part in (type(h), *_attributes(h))]
 

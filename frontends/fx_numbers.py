@@ -44,7 +44,9 @@ def data_dependent(gm: GraphModule) -> set[Node]:
     unknown &= found
     for node in _inner(gm):
         reads = node.all_input_nodes
-        if any(n in unknown for n in reads) or (_is_number(node) and any(n in found for n in reads)):
+        if any(n in unknown for n in reads) or (
+            _is_number(node) and any(n in found for n in reads)
+        ):
             found.add(node)
             if _is_number(node):
                 unknown.add(node)
@@ -188,7 +190,9 @@ def _made(gm: GraphModule, before: Node, target: Any, args: tuple[Any, ...]) -> 
     first: Any = values[0]
     tensor: Any = next(v for v in values if isinstance(v, torch.Tensor))
     with tensor.fake_mode:
-        node.meta = {k: v for k, v in before.meta.items() if k in ("stack_trace", "nn_module_stack")}
+        node.meta = {
+            k: v for k, v in before.meta.items() if k in ("stack_trace", "nn_module_stack")
+        }
         node.meta["example_value"] = (
             getattr(first, target)(*values[1:]) if is_method else target(*values)
         )
@@ -215,8 +219,12 @@ def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
     for node in reversed([n for n in gm.graph.nodes if n in unknown]):
         is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)
         is_made = node.target == "item" or _name(node) in _OF_NUMBERS | {"truediv"}
-        if is_float and is_made and all(
-            user in found or _is_elementwise(user, _ARITHMETIC, unknown) for user in node.users
+        if (
+            is_float
+            and is_made
+            and all(
+                user in found or _is_elementwise(user, _ARITHMETIC, unknown) for user in node.users
+            )
         ):
             found.add(node)
     for node in [n for n in gm.graph.nodes if n in found]:  # those made of others stay with them

@@ -21,7 +21,7 @@ from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.releases import warn_if_untested
 from stack.run.backend import ByAddress, Direct
-from stack.run.frontend import Arrays, Calls, Captured, Finds
+from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 
 @functools.cache
@@ -47,6 +47,19 @@ class TorchFrontend:
         from torch.utils import _pytree as pytree
 
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
+
+    def entry(self, target: Any) -> Entry | None:
+        """A module, or a program of `torch.export`, whose module and example inputs are taken."""
+        torch = sys.modules.get("torch")
+        exported = sys.modules.get("torch.export")
+        if torch is None or not (
+            isinstance(target, torch.nn.Module)
+            or (exported is not None and isinstance(target, exported.ExportedProgram))
+        ):
+            return None
+        from stack.frontends.torch_module import entry
+
+        return entry(target)
 
     @held_back()
     @with_room

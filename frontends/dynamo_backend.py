@@ -29,10 +29,12 @@ from stack.frontends.dynamo_late import Late, is_late, repeats, takes_gradients
 from stack.frontends.dynamo_near import passed_on
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_plain import plain_graph
+from stack.frontends.dynamo_split import compiled_in_parts
 from stack.frontends.dynamo_tracing import decompositions, plain_tracing
 from stack.frontends.fx_border import Border
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph
+from stack.frontends.fx_inference import compiled_by_mode
 from stack.frontends.fx_lines import source_line, variable_name
 from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.saved_tensors import save_old_values
@@ -82,6 +84,20 @@ def compile_graph(
     guard_identity()
     if takes_tangents():
         return gm
+
+    def whole(gm: GraphModule, examples: Sequence[Any]) -> Any:
+        return _compiled(gm, examples, options, made, fn, target)
+
+    strict = options.get("strict", False)
+    return compiled_by_mode(
+        gm, lambda gm: compiled_in_parts(gm, example_inputs, whole, made, target, strict)
+    )
+
+
+def _compiled(
+    gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
+    made: Any, fn: Any, target: str,
+) -> Any:  # fmt: skip
     device = _device(gm, example_inputs)
     guard_precision(gm)
     write_out(gm)

@@ -22,7 +22,9 @@ from stack.errors import StackError
 from stack.frontends.dynamo_backend import compile_graph
 from stack.frontends.dynamo_entries import Entries
 from stack.frontends.dynamo_graph import Prepared, preparing
+from stack.frontends.dynamo_scopes import nameless
 from stack.frontends.dynamo_spared import spared
+from stack.frontends.dynamo_split import Parts
 from stack.frontends.dynamo_tracing import one_at_a_time, quiet
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
@@ -106,7 +108,7 @@ class TorchCalls:
                 self._set_up(opened)
             return self._call(*args, **kwargs)
         except exc.TorchDynamoException as error:
-            more = mismatch(self.graphs, args)
+            more = mismatch([g for g in self.graphs if not isinstance(g, Parts)], args)
             raise_explained(error, self.fn, args, kwargs, more)
         except TypeError as error:  # of Python's: another number of arguments
             if captures:
@@ -124,6 +126,7 @@ class TorchCalls:
         settings.enter_context(held_back())
         settings.enter_context(one_at_a_time())  # Dynamo's settings are shared by all threads
         settings.enter_context(torch._dynamo.config.patch(self._settings))
+        settings.enter_context(nameless(self.fn))
         settings.enter_context(spared())
         settings.enter_context(in_scans())
         settings.enter_context(quiet("torch._subclasses.fake_tensor"))
@@ -137,7 +140,8 @@ class TorchCalls:
         )
         if self.reason:
             for graph in self.made[first:]:
-                graph.captured.notes["captured again"] = f"no longer holds: {self.reason}"
+                notes = graph.notes if isinstance(graph, Parts) else graph.captured.notes
+                notes["captured again"] = f"no longer holds: {self.reason}"
             self.reason = ""
         return call
 

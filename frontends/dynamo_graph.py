@@ -47,6 +47,11 @@ def preparing() -> Iterator[None]:
         _PREPARING.reset(token)
 
 
+def is_preparing() -> bool:
+    """Whether calls are to end by `Prepared`."""
+    return _PREPARING.get()
+
+
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
 CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them

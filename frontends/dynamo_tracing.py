@@ -27,7 +27,10 @@ from stack.errors import StackError
 from stack.frontends import torch_draws, torch_layouts, torch_lists, torch_losses
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
+from stack.frontends.dynamo_scopes import nameless
 from stack.frontends.dynamo_spared import spared
+from stack.frontends.fx_inference import without_inference_mode
+from stack.frontends.fx_numbers import refuse_data_dependent
 from stack.frontends.torch_attention import safe_softmax
 from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_recurrent import in_scans
@@ -102,7 +105,7 @@ def quiet(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def _capturing(dynamic: bool) -> Iterator[None]:
+def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
     patches = {
         "replay_side_effects": False,
         "side_effect_replay_policy": "silent",
@@ -118,6 +121,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
+        nameless(fn),
         spared(),
         in_scans(),
         # equal sizes in the example are not promised to stay equal
@@ -138,7 +142,7 @@ class Traced:
     def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
         self.fn = fn
         self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
-        with _capturing(dynamic):
+        with _capturing(fn, dynamic):
             self.output: CaptureOutput = fullgraph_capture(fn, tuple(args), {})
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
@@ -181,6 +185,8 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
         fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
+    without_inference_mode(traced.graph)
+    refuse_data_dependent(traced.graph)
     write_out(traced.graph)
     with torch.no_grad(), tracing(context), plain_tracing():
         graph, signature = aot_export_module(

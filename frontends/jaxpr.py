@@ -23,7 +23,7 @@ from stack.run.refused import explain_trace
 if TYPE_CHECKING:
     from stack.ir.node import Func
     from stack.ir.space import ArraySpace
-    from stack.run.frontend import Arrays, Calls, Captured, Finds
+    from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
@@ -44,6 +44,9 @@ class JaxFrontend:
         if any(isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) for leaf in leaves):
             return True
         return _uses_jax(fn)
+
+    def entry(self, target: Any) -> Entry | None:
+        return None
 
     @held_back()
     @with_room

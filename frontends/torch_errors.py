@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _INTERNAL = (
 # and where it takes the program, or its arguments, to be at fault
 _REFUSED = ("Observed exception", "may result in an error when running in eager")
 _ADVICE = ("For ", "If you suspect", "Caused by: ")
+_BRANCH = re.compile(r"data-dependent expression (.+?) \(unhinted")
 _MOST = 6  # lines of a message of Dynamo's
 
 
@@ -109,6 +111,10 @@ def break_text(error: Exception) -> str:
     lines = [line for p in kept for line in p.splitlines() if not line.startswith(_ADVICE)]
     place = place_of(getattr(error, "real_stack", None) or ())
     head = f"the function does not make one graph{place and f', at {place}'}; {PARTS}."
+    branch = _BRANCH.search(str(error))
+    if branch is not None:
+        why = f"Which way it goes depends on data: whether {branch[1]}, where u0, u1 and so on are"
+        return f"{head}\n{why} numbers or sizes that data decides. torch.where takes both ways."
     return "\n".join([head, *lines[:_MOST]])
 
 

@@ -19,7 +19,7 @@ from stack.explore.saved import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.node import Func
 from stack.releases import install_hint
-from stack.run.compile import find_frontend
+from stack.run.compile import entry_of, find_frontend
 
 FORMS = (
     "a target is `file.py:name` or `pkg.mod:name`, where name is a module instance, a function"
@@ -183,7 +183,7 @@ def _pair(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     items = cast("tuple[Any, ...]", value)
     if len(items) != 2 or not callable(items[0]) or not isinstance(items[1], tuple | list):
         return None
-    return items[0], tuple(cast("Sequence[Any]", items[1]))
+    return entry_of(items[0]).fn, tuple(cast("Sequence[Any]", items[1]))
 
 
 def _program(
@@ -197,6 +197,10 @@ def _program(
     pair = _pair(found)
     if pair is not None:
         return Program(spec, pair[0], _given(pair, inputs, named, spec), named)
+    entry = entry_of(found, named)
+    found = entry.fn
+    if entry.args is not None and not inputs:
+        return Program(spec, found, entry.args, named)
     if isinstance(found, type):
         raise UsageError(f"{spec} is a class; name an instance, or a factory that makes one")
     if not callable(found):

@@ -15,7 +15,7 @@ from stack.releases import install_hint, warn_if_untested
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
-from stack.run.frontend import Frontend
+from stack.run.frontend import Entry, Frontend
 from stack.run.frozen import build_parts, stages_with
 from stack.run.record import Run, Stage
 from stack.run.refused import capture_as_eager
@@ -61,6 +61,16 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
     )
 
 
+def entry_of(target: Any, frontend: str = "auto") -> Entry:
+    """A target as something to compile, as the framework says that it is one of."""
+    for name in plugins.names("stack.frontends"):
+        if name in sys.modules and frontend in ("auto", name):
+            found = plugins.load("stack.frontends", name).entry(target)
+            if found is not None:
+                return found
+    return Entry(target)
+
+
 def is_installed(framework: str) -> bool:
     """Whether the module that a frontend is named after is there; it is not imported."""
     try:
@@ -96,8 +106,10 @@ def warm(name: str | None, options: Mapping[str, Any]) -> None:
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
     """The imported function of a torch module or function, or of a JAX function."""
-    found = find_frontend(fn, args, frontend)
-    return capture_as_eager(found, fn, args, dynamic=dynamic).func
+    entry = entry_of(fn, frontend)
+    args = args or entry.args or ()
+    found = find_frontend(entry.fn, args, frontend)
+    return capture_as_eager(found, entry.fn, args, dynamic=dynamic).func
 
 
 def check_native(func: Func) -> None:

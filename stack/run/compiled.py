@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any
@@ -12,8 +13,8 @@ from stack.errors import StackError, UsageError
 from stack.frames import with_room
 from stack.ir.node import Func, Node
 from stack.phases import phase
-from stack.run.compile import default_backend, find_frontend, warm
-from stack.run.frontend import Calls, Frontend
+from stack.run.compile import default_backend, entry_of, find_frontend, warm
+from stack.run.frontend import Calls, Entry, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 from stack.run.record import Run
@@ -63,12 +64,12 @@ class Compiled:
         """The newest compiled graph.
 
         Raises:
-            StackError: where nothing was compiled: it was not called yet, gives views of its
-                arguments alone, or is interpreted.
+            StackError: where there is no one graph: the program was not called yet, gives views
+                of its arguments alone, is interpreted, or is compiled in parts (see `graphs`).
         """
         newest: Any = self._newest()  # a frontend's own stand-in, where nothing is compiled
         if not isinstance(newest, CompiledGraph):
-            raise StackError(f"{newest.run} has no kernels: there is nothing to run or to measure")
+            raise StackError(f"{newest!r} is not a compiled graph: there is nothing to measure")
         return newest
 
     def _newest(self) -> CompiledGraph:
@@ -90,6 +91,11 @@ class Compiled:
 
     def _repr_html_(self) -> str:
         return self.run._repr_html_() if self.graphs else html.escape(repr(self))  # pyright: ignore[reportPrivateUsage]
+
+    def __reduce__(self) -> Any:
+        """A copy, and one that was pickled, is compiled in its first call."""
+        capture_options = {"frontend": self.frontend_name, "dynamic": self.dynamic}
+        return _anew, (type(self), self.fn, capture_options, self.options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Itself as a method, as a function that stands in a class would be."""
@@ -117,6 +123,12 @@ class Compiled:
             else:
                 self._calls = frontend.calls(self.fn, self.dynamic, self.options)
         return self._calls
+
+
+def _anew(
+    made: type[Compiled], fn: Any, capture_options: dict[str, Any], options: dict[str, Any]
+) -> Compiled:
+    return made(fn, capture_options, **options)
 
 
 class WholeCalls:
@@ -191,8 +203,10 @@ def compile(
     """Compile a torch module or function, or a JAX function, for example arguments.
 
     Args:
-        fn: what eager would call as `fn(*args)`; or a function of the IR, which is compiled as
-            it is and then called with NumPy arrays (bf16 as uint16).
+        fn: what eager would call as `fn(*args)`; a program of `torch.export`; or a function of the
+            IR, which is compiled as it is and then called with NumPy arrays (bf16 as uint16).
+        args: example arguments. Without any, a program that takes some is captured and compiled in
+            its first call.
         backend: any of `stackc backends`; by default "mlir" for arrays in host memory, "triton"
             for arrays on a GPU.
         passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" or `Pipeline([...])` in place
@@ -207,13 +221,19 @@ def compile(
             panels of products included, is made once and kept beside them, until a weight's
             memory or version counter changes. Writes through `.data` or NumPy are not seen.
 
+    Returns:
+        What is called as `fn` is. For a torch module it is a module too, with the parameters, the
+        state and the modes of `fn`; a copy of it (`copy.deepcopy`) is compiled in its first call.
+
     Raises:
         UsageError: for an option that nobody takes, with the nearest name.
         UnsupportedOp: with strict, every op without a native lowering.
         BackendMissing: naming the extra to install or the device needed.
     """
-    compiled = Compiled(
-        fn,
+    entry = entry_of(fn, frontend)
+    made = entry.facade or Compiled
+    compiled = made(
+        entry.fn,
         {"frontend": frontend, "dynamic": dynamic},
         backend=backend,
         passes=passes,
@@ -221,8 +241,25 @@ def compile(
         label=label,
         **options,
     )
-    compiled.prepare(*args)
+    args = args or entry.args or ()
+    if args or not _takes_arguments(entry):
+        compiled.prepare(*args)
     return compiled
+
+
+def _takes_arguments(entry: Entry) -> bool:
+    """Whether a call without arguments is refused by the signature."""
+    called = entry.signature or entry.fn
+    try:
+        signature = inspect.signature(called) if callable(called) else None
+    except ValueError:  # of what has none
+        signature = None
+    try:
+        if signature is not None:
+            signature.bind()
+    except TypeError:
+        return True
+    return False
 
 
 def jit(fn: Callable[..., Any], **options: Any) -> Compiled:

@@ -67,6 +67,23 @@ class Captured:
     weights: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A target as something to compile.
+
+    Attributes:
+        fn: what is called.
+        args: example arguments, where the target has some.
+        signature: the function that says which arguments calls take; default: `fn`.
+        facade: the class of what `stack.compile` gives, a subclass of `Compiled`; None for that.
+    """
+
+    fn: Any
+    args: tuple[Any, ...] | None = None
+    signature: Callable[..., Any] | None = None
+    facade: type[Any] | None = None
+
+
 class Calls(Protocol):
     """A user's callable, captured and compiled as its calls need it, guarded by its framework.
 
@@ -93,6 +110,10 @@ class Frontend(Protocol):
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         """Whether `fn`, called with `args`, belongs to this framework."""
+        ...
+
+    def entry(self, target: Any) -> Entry | None:
+        """A target of the framework's as something to compile; None for any other callable."""
         ...
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:

@@ -14,7 +14,7 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
 from stack.run.backend import ByAddress
-from stack.run.frontend import Arrays, Calls, Captured, Finds, Frontend
+from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 
@@ -43,6 +43,9 @@ class IRFrontend:
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
         return isinstance(fn, Func)
+
+    def entry(self, target: Any) -> Entry | None:
+        return None
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         return captured_of(fn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -119,6 +120,7 @@ def _own_line(error: Exception) -> str:
     return f"\n(at {Path(last.filename).name}:{last.lineno}: `{last.line}`)"
 
 
+@functools.cache
 def is_users(file: str) -> bool:
     """Whether a file is neither a library's, Python's, nor ours."""
     path = Path(file)

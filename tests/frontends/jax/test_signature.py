@@ -185,6 +185,13 @@ def test_gradients_of_integers_hold_nothing() -> None:
     assert (got[1].dtype, got[1].shape) == (want[1].dtype, want[1].shape)
 
 
+def test_without_arguments_the_first_call_captures() -> None:
+    compiled = stack.compile(lambda x: x * 2)
+    assert "not called yet" in repr(compiled)
+    same(compiled(X), X * 2)
+    same(stack.compile(lambda: jnp.ones(3) * 2)(), jnp.ones(3) * 2)
+
+
 def test_a_program_that_jax_cannot_print() -> None:
     func = stack.compile(lambda x: jax.lax.mul_p.bind(x, x), X)
     same(func(X), X * X)

@@ -1,4 +1,4 @@
-"""Programs whose sizes data decides: stack.compile names the op, torch.compile runs the parts."""
+"""Errors of torch programs, and programs whose sizes data decides."""
 
 from __future__ import annotations
 
@@ -36,26 +36,56 @@ def listed(x: Any) -> Any:
 
 
 SIZED: list[tuple[Program, str]] = [
-    (torch.nonzero, "aten.nonzero"),
-    (lambda x: torch.where(x > 0), "aten.nonzero"),
-    (positive, "aten.index.Tensor"),
-    (lambda x: torch.masked_select(x, x > 0).sum(), "aten.masked_select"),
-    (lambda x: torch.unique(x) + 1, "aten._unique2"),
-    (lambda x: torch.bincount(x.abs().long().view(-1)), "aten.bincount"),
-    (lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0), "aten.repeat_interleave"),
+    (torch.nonzero, "nonzero"),
+    (lambda x: torch.where(x > 0), "where"),
+    (positive, "getitem"),
+    (lambda x: torch.masked_select(x, x > 0).sum(), "masked_select"),
+    (lambda x: torch.unique(x) + 1, "unique"),
+    (lambda x: torch.bincount(x.abs().long().view(-1)), "bincount"),
+    (lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0), "repeat_interleave"),
     (lambda x: x * int(x.sum()), r"\.item\(\)"),
     (counted, r"\.item\(\)"),
 ]
 
 
 @pytest.mark.parametrize(("program", "op"), SIZED)
-def test_the_op_and_its_line_are_named(program: Program, op: str) -> None:
+def test_strict_names_the_op_and_its_line(program: Program, op: str) -> None:
     # torch's own function has no line of a user's, and none of ours stands for it
     place = r"test_errors\.py:\d+" if program is not torch.nonzero else "no source line"
     with pytest.raises(UnsupportedOp, match=rf"{op}.*  \({place}\)") as raised:
-        stack.compile(program, X)
+        stack.compile(program, X, strict=True)
     assert "<built-in" not in str(raised.value)
-    assert "torch.compile(fn, backend='stack')" in str(raised.value)
+    assert "without strict" in str(raised.value)
+
+
+@pytest.mark.parametrize(("program", "op"), [SIZED[2], SIZED[3], SIZED[-1]])
+def test_no_one_function_is_of_sizes_that_data_decides(program: Program, op: str) -> None:
+    with pytest.raises(UnsupportedOp, match=rf"{op}.*\(test_errors.py:\d+\)") as raised:
+        stack.trace(program, X)
+    assert "depends on data; torch.compile(fn, backend='stack')" in str(raised.value)
+
+
+@pytest.mark.parametrize(("program", "_"), SIZED)
+def test_torch_runs_what_data_decides(program: Program, _: str) -> None:
+    compiled = stack.compile(program, X)
+    assert compiled.run.coverage["fallback"] > 0
+    for x in (X, -X, X * 2):
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def by_a_number(x: Any) -> Any:
+    return x * 2 if int((x > 0).sum()) > 3 else x
+
+
+def by_a_size(x: Any) -> Any:
+    y = x[x > 0]
+    return x if y.numel() == 0 else y
+
+
+@pytest.mark.parametrize(("program", "rule"), [(by_a_number, "u0 > 3"), (by_a_size, "Eq.u0, 0.")])
+def test_a_branch_that_data_decides_is_named(program: Program, rule: str) -> None:
+    with pytest.raises(StackError, match=rf"test_errors.py:\d+: `.*\n.*{rule}.*torch.where"):
+        stack.compile(program, X)
 
 
 def through_torch(program: Program, x: Any) -> Any:
@@ -106,8 +136,9 @@ def test_a_fault_of_ours_is_not_called_the_programs(monkeypatch: pytest.MonkeyPa
 
 def test_arguments_that_do_not_fit_the_signature_raise_as_eager() -> None:
     for given in ((), (X, X)):
+        compiled = stack.compile(torch.nn.Linear(3, 2))  # captured in its first call
         with pytest.raises(TypeError, match="positional argument") as raised:
-            stack.compile(torch.nn.Linear(3, 2), *given)
+            compiled.prepare(*given)
         assert raised.value.__notes__ == [OWN]
 
 

@@ -1,0 +1,118 @@
+"""Globals of functions that belong to no imported module, as those of code run by `exec`.
+
+Dynamo finds the globals of a function that it inlines by importing the module of that name. Where
+no such module is imported, that fails; where another one is, Dynamo guards the globals of the other
+one. Of globals without a `__name__` it guards the dict itself, which is right for all of these.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from stack.run.refused import is_users
+
+
+@contextmanager
+def nameless(fn: Any) -> Iterator[None]:
+    """Hides the `__name__` of unimported globals of functions that `fn` calls.
+
+    Not of those that a function reads its `__name__` from: a trace would see another value.
+    """
+    names = [(scope, scope.pop("__name__")) for scope in unimported(fn)]
+    try:
+        yield
+    finally:
+        for scope, name in names:
+            scope["__name__"] = name
+
+
+def unimported(fn: Any) -> list[dict[str, Any]]:
+    """The globals, of `fn` and of what it may call, that are not those of an imported module.
+
+    Follows what functions of the user's refer to: by closures, by globals, through modules and
+    objects. Those that another function reads its `__name__` from are left out.
+    """
+    found: dict[int, dict[str, Any]] = {}
+    readers: set[int] = set()
+    seen: dict[int, Any] = {}  # holds what is made here, so that no two have one id
+    pending: list[Any] = [fn]
+    while pending:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, FunctionType | ModuleType):
+            scope = value.__globals__ if isinstance(value, FunctionType) else vars(value)
+            if not _is_imported(scope):
+                found[id(scope)] = scope
+        if isinstance(value, FunctionType):
+            if "__name__" in value.__code__.co_names:
+                readers.add(id(value.__globals__))
+            if is_users(value.__code__.co_filename):
+                pending.extend(_referred(value))
+        elif not isinstance(value, ModuleType):
+            pending.extend(_parts(value))
+    return [scope for key, scope in found.items() if key not in readers]
+
+
+def _is_imported(scope: dict[str, Any]) -> bool:
+    """Whether globals are those of the module that is imported by their name, or have no name."""
+    name = scope.get("__name__")
+    return name is None or getattr(sys.modules.get(name), "__dict__", None) is scope
+
+
+def _referred(fn: FunctionType) -> Iterator[Any]:
+    """What a function refers to by globals and in its closure, and by names and keys in those."""
+    code = fn.__code__
+    values = [fn.__globals__.get(name) for name in code.co_names]
+    for cell in fn.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            continue
+    yield getattr(fn, "__wrapped__", None)
+    for value in values:
+        yield value
+        if isinstance(value, ModuleType) and not _is_imported(vars(value)):
+            yield from (vars(value).get(name) for name in code.co_names)
+        elif isinstance(value, dict):
+            named = [value[key] for key in code.co_consts if isinstance(key, str) and key in value]
+            yield from named or [item for item in [*value.values()] if callable(item)]
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a value that is no function calls."""
+    if isinstance(value, MethodType | staticmethod | classmethod):
+        return value.__func__, getattr(value, "__self__", None)
+    if isinstance(value, functools.partial):
+        return value.func, *value.args, *value.keywords.values()
+    if isinstance(value, property):
+        return value.fget, value.fset
+    if isinstance(value, type):
+        return *value.__bases__, *(vars(value).values() if _is_defined(value) else ())
+    if isinstance(value, list | tuple):
+        return [item for item in value if callable(item)]
+    held = value.modules() if isinstance(value, torch.nn.Module) else (value,)
+    return [part for h in held for part in (type(h), *_attributes(h))]
+
+
+def _is_defined(cls: type) -> bool:
+    """Whether a class is not the one that a library's module has under its name."""
+    module = sys.modules.get(cls.__module__)
+    is_there = getattr(module, cls.__name__, None) is cls
+    return not is_there or is_users(getattr(module, "__file__", None) or "")
+
+
+def _attributes(value: Any) -> list[Any]:
+    """Functions and objects of the user's among the attributes of an object."""
+    if isinstance(value, torch.Tensor):
+        return []
+    kinds = FunctionType | MethodType | functools.partial
+    return [v for v in getattr(value, "__dict__", {}).values() if isinstance(v, kinds)]

@@ -1,0 +1,97 @@
+"""Inference mode within a graph of Dynamo's, or around it, as a graph without gradients.
+
+Torch's wrappers that make writes functional cannot take views of tensors of inference mode. What a
+program computes there is what it computes without gradients. Results are tensors of that mode where
+all of a graph is in it, as under a decorator.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch.autograd import grad_mode
+from torch.fx import GraphModule, Node
+
+Compile = Callable[[GraphModule], Callable[..., Any]]
+
+_ENTER = grad_mode._enter_inference_mode
+_EXIT = grad_mode._exit_inference_mode
+_SET_GRAD = torch._C._set_grad_enabled
+_is_inference = torch.is_inference_mode_enabled
+
+
+def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
+    """What calls a graph of Dynamo's in the mode that it is in, and in that of its caller.
+
+    Dynamo does not guard inference mode. Gradients that a graph turns on itself are none there: it
+    is compiled once more, without, for calls in inference mode.
+    """
+    modes = without_inference_mode(gm)
+    inner = modes.pop() if len(modes) == 1 else None
+    off = copy.deepcopy(gm) if _enables(gm) and not inner else None
+    call = compile(gm)
+    if off is None and inner is None:
+        return call
+    without: list[Callable[..., Any]] = []
+
+    def called(*args: Any) -> Any:
+        with nullcontext() if inner is None else torch.inference_mode(inner):
+            if off is None or not _is_inference():
+                return call(*args)
+            if not without:
+                with torch.inference_mode(False), torch.no_grad():
+                    _disable(off)
+                    without.append(compile(off))
+            return without[0](*args)
+
+    return torch._dynamo.disable(called, reason="it is a compiled graph")
+
+
+def without_inference_mode(gm: GraphModule) -> set[bool | None]:
+    """Turn gradients off where a graph enters inference mode, in place of that.
+
+    Returns the modes that it computes in: True for inference mode, None for that of its caller.
+    """
+    mode: bool | None = None
+    modes: set[bool | None] = set()
+    grad = torch.is_grad_enabled()
+    before: dict[Node, tuple[bool, bool | None]] = {}
+    for node in [*gm.graph.nodes]:
+        if node.target is _ENTER:
+            before[node] = grad, mode
+            mode = bool(node.args[0])
+            grad = _set(gm, node, not mode)
+        elif node.target is _EXIT:
+            grad, mode = before[node.args[0]]  # pyright: ignore[reportArgumentType]
+            _set(gm, node, grad)
+            gm.graph.erase_node(node)
+        elif node.target is _SET_GRAD:
+            grad = bool(node.args[0]) and not mode
+            node.args = (grad,)
+        elif node.op not in ("placeholder", "output"):
+            modes.add(mode)
+    for node in reversed(before):
+        gm.graph.erase_node(node)
+    if before:
+        gm.recompile()
+    return modes
+
+
+def _set(gm: GraphModule, node: Node, grad: bool) -> bool:
+    with gm.graph.inserting_before(node):
+        gm.graph.call_function(_SET_GRAD, (grad,))
+    return grad
+
+
+def _enables(gm: GraphModule) -> bool:
+    return any(n.args[0] for n in gm.graph.find_nodes(op="call_function", target=_SET_GRAD))
+
+
+def _disable(gm: GraphModule) -> None:
+    for node in gm.graph.find_nodes(op="call_function", target=_SET_GRAD):
+        node.args = (False,)
+    gm.recompile()

@@ -1,0 +1,79 @@
+"""A compiled module as a module: its parameters, state and modes are those of the original."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stack.run.compiled import Compiled
+from stack.run.frontend import Entry
+
+_OWN = frozenset(vars(Compiled(None, {})))  # attributes of the compiled object itself
+
+
+class CompiledModule(Compiled, torch.nn.Module):
+    """What `stack.compile` gives for a module, which may stand where the module stood.
+
+    It has no state of its own: attributes and methods are the original's, `fn`, but for those of
+    `Compiled` and for calls. Methods that give the module give this one, as in
+    `compiled = compiled.to("cpu").eval()`. A call after `eval()`, `train()` or `to()` is captured
+    again, as Dynamo guards what these change.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OWN:  # not set yet
+            raise AttributeError(name)
+        return getattr(self.fn, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN:
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.fn, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(self.fn, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*dir(Compiled), *_OWN, *dir(self.fn)})
+
+
+def _of_original(name: str) -> property:
+    return property(lambda self: getattr(self.fn, name))
+
+
+def _giving_itself(name: str) -> Any:
+    def method(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self.fn, name)(*args, **kwargs)
+        return self if result is self.fn else result
+
+    return method
+
+
+def _delegate() -> None:
+    """Have methods of modules call those of the original, which it may define itself."""
+    for name in {*dir(torch.nn.Module)} - {*dir(Compiled), "forward"}:
+        returns = getattr(getattr(torch.nn.Module, name), "__annotations__", {}).get("return")
+        if not name.startswith("__"):
+            is_itself = "Self" in str(returns) or name == "to"
+            made = _giving_itself if is_itself else _of_original
+            setattr(CompiledModule, name, made(name))
+
+
+_delegate()
+
+
+def entry(target: Any) -> Entry | None:
+    """A module, or what torch exported of one, as something to compile."""
+    if isinstance(target, torch.nn.Module):
+        return Entry(target, signature=target.forward, facade=CompiledModule)
+    if not isinstance(target, torch.export.ExportedProgram):
+        return None
+    module = target.module()
+    args, kwargs = target.example_inputs or ((), {})
+    example = None if kwargs else tuple(args)
+    return Entry(module, example, signature=module.forward, facade=CompiledModule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 # name: (name in timm, its arguments, size of the image)
 MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "vit": ("test_vit", {}, 96),
-    "vit_registers": ("test_vit3", {}, 96),
-    "vit_relpos": ("test_vit_relpos", {}, 96),
+    "vit_registers": ("test_vit3", {"img_size": 96}, 96),
+    "vit_relpos": ("test_vit_relpos", {"img_size": 96}, 96),
     "resnet": ("test_resnet", {}, 64),
     "efficientnet": ("test_efficientnet", {}, 64),
     "efficientnet_gn": ("test_efficientnet_gn", {}, 64),
@@ -27,13 +28,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
     "ghostnet": ("ghostnet_050", {}, 64),
     "regnetx": ("regnetx_002", {}, 64),
     "repvgg": ("repvgg_a0", {}, 64),
-    "mixer": ("mixer_s32_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
-    "gmlp": ("gmlp_ti16_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
-    "resmlp": ("resmlp_12_224", {"img_size": 64, "embed_dim": 32, "num_blocks": 2}, 64),
-    "poolformer": (
-        "poolformer_s12", {"depths": (1, 1, 1, 1), "dims": (8, 16, 24, 32)}, 64,
-    ),
-    "convmixer": ("convmixer_768_32", {}, 64),
     "xcit": ("xcit_nano_12_p16_224", {"img_size": 64, "depth": 2}, 64),
     "edgenext": ("edgenext_xx_small", {}, 64),
     "swin": (
@@ -62,4 +56,51 @@ def make(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
     return module, (torch.randn(2, 3, size, size),)
 
 
-FACTORIES = {name: functools.partial(make, name) for name in MODELS}
+def mixer() -> nn.Module:
+    from timm.models.mlp_mixer import MlpMixer
+
+    return MlpMixer(10, img_size=64, patch_size=16, num_blocks=2, embed_dim=32)
+
+
+def gmlp() -> nn.Module:
+    from timm.layers import GatedMlp
+    from timm.models.mlp_mixer import MlpMixer, SpatialGatingBlock
+
+    return MlpMixer(
+        10, img_size=64, patch_size=16, num_blocks=2, embed_dim=32, mlp_ratio=6,
+        block_layer=SpatialGatingBlock, mlp_layer=GatedMlp,
+    )  # fmt: skip
+
+
+def resmlp() -> nn.Module:
+    from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock
+
+    return MlpMixer(
+        10, img_size=64, patch_size=16, num_blocks=2, embed_dim=32, mlp_ratio=4,
+        block_layer=ResBlock, norm_layer=Affine,
+    )  # fmt: skip
+
+
+def poolformer() -> nn.Module:
+    from timm.models.metaformer import MetaFormer, Pooling
+
+    return MetaFormer(
+        num_classes=10, depths=(1, 1, 1, 1), dims=(8, 16, 24, 32), token_mixers=Pooling,
+        downsample_norm=None, use_mlp_head=False,
+    )  # fmt: skip
+
+
+def convmixer() -> nn.Module:
+    from timm.models.convmixer import ConvMixer
+
+    return ConvMixer(dim=32, depth=2, kernel_size=5, patch_size=4, num_classes=10)
+
+
+def with_image(build: Callable[[], nn.Module]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    return build().eval(), (torch.randn(2, 3, 64, 64),)
+
+
+FACTORIES = {name: functools.partial(make, name) for name in MODELS} | {
+    build.__name__: functools.partial(with_image, build)
+    for build in (mixer, gmlp, resmlp, poolformer, convmixer)
+}

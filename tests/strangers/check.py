@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-from strangers.report_row import Report
+from strangers.report_row import Absent, Report
 
 import stack
 
@@ -38,9 +39,7 @@ def program(model: Any, args: tuple[Any, ...]) -> Program:
     return JaxProgram(model, args)
 
 
-def check(
-    factory: Factory, name: str = "", program: Callable[..., Program] = program
-) -> Report:
+def check(factory: Factory, name: str = "", program: Callable[..., Program] = program) -> Report:
     """Build, compile, call and train one architecture; what fails is a figure, not an exception.
 
     Args:
@@ -73,14 +72,19 @@ def check(
         report.graphs = len(seen.runs)
         report.train_ops, report.train_native = _count(report, seen.runs)
         report.compare_training(start, exact, eager, found)
-    except ImportError as error:
-        if at == "build":
+    except Exception as error:
+        if at == "build" and is_absent(error):
             report.skipped = first_line(error)
         else:
             report.failed = f"{at}: {first_line(error)}"
-    except Exception as error:
-        report.failed = f"{at}: {first_line(error)}"
     return report
+
+
+def is_absent(error: Exception) -> bool:
+    """True if a factory needs what is not installed; False if its imports fail otherwise."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return importlib.util.find_spec(error.name.partition(".")[0]) is None
+    return isinstance(error, Absent)
 
 
 def first_line(error: BaseException) -> str:

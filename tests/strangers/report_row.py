@@ -16,6 +16,10 @@ WHOLE = 2e-6  # of the distance that all went: for gradients that are zero but f
 EPS = 2.0**-23
 
 
+class Absent(ImportError):
+    """A library, or a model in this release of it, is not installed."""
+
+
 @dataclass
 class Report:
     """What became of one architecture.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from strangers.report_row import Absent
 from torch import Tensor, nn
 
 # name: (name in timm, its arguments, size of the image)
@@ -46,12 +47,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 def make(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A model in evaluation mode and a batch of two. ImportError where timm has it not."""
+    """A model in evaluation mode and a batch of two. Absent where timm has it not."""
     import timm
 
     model, fields, size = MODELS[name]
     if not timm.is_model(model):
-        raise ImportError(f"timm {timm.__version__} has no {model}")
+        raise Absent(f"timm {timm.__version__} has no {model}")
     module = timm.create_model(model, num_classes=10, **fields).eval()
     return module, (torch.randn(2, 3, size, size),)
 

@@ -24,7 +24,7 @@ class Program(Protocol):
     def eager(self) -> Results: ...
     def found(self) -> Results: ...
     def trained_exact(self) -> Results: ...
-    def trained_eager(self) -> Results: ...
+    def trained_eager(self) -> list[Results]: ...
     def trained_found(self) -> Results: ...
 
 
@@ -63,7 +63,7 @@ def check(factory: Factory, name: str = "", program: Callable[..., Program] = pr
         at = "train in f64"
         start, exact = made.start(), made.trained_exact()
         at = "train in eager"
-        eager = made.trained_eager()
+        runs = made.trained_eager()
         at = "train"
         began = time.perf_counter()
         with stack.capture() as seen:
@@ -71,7 +71,7 @@ def check(factory: Factory, name: str = "", program: Callable[..., Program] = pr
         report.train_seconds = time.perf_counter() - began
         report.graphs = len(seen.runs)
         report.train_ops, report.train_native = _count(report, seen.runs)
-        report.compare_training(start, exact, eager, found)
+        report.compare_training(start, exact, runs, found)
     except Exception as error:
         if at == "build" and is_absent(error):
             report.skipped = first_line(error)

@@ -52,8 +52,8 @@ class JaxProgram:
             self.rate = STRIDE * _length(args[0]) / _length(grads)
             return self._train(jax.jit(self._step), args)
 
-    def trained_eager(self) -> dict[str, np.ndarray]:
-        return self._train(jax.jit(self._step), self.args)
+    def trained_eager(self) -> list[dict[str, np.ndarray]]:
+        return [self._train(jax.jit(self._step), self.args)]
 
     def trained_found(self) -> dict[str, np.ndarray]:
         return self._train(self.compile_training(self._step), self.args)

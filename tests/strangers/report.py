@@ -1,4 +1,6 @@
-"""A table of all architectures: `python tests/strangers/report.py [NAMES] [--jobs N] [--json FILE]`.
+"""A table of all architectures.
+
+    python tests/strangers/report.py [NAMES] [--jobs N] [--json FILE]
 
 Each runs in a process of its own: one that crashes or hangs is a row. NAMES may have wildcards
 (`timm/*`). Exits with 1 where an architecture is not right.

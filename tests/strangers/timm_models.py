@@ -47,14 +47,14 @@ MODELS: dict[str, tuple[str, dict[str, Any], int]] = {
 
 
 def make(name: str) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """A model in evaluation mode and a batch of two. Absent where timm has it not."""
+    """A model in evaluation mode and a small batch. Absent where timm has it not."""
     import timm
 
     model, fields, size = MODELS[name]
     if not timm.is_model(model):
         raise Absent(f"timm {timm.__version__} has no {model}")
     module = timm.create_model(model, num_classes=10, **fields).eval()
-    return module, (torch.randn(2, 3, size, size),)
+    return module, (torch.randn(4, 3, size, size),)
 
 
 def mixer() -> nn.Module:
@@ -98,7 +98,7 @@ def convmixer() -> nn.Module:
 
 
 def with_image(build: Callable[[], nn.Module]) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    return build().eval(), (torch.randn(2, 3, 64, 64),)
+    return build().eval(), (torch.randn(4, 3, 64, 64),)
 
 
 FACTORIES = {name: functools.partial(make, name) for name in MODELS} | {

@@ -92,9 +92,18 @@ class TorchProgram:
         with widened():
             return self._train(module, module, args)
 
-    def trained_eager(self) -> dict[str, np.ndarray]:
-        module = copy.deepcopy(self.module).train()
-        return self._train(module, module, self.args)
+    def trained_eager(self) -> list[dict[str, np.ndarray]]:
+        """Also from weights that are moved by up to half a unit in their last place."""
+        runs: list[dict[str, np.ndarray]] = []
+        for seed in range(3):
+            module = copy.deepcopy(self.module).train()
+            if seed:
+                generator = torch.Generator().manual_seed(seed)
+                for weight in module.parameters():
+                    noise = torch.rand(weight.shape, generator=generator) - 0.5
+                    weight.data.mul_(1 + 2.0**-23 * noise.double())
+            runs.append(self._train(module, module, self.args))
+        return runs
 
     def trained_found(self) -> dict[str, np.ndarray]:
         module = copy.deepcopy(self.module).train()
@@ -116,9 +125,9 @@ class TorchProgram:
 def prepare(module: nn.Module, args: tuple[Any, ...]) -> None:
     """Make every layer count, and all runs compute one function.
 
-    Dropout is off. Weights that are small or all alike are drawn anew: with those of 0.02, scores of
-    attention are zero. Batch norms start with the statistics of the arguments: with those of nothing,
-    results of deep networks vanish.
+    Dropout is off. Weights that are small or all equal are drawn anew: with those of 0.02, scores
+    of attention are zero. Batch norms start with the statistics of the arguments: with those of
+    nothing, results of deep networks vanish.
     """
     for part in module.modules():
         if isinstance(part, DROPOUTS):
@@ -169,7 +178,11 @@ def leaves(results: Any, path: str = "result") -> dict[str, Tensor]:
 
 
 def arrays(results: Any) -> dict[str, np.ndarray]:
-    return {k: t.detach().numpy().copy() for k, t in leaves(results).items()}
+    """On the CPU; 16-bit floats as f32."""
+    return {
+        k: (t.float() if t.dtype in (torch.bfloat16, torch.float16) else t).detach().numpy().copy()
+        for k, t in leaves(results).items()
+    }
 
 
 def state(module: nn.Module) -> dict[str, np.ndarray]:

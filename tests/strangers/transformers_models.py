@@ -260,7 +260,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], str, str]] = {
     ),
     "switch_transformers": (
         "SwitchTransformersForConditionalGeneration", "SwitchTransformersConfig",
-        T5 | {"num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1},
+        T5 | {"num_experts": 4, "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
+            "router_jitter_noise": 0.0},
         "pair", "logits",
     ),
     "bart": ("BartForConditionalGeneration", "BartConfig", BART, "pair", "logits"),
@@ -391,7 +392,7 @@ class Result(nn.Module):
 
 
 def inputs(kind: str) -> dict[str, Tensor]:
-    """A batch of two."""
+    """A small batch."""
 
     def tokens(length: int) -> Tensor:
         return torch.randint(4, VOCAB, (2, length))
@@ -423,7 +424,8 @@ def inputs(kind: str) -> dict[str, Tensor]:
         "spectrum": ("input_values", 32, 16),
         "series": ("past_values", 32, 3),
     }[kind]
-    return {str(name): torch.randn(2, *(int(n) for n in shape))}
+    batch = 4 if kind == "photo" else 2  # batch norms of two pixels amplify rounding
+    return {str(name): torch.randn(batch, *(int(n) for n in shape))}
 
 
 def without_dropout(config: Any) -> Any:

@@ -86,7 +86,7 @@ class TorchProgram:
         with widened():
             loss(module(*copy.deepcopy(args))).backward()
         grads = [p.grad.norm() for p in module.parameters() if p.grad is not None]
-        weights = [p.norm() for p in module.parameters() if p.grad is not None]
+        weights = [p.detach().norm() for p in module.parameters() if p.grad is not None]
         self.rate = float(STRIDE * torch.stack(weights).norm() / torch.stack(grads).norm())
         module = double(self.module).train()
         with widened():

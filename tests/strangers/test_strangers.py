@@ -31,11 +31,6 @@ def names() -> list[Any]:
     return [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in catalogue()]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> None:
-    torch.compiler.reset()
-
-
 @pytest.mark.parametrize("name", names())
 def test_architecture(name: str) -> None:
     row = check(catalogue()[name], name)

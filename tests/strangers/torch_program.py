@@ -55,6 +55,7 @@ class TorchProgram:
     def __init__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         self.module, self.args = module, args
         self.rate = 0.0
+        torch.compiler.reset()  # sizes that differ between architectures are not dynamic
         prepare(module, args)
 
     def compile(self, module: nn.Module) -> Callable[..., Any]:

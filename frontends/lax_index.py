@@ -2,8 +2,8 @@
 
 A window is read at `start + iota`. What XLA does with a start that is out of range becomes
 explicit: clip is max and min, fill is a select, drop sends the update past the end, where the
-scatter leaves it out. With a broken promise ("promise_in_bounds") a gather clips and a scatter drops, as XLA does; the
-derivatives of JAX rely on both.
+scatter leaves it out. With a broken promise ("promise_in_bounds") a gather clips and a scatter
+drops, as XLA does; the derivatives of JAX rely on both.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from jax import lax
 
 import stack
 
-SIZES = (20, 64, 131)  # whole vectors and not
+SIZES = (64, 131)  # whole vectors and not
 Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
 
 
@@ -92,7 +92,9 @@ def test_loops_over_tables(step: Step, n: int, rng: np.random.Generator) -> None
 def test_scans_collect_scalars_in_place(dtype: str, n: int) -> None:
     def run(xs: Any) -> Any:
         def step(carry: Any, x: Any) -> Any:
-            return carry ^ x if dtype == "bool" else carry + x, (carry, x)
+            if dtype == "bool":
+                return carry ^ x, (carry, carry & x)
+            return carry + x, (carry, carry * x)
 
         return lax.scan(step, jnp.zeros((), dtype), xs)
 
@@ -107,23 +109,19 @@ RULES = [
     lambda x, i, u: x.at[i].set(u),
     lambda x, i, u: x.at[:, i].set(u.T),
     lambda x, i, u: x.at[i, i[::-1]].set(u[:, 0]),
-    lambda x, i, u: x.at[i].set(u, mode="promise_in_bounds"),
-    lambda x, i, u: x.at[i].set(u, mode="clip"),
+    lambda x, i, u: x.at[i[0]].set(u[0]),
     lambda x, i, u: x.at[i].add(u),
 ]
 
 
-@pytest.mark.parametrize("rule", range(len(RULES)))
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dtype", ["int32", "int8", "uint32"])
-def test_updates_outside_are_dropped(rule: int, dtype: str, rng: np.random.Generator) -> None:
+def test_updates_outside_are_dropped(rule: Any, dtype: str, rng: np.random.Generator) -> None:
     x = jnp.asarray(rng.normal(size=(7, 7)), jnp.float32)
     u = jnp.asarray(rng.normal(size=(5, 7)), jnp.float32)
-    low, high = (0, 7) if rule == 3 else (0 if dtype == "uint32" else -20, 20)
-    for _ in range(4):
-        index = rng.choice(np.arange(low, high), size=5, replace=False)  # none meet, but by -7
-        index = index[np.unique(index % 7, return_index=True)[1]]
-        i = jnp.asarray(np.resize(index, 5) if rule != 5 else index.repeat(5)[:5], dtype)
-        args = (x, jnp.unique(i, size=5, fill_value=99 if rule != 3 else 6), u)
-        want, got = jax.jit(RULES[rule])(*args), stack.compile(RULES[rule], *args)(*args)
-        if rule != 3:
-            np.testing.assert_allclose(got, want, rtol=1e-6)
+    compiled = stack.compile(rule, x, jnp.zeros(5, dtype), u)
+    for _ in range(8):
+        # none meet: a negative index that is inside is another's place less 7
+        moves = (0, 7) if dtype == "uint32" else (0, -7, -14, 7)
+        i = jnp.asarray(rng.permutation(7)[:5] + rng.choice(moves, size=5), dtype)
+        np.testing.assert_allclose(compiled(x, i, u), jax.jit(rule)(x, i, u), rtol=1e-6)

@@ -230,6 +230,8 @@ def _fill_value(value: Any, s: Site) -> Any:
     if value is not None:
         return np.asarray(value)
     dtype = s.type.dtype
+    if dtype.kind == "s":
+        raise NoLowering("a fill of a storage type")
     if dtype.kind in "fc":
         return np.nan
     return True if dtype.kind == "b" else identity("min" if dtype.kind == "u" else "max", dtype)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from stack.frontends.storage_types import is_storage, narrowed, widened
+from stack.frontends.torch_arrays import saturates
 from stack.ir.axes import names
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim, Expr, add, maximum, mul, product
@@ -143,7 +144,7 @@ class Context:
             return x
         if not is_storage(dtype):
             return self.b.cast(x, type=x.tensor.with_dtype(dtype))
-        made = narrowed(self.b, x, dtype)
+        made = narrowed(self.b, x, dtype, saturates(dtype))
         if made is None:
             raise NotLowered(f"no rule from {x.dtype} to {dtype}")
         return made

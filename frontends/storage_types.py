@@ -2,7 +2,7 @@
 
 The IR moves them, as bytes; here are their values, computed by integer ops, so that casts become part
 of kernels. To a float of 8 bits numbers are rounded to nearest, ties to even. What is too large is an
-infinity where the type has one, else nan.
+infinity where the type has one, else nan, or the largest number for frameworks that say so.
 
     x = (-1)^s 2^(e - bias) (1 + m / 2^M), or with e = 0: (-1)^s 2^(1 - bias) m / 2^M
 
@@ -102,12 +102,16 @@ def widened(b: Builder, x: Node) -> Node:
     return b.select(is_nan, float("nan"), signed)
 
 
-def narrowed(b: Builder, x: Node, dtype: DType) -> Node | None:
-    """Numbers as a storage type; None where there is no rule."""
-    if dtype.name in INTEGER_BITS and not x.dtype.is_float:
-        wide = DTYPES["i8" if dtype.name[0] == "i" else "u8"]
-        held = b.cast(x, type=x.tensor.with_dtype(wide)) if x.dtype != wide else x
-        return _bits(b, _in_range(b, held, INTEGER_BITS[dtype.name]), dtype)
+def narrowed(b: Builder, x: Node, dtype: DType, saturates: bool = False) -> Node | None:
+    """Numbers as a storage type; None where there is no rule.
+
+    Integers wrap. Of a float, an integer is the nearest towards zero that there is, 0 of nan.
+
+    Args:
+        saturates: whether numbers that are too large, and infinities, are the largest float.
+    """
+    if dtype.name in INTEGER_BITS:
+        return _bits(b, _narrow_integer(b, x, dtype), dtype)
     form = FORMATS.get(dtype.name)
     if form is None:
         return None
@@ -127,7 +131,7 @@ def narrowed(b: Builder, x: Node, dtype: DType) -> Node | None:
     small = b.sub(_bits(b, raised, _WORD), (last + _F32_DIGITS + _F32_BIAS) << _F32_DIGITS)
     least = (1 - form.bias + _F32_BIAS) << _F32_DIGITS
     code = b.select(b.lt(size, least), small, normal)
-    code = b.select(b.ge(code, form.inf), form.inf, code)
+    code = b.select(b.ge(code, form.inf), form.inf - saturates, code)
     is_nan = b.gt(size, _F32_INF)
     if form.nan != _SIGN:
         sign = b.and_(b.shr(whole, 31 - 7), _SIGN)
@@ -137,6 +141,19 @@ def narrowed(b: Builder, x: Node, dtype: DType) -> Node | None:
         is_nan = b.or_(is_nan, b.ge(code, form.inf))
         code = b.select(is_nan, form.nan, b.or_(code, sign))
     return _bits(b, b.cast(code, type=code.tensor.with_dtype(_BYTE)), dtype)
+
+
+def _narrow_integer(b: Builder, x: Node, dtype: DType) -> Node:
+    """A number as a byte that holds a narrower integer."""
+    bits, is_signed = INTEGER_BITS[dtype.name], dtype.name[0] == "i"
+    wide = DTYPES["i8" if is_signed else "u8"]
+    if x.dtype.is_float:
+        x = b.cast(x, type=x.tensor.with_dtype(F32)) if x.dtype.bits == 16 else x
+        most = float((1 << (bits - is_signed)) - 1)
+        least = -most - 1 if is_signed else 0.0
+        x = b.min(b.max(b.select(b.isnan(x), 0.0, x), least), most)
+    held = b.cast(x, type=x.tensor.with_dtype(wide)) if x.dtype != wide else x
+    return _in_range(b, held, bits)
 
 
 def _bits(b: Builder, x: Node, dtype: DType) -> Node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -41,6 +42,12 @@ def dtype_of(dtype: torch.dtype) -> DType:
     if dtype not in STACK_DTYPE:
         raise NoElementType(dtype, DTYPES)
     return STACK_DTYPE[dtype]
+
+
+@functools.cache
+def saturates(dtype: DType) -> bool:
+    """Whether this torch makes the largest number of a float of 8 bits of what is larger."""
+    return bool(torch.full((), 1e30).to(TORCH_DTYPE[dtype]).float().isfinite())
 
 
 def device_of(values: Iterable[Any]) -> str:

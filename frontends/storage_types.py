@@ -1,7 +1,7 @@
-"""Element types that frameworks store and hardly compute with: floats of 8 bits, integers of 2 or 4.
+"""Casts from and to storage types: floats of 8 bits, integers of 2 or 4 bits.
 
-The IR moves them, as bytes; here are their values, computed by integer ops, so that casts become part
-of kernels. To a float of 8 bits numbers are rounded to nearest, ties to even. What is too large is an
+The IR moves such elements as bytes. Casts are written as integer ops, so that they become part of
+kernels. To a float of 8 bits numbers are rounded to nearest, ties to even. What is too large is an
 infinity where the type has one, else nan, or the largest number for frameworks that say so.
 
     x = (-1)^s 2^(e - bias) (1 + m / 2^M), or with e = 0: (-1)^s 2^(1 - bias) m / 2^M

@@ -1,7 +1,7 @@
 """The inverse of erf: x times a polynomial of w = -log(1 - x x), in the tails of sqrt(w).
 
-The shape is Giles' ("Approximating the erfinv function", GPU Computing Gems 2, 2012): all lanes take
-all polynomials and choose. 1 - x x is (1 - |x|) (1 + |x|), whose factors are exact or nearly so.
+As Giles ("Approximating the erfinv function", GPU Computing Gems 2, 2012) all lanes take all
+polynomials and choose. 1 - x x is (1 - |x|) (1 + |x|), whose factors are exact or nearly so.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from .logarithm import log_of
 from .writer import Body
 
 INF = float("inf")
-# What x is multiplied by, on each interval: its value at the lower end, then the coefficients, lowest
-# power first, of P(t) in value + (t + 1) P(t), where t runs from -1 to 1. All terms are positive, so
-# that no rounding grows. From the values at Chebyshev nodes. Center: of w; others: of sqrt(w).
+# What x is multiplied by, on each interval: its value at the lower end, then the coefficients,
+# lowest power first, of P(t) in value + (t + 1) P(t), where t runs from -1 to 1. Both terms are
+# positive, so that no rounding grows. From the values at Chebyshev nodes. Center: of w; others: of
+# sqrt(w).
 CENTER = (0.88622695, 0.6151824, 0.0014182337, -0.027526649, 0.0079534175, 0.0005744331)
 CENTER += (-0.0010625041, 0.00021905216, 7.022899e-05, -3.5735004e-05)
 TAIL = (2.0798128, 0.8715158, 0.013642703, -0.008073339, 0.004362478, -0.0020134994)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..runtime.values import Table
-from .together import ENTRY, module_of
+from .together import module_of
 
 NAME = "iterations"
 _HEAD = 1  # slots of the table before pointers: whether the last state is in the other arrays

@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stack.errors import StackError, UsageError
-from stack.run.cache import Cache
 from stack.ir.types import STORAGE_TYPES
+from stack.run.cache import Cache
 
 from ..device.tools import run_tool
 from ..device.worker_pool import WorkerPool, worker_pool_for

@@ -14,7 +14,16 @@ from stack.ir.data import Data, lookup, parse_scalar
 from stack.ir.dim import Dim, Expr, add, floordiv, maximum, minimum, mod, mul
 from stack.ir.lexer import MAX_NESTING, Token
 from stack.ir.sharding_parser import Held, ShardingParser
-from stack.ir.types import DTYPES, SPACES, STORAGE_TYPES, DType, TensorType, TupleType, Type, dtype_named
+from stack.ir.types import (
+    DTYPES,
+    SPACES,
+    STORAGE_TYPES,
+    DType,
+    TensorType,
+    TupleType,
+    Type,
+    dtype_named,
+)
 
 MAX_RANK = 64  # NumPy's
 MAX_BITS = 128  # of a number in a size expression

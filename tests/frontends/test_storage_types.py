@@ -139,7 +139,12 @@ def test_torch_programs() -> None:
 
     def run(q: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         product = x @ (weight.float() * 0.5)
-        return product, q.t().reshape(-1)[3:], torch.cat([q, q]).view(torch.uint8), (x / 7).to(q.dtype)
+        return (
+            product,
+            q.t().reshape(-1)[3:],
+            torch.cat([q, q]).view(torch.uint8),
+            (x / 7).to(q.dtype),
+        )
 
     q = torch.arange(32).view(4, 8).float().to(torch.float8_e5m2)
     x = torch.ones(3, 40)

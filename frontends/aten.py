@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from stack.frontends.storage_types import is_storage, narrowed, widened
+from stack.frontends.torch_arrays import saturates
 from stack.ir.axes import names
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim, Expr, add, maximum, mul, product
@@ -137,7 +139,15 @@ class Context:
     # ---- movement that does nothing where nothing is to be done
 
     def cast(self, x: Node, dtype: DType) -> Node:
-        return x if x.dtype is dtype else self.b.cast(x, type=x.tensor.with_dtype(dtype))
+        x = widened(self.b, x) if x.dtype is not dtype else x
+        if x.dtype is dtype:
+            return x
+        if not is_storage(dtype):
+            return self.b.cast(x, type=x.tensor.with_dtype(dtype))
+        made = narrowed(self.b, x, dtype, saturates(dtype))
+        if made is None:
+            raise NotLowered(f"no rule from {x.dtype} to {dtype}")
+        return made
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
         shape = tuple(shape)

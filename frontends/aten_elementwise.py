@@ -8,6 +8,7 @@ from typing import Any
 from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
 from stack.frontends.aten_bounds import nonzero
 from stack.frontends.pairs import Pair, magnitude
+from stack.frontends.storage_types import widened
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -316,6 +317,7 @@ def _to_copy(cx: Context, x: Any, dtype: DType | None = None, copy: bool = False
     if not isinstance(x, Node):  # `vmap` promotes numbers so
         return cx.scalar(x, cx.want.dtype)
     kind = dtype or x.dtype
+    x = widened(cx.b, x) if kind is not x.dtype else x
     if kind.kind == "u" and x.dtype.is_float:
         # negative floats wrap in torch, through a signed integer
         x = cx.cast(x, DTYPES["i64"])

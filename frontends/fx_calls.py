@@ -25,6 +25,7 @@ from stack.frontends import (
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, NotLowered
 from stack.frontends.aten_complex import Pair, complex_call, is_complex, joined, part_type
 from stack.frontends.fx_dims import Sizes, is_size
+from stack.frontends.storage_types import has_storage
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch_draws import draws, has_effect, traced_strides
 from stack.ir.builder import Builder
@@ -37,6 +38,15 @@ _ = (
     aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_pool, aten_reduce,
     aten_search, aten_shape, aten_unary,
 )  # fmt: skip
+
+# Ops that storage types go through as they are.
+_MOVES = frozenset({
+    "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone",
+    "convert_element_type", "detach", "expand", "flip", "index", "index_select", "lift_fresh_copy",
+    "permute", "repeat", "reshape", "roll", "select", "select_scatter", "slice", "slice_scatter",
+    "split", "split_with_sizes", "squeeze", "stack", "t", "to", "transpose", "unbind", "unfold",
+    "unsqueeze", "view", "view_element_type", "where",
+})  # fmt: skip
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
@@ -105,6 +115,8 @@ class Calls:
         lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
+        if has_storage((args, list(kwargs.values()), want)) and not _moves(name):
+            return self._opaque(node, args, kwargs, want, "it computes with a storage type")
         self.cx.want, self.cx.name = want, name
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
         self.cx.fakes = tuple(_fake(a) for a in node.args)
@@ -181,6 +193,11 @@ class Calls:
         return tuple(
             self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
         )
+
+
+def _moves(name: str) -> bool:
+    """Whether an op, as `aten.view.default`, computes nothing with elements."""
+    return name.split(".")[1].removesuffix("_copy") in _MOVES or name.split(".")[1] in _MOVES
 
 
 def _fake(arg: Any) -> Any:

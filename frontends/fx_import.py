@@ -350,6 +350,7 @@ class _Importer(Calls):
         dtype = dtype_of(value.dtype)
         if value.numel() <= _LARGE_CONSTANT:
             held = value.cpu().float() if dtype.name == "bf16" else value.cpu()
+            held = held.view(torch.uint8) if dtype.kind == "s" else held
             return constant(held.numpy(), dtype)
         type_ = TensorType(dtype, tuple(value.shape))
         node = param(unique_name(name, self.names, self.counts), type_)

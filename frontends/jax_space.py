@@ -155,7 +155,8 @@ class JaxSpace(ArraySpace):
         kind = node.attrs["kind"]
         scatter = lax.scatter if kind == "set" else getattr(lax, f"scatter_{kind}")
         vectors = at.vectors(indices, node)
-        return scatter(x, vectors, updates, numbers, mode="promise_in_bounds")
+        mode = "drop" if node.attrs.get("drop") else "promise_in_bounds"
+        return scatter(x, vectors, updates, numbers, mode=mode)
 
     # ---- reductions and contractions
 

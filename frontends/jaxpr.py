@@ -82,6 +82,8 @@ class JaxFrontend:
         found = dtype_of(held.dtype)
         if found != dtype:
             raise TypeError(f"expected {dtype} values, got {found}")
+        if dtype.kind == "s":
+            return held.view(dtype.numpy)
         return held.view(np.uint16) if dtype is BF16 else held
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
@@ -91,7 +93,7 @@ class JaxFrontend:
         from stack.frontends.lax import jax_dtype
 
         held = np.asarray(array)
-        if dtype is BF16:
+        if dtype is BF16 or dtype.kind == "s":
             held = held.view(jax_dtype(dtype))
         if dtype.bits < 64 and dtype.name != "c64":
             return jax.numpy.asarray(held)

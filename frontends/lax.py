@@ -24,12 +24,13 @@ from stack.frontends.jaxpr_dims import DimReader, known
 from stack.frontends.jaxpr_source import line_of, scopes_of
 from stack.frontends.jaxpr_variables import variable_names
 from stack.frontends.pairs import PART
+from stack.frontends.storage_types import is_storage, narrowed, widened
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
 from stack.ir.mesh import Mesh
 from stack.ir.node import Block, Node
-from stack.ir.types import BOOL, DTYPES, DType, TensorType, TupleType
+from stack.ir.types import BOOL, DTYPES, LONG_NAMES, DType, TensorType, TupleType
 
 TOPICS = (
     "elementwise", "move", "index", "slice", "reduce", "window", "contract", "control", "random",
@@ -41,7 +42,18 @@ LOWERINGS: dict[str, Lowering] = {}
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"} | {
     "bfloat16": DTYPES["bf16"],
     "float0": DTYPES["bool"],  # the tangent of an integer: holds nothing
+    **LONG_NAMES,
 }
+
+
+# What storage types go through as they are; all else computes, or runs blocks.
+MOVES = frozenset({
+    "bitcast_convert_type", "broadcast_in_dim", "closed_call", "concatenate", "cond",
+    "convert_element_type", "copy", "copy_p", "core_call", "custom_jvp_call", "custom_vjp_call",
+    "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "jit", "optimization_barrier",
+    "pad", "pjit", "remat", "remat2", "checkpoint", "reshape", "rev", "scan", "scatter", "select_n",
+    "slice", "split", "squeeze", "transpose", "while",
+})  # fmt: skip
 
 
 class NoLowering(Exception):
@@ -86,6 +98,8 @@ def dtype_of(dtype: Any) -> DType:
 
 def jax_dtype(dtype: DType) -> np.dtype:
     """JAX's element type for the IR's."""
+    if dtype.kind == "s":
+        return np.dtype(getattr(jax.numpy, next(n for n, d in LONG_NAMES.items() if d is dtype)))
     return np.dtype(jax.numpy.bfloat16 if dtype.name == "bf16" else dtype.numpy)
 
 
@@ -154,7 +168,7 @@ class Importer:
         if id(value) in self.big:
             return self.big[id(value)]
         # a literal may be a Python number: its type is what the jaxpr says
-        if aval is not None and is_complex(aval):
+        if aval is not None and (is_complex(aval) or dtype_of(aval.dtype).kind == "s"):
             value = np.asarray(value, aval.dtype)
         array = np.asarray(to_words(value) if hasattr(value, "dtype") else value)
         kind = array if aval is None or has_words(aval) else aval
@@ -230,6 +244,11 @@ class Importer:
                 return site.over_words(args)
         if rule is None:
             raise NoLowering(name)
+        types = [*(a.dtype for a in args), *(t.dtype for t in site.types)]
+        if any(map(is_storage, types)) and name not in MOVES:
+            if any(is_storage(t.dtype) for t in site.types):
+                raise NoLowering(f"{name} of a storage type")
+            args = [widened(self.b, a) for a in args]
         return rule(site, *args, **eqn.params)
 
     # ---- nested blocks
@@ -317,7 +336,15 @@ class Site:
 
     def cast(self, x: Node, dtype: DType) -> Node:
         """`x` with another element type; `x` itself where it has that one."""
-        return x if x.dtype == dtype else self.b.cast(x, type=x.tensor.with_dtype(dtype))
+        x = widened(self.b, x) if x.dtype != dtype else x
+        if x.dtype == dtype:
+            return x
+        if not is_storage(dtype):
+            return self.b.cast(x, type=x.tensor.with_dtype(dtype))
+        made = narrowed(self.b, x, dtype)
+        if made is None:
+            raise NoLowering(f"no rule from {x.dtype} to {dtype}")
+        return made
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
         """`x` in another shape; what it was reshaped from where that has the shape."""

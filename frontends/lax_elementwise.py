@@ -10,6 +10,7 @@ import numpy as np
 from stack.frontends.erfc import erfc
 from stack.frontends.lax import NoLowering, Site, dtype_of, lower
 from stack.frontends.lax_move import broadcast
+from stack.frontends.storage_types import is_storage, widened
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -194,7 +195,9 @@ def _convert(s: Site, x: Node, *, new_dtype: Any, **_: Any) -> Node:
 
 def converted(s: Site, x: Node, dtype: DType) -> Node:
     """`x` as another type. XLA defines all floats as integers: the nearest there is, 0 of nan."""
-    if not x.dtype.is_float or dtype.is_float or dtype is BOOL:
+    if dtype != x.dtype:
+        x = widened(s.b, x)
+    if not x.dtype.is_float or dtype.is_float or dtype is BOOL or is_storage(dtype):
         return s.cast(x, dtype)
     b = s.b
     wide = s.cast(x, F32) if x.dtype.bits == 16 else x

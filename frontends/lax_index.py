@@ -1,9 +1,9 @@
 """Lowerings of gather and scatter: lax's dimension numbers as axis rules.
 
 A window is read at `start + iota`. What XLA does with a start that is out of range becomes
-explicit: clip is max and min, fill is a select, drop sends the update to a row that is cut off.
-With a broken promise ("promise_in_bounds") a gather clips and a scatter drops, as XLA does; the
-derivatives of JAX rely on both.
+explicit: clip is max and min, fill is a select, drop sends the update past the end, where the
+scatter leaves it out. With a broken promise ("promise_in_bounds") a gather clips and a scatter
+drops, as XLA does; the derivatives of JAX rely on both.
 """
 
 from __future__ import annotations
@@ -50,11 +50,20 @@ class Reads:
         rule = Rule((tuple(self.axes), *self._operands()), (_plain(result),))
         return s.b.op("gather", (x, *self.indices), {"rule": str(rule)})
 
-    def scatter(self, s: Site, x: Node, updates: Node, names: Sequence[str], kind: str) -> Node:
-        """The scatter of `updates`, which has axes `names`."""
+    def scatter(
+        self,
+        s: Site,
+        x: Node,
+        updates: Node,
+        names: Sequence[str],
+        kind: str,
+        drop: bool = False,
+    ) -> Node:
+        """The scatter of `updates`, which has axes `names`; `drop`: leave out those outside."""
         whole = tuple(self.axes)
         rule = Rule((whole, *self._operands(), _plain(names)), (whole,))
-        return s.b.op("scatter", (x, *self.indices, updates), {"rule": str(rule), "kind": kind})
+        attrs = {"rule": str(rule), "kind": kind, **({"drop": True} if drop else {})}
+        return s.b.op("scatter", (x, *self.indices, updates), attrs)
 
     def _operands(self) -> list[tuple[Axis, ...]]:
         return [_plain(names) for names in self.index_axes]
@@ -221,6 +230,8 @@ def _fill_value(value: Any, s: Site) -> Any:
     if value is not None:
         return np.asarray(value)
     dtype = s.type.dtype
+    if dtype.kind == "s":
+        raise NoLowering("a fill of a storage type")
     if dtype.kind in "fc":
         return np.nan
     return True if dtype.kind == "b" else identity("min" if dtype.kind == "u" else "max", dtype)
@@ -296,7 +307,7 @@ def _scatter_plan(
 def _scatter_out(
     s: Site, x: Node, updates: Node, plan: _Plan, names: Sequence[str], kind: str
 ) -> Node:
-    spare = _spare_axis(plan) if plan.valid is not None else -1
+    outside = min(plan.starts) if plan.valid is not None else -1  # the axis that tells
     reads = Reads()
     for axis, size in enumerate(plan.shape):
         start = plan.starts.get(axis)
@@ -304,7 +315,7 @@ def _scatter_out(
             reads.through(plan.name(axis))
             continue
         is_window = axis not in plan.dropped
-        if is_window and plan.sizes[axis] == size and axis != spare:
+        if is_window and plan.sizes[axis] == size and axis != outside:
             reads.through(plan.name(axis))
             continue
         own: tuple[str, ...] = plan.batch if start is not None else ()
@@ -312,29 +323,16 @@ def _scatter_out(
         if is_window:
             index = window(s, index, plan.sizes[axis])
             own = (*own, plan.name(axis))
-        if axis == spare:
-            index, own = _or_spare(s, plan, index, own, size)
+        if axis == outside:
+            index, own = _or_outside(s, plan, index, own, size)
         reads.at(index, own)
-    if spare < 0:
-        return reads.scatter(s, x, updates, names, kind)
-    rank = len(plan.shape)
-    grown = s.b.pad(
-        x, constant(0, x.dtype), low=(0,) * rank, interior=(0,) * rank,
-        high=tuple(int(axis == spare) for axis in range(rank)),
-    )  # fmt: skip
-    out = reads.scatter(s, grown, updates, names, kind)
-    return s.slice(out, [0] * rank, plan.shape)
+    return reads.scatter(s, x, updates, names, kind, drop=plan.valid is not None)
 
 
-def _spare_axis(plan: _Plan) -> int:
-    """The axis that gets a row for dropped updates: an indexed one where there is one."""
-    return min(plan.starts)
-
-
-def _or_spare(
+def _or_outside(
     s: Site, plan: _Plan, index: Node, own: Sequence[str], size: Dim
 ) -> tuple[Node, tuple[str, ...]]:
-    """The index where the window is in range, the row past the end where not."""
+    """The index where the window is in range, the first place past the end where not."""
     valid = plan.valid
     assert valid is not None
     if valid.tensor.rank and len(own) > valid.tensor.rank:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from stack.errors import NoElementType, StackError, UsageError
 from stack.frontends.torch_draws import with_strides
 from stack.ir.dim import Expr
 from stack.ir.node import Node
-from stack.ir.types import BF16, DTYPES, DType
+from stack.ir.types import BF16, DTYPES, LONG_NAMES, DType, dtype_named
 
 _NAMES = {
     "bool": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
@@ -23,6 +24,12 @@ _NAMES = {
     "f64": torch.float64, "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
 TORCH_DTYPE: dict[DType, torch.dtype] = {DTYPES[n]: t for n, t in _NAMES.items()}
+# floats of 8 bits; integers of fewer are names in torch, whose arrays hold nothing
+TORCH_DTYPE |= {
+    d: getattr(torch, n)
+    for n, d in LONG_NAMES.items()
+    if n.startswith("float8") and hasattr(torch, n)
+}
 STACK_DTYPE: dict[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPE.items()}
 
 # Operators that a saved program may name.
@@ -35,6 +42,12 @@ def dtype_of(dtype: torch.dtype) -> DType:
     if dtype not in STACK_DTYPE:
         raise NoElementType(dtype, DTYPES)
     return STACK_DTYPE[dtype]
+
+
+@functools.cache
+def saturates(dtype: DType) -> bool:
+    """Whether this torch makes the largest number of a float of 8 bits of what is larger."""
+    return bool(torch.full((), 1e30).to(TORCH_DTYPE[dtype]).float().isfinite())
 
 
 def device_of(values: Iterable[Any]) -> str:
@@ -103,6 +116,8 @@ def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
         held = held.detach()
     if not is_dense(held):
         held = held.cpu().resolve_conj().resolve_neg().contiguous()
+    if dtype.kind == "s":
+        return held.view(torch.uint8).numpy()
     return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
 
 
@@ -113,7 +128,7 @@ def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
     if not flags.c_contiguous or not flags.writeable:
         array = array.copy()
     tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if dtype is BF16 else tensor
+    return tensor.view(TORCH_DTYPE[dtype]) if dtype is BF16 or dtype.kind == "s" else tensor
 
 
 def stamp(tensor: torch.Tensor) -> tuple[Hashable, Hashable]:
@@ -196,7 +211,7 @@ def _decode(value: Any, tensors: Operands) -> Any:
     if kind == "list":
         return [_decode(v, tensors) for v in value[1]]
     if kind == "dtype":
-        return TORCH_DTYPE[DTYPES[value[1]]]
+        return TORCH_DTYPE[dtype_named(value[1])]
     if kind == "complex":
         return complex(value[1], value[2])
     if kind == "device":
@@ -252,7 +267,7 @@ def call_opaque(target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.n
     operator = find_operator(target)
     dtypes: dict[int, str] = {}
     _tensor_dtypes(call, dtypes)
-    tensors = {i: from_numpy(args[i], DTYPES[name]) for i, name in dtypes.items()}
+    tensors = {i: from_numpy(args[i], dtype_named(name)) for i, name in dtypes.items()}
     positional, named = decode_call(call, tensors)
     with torch.no_grad():
         out = operator(*positional, **named)

@@ -1,8 +1,8 @@
 """fuse: group ops so that values in between stay out of memory.
 
 Every elementwise op, reduction and movement op ends up in a `fusion` node. Dots, convolutions,
-sorts, scans, gathers and scatters on their own, control flow, framework calls and free reshapes
-stay bare. Kinds of groups and what a backend may rely on:
+sorts, scans, gathers and scatters on their own, control flow, framework calls, free reshapes and
+what the backend has no code for stay bare. Kinds of groups and what a backend may rely on:
 
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,
@@ -152,6 +152,7 @@ class Fuse(Pass):
         max_epilogue: most scalar operations of these on an element, where they read another array
             of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
         multi_gemm: whether dots of one left operand may be one group, with what joins them.
+        refuse: ops that the backend has no code for; they stay bare, for a library.
         rules: more fusion rules, `module:Class`, asked before ours; `-NAME` leaves one of ours out.
     """
 
@@ -162,6 +163,7 @@ class Fuse(Pass):
     epilogue: bool = True
     max_epilogue: float = 0.0
     multi_gemm: bool = False
+    refuse: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -182,7 +184,7 @@ class Fuse(Pass):
             grouped |= {"dot"}
         rules = steered(rules, self.rules)
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
-        grouping = Grouping(inner, rules, log, limits, grouped)
+        grouping = Grouping(inner, rules, log, limits, grouped, frozenset(self.refuse))
         grouping.run(0)
         recompute_values(grouping)
         if self.epilogue:

@@ -65,9 +65,9 @@ class Memory(Pass):
                 new = node.rebuilt(blocks=[self._update(b, log, b is body) for b in node.blocks])
                 if new is not node:
                     changed[node] = Replacement(new)
-        for node, operand in updatable(block, carried, self.updated).items():
+        for node, update in updatable(block, carried, self.updated).items():
             if log.spend("update", block.locs.get(node, ())):
-                changed[node] = Replacement(in_place(node, operand))
+                changed[node] = Replacement(in_place(node, update))
         return replace(block, changed) if changed else block
 
 

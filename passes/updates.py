@@ -1,14 +1,15 @@
-"""Steps that copy an operand and then change some of it, where the copy can be left out.
+"""In-place updates: steps that copy an operand and then change some of it, without the copy.
 
-A scatter stores its operand whole, then the updates. Where nobody reads the operand any more, its
+A scatter stores its operand whole, then the updates. Where the operand is dead after the step, its
 memory can become the result's: the step then says `updates`, the number of that operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from stack.ir.builder import rebuild_block
+from stack.ir.builder import make, param, rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -19,34 +20,76 @@ from stack.ir.traits import (
     is_load,
     is_loop,
     is_store,
+    maker,
     nest_of,
 )
-from stack.ir.types import TupleType
+from stack.ir.types import TensorType, TupleType
 
 
-def copied(kernel: Node) -> tuple[Node, int] | None:
-    """What copies an operand into the only result, before anything else is there, and which."""
+@dataclass(frozen=True)
+class Copy:
+    """The stores of a kernel that copy an operand into the only result, before any other store.
+
+    Attributes:
+        operand: number of the operand.
+        stores: loops and stores; each copies part of the operand.
+    """
+
+    operand: int
+    stores: tuple[Node, ...]
+
+
+def copied(kernel: Node, same: Collection[int] = ()) -> Copy | None:
+    """The copy that a kernel begins with, if no later store could change what it reads.
+
+    Args:
+        kernel: a node.
+        same: numbers of other operands that have the memory of the copied one.
+    """
     if not is_kernel(kernel) or isinstance(kernel.type, TupleType):
         return None
     block = kernel.blocks[0]
     _, program = nest_of(block, "parallel")
-    memory = program.params[-1]
-    for node in program.nodes:
-        if node.args[:1] == (memory,) and (is_loop(node) or is_store(node)):
-            source = _source(node, memory)
-            if source not in block.params[:-1] or source.type != memory.type:
-                continue
-            if not _reads(block, source, node):
-                return node, block.params.index(source)
-    return None
+    memory = state = program.params[-1]
+    source: Node | None = None
+    stores: list[Node] = []
+    while (after := _next_state(program, state)) is not None:
+        read = _source(after, state)
+        if read not in block.params[:-1] or read.type != memory.type or source not in (None, read):
+            break
+        source, state = read, after
+        stores.append(after)
+    if source is None:
+        return None
+    operand = block.params.index(source)
+    others = {source, *(block.params[i] for i in same)}
+    if _reads(block, others, stores) and not _reads_first(block, program, state, stores):
+        return None
+    return Copy(operand, tuple(stores))
 
 
-def _reads(block: Block, source: Node, besides: Node) -> bool:
-    """Whether what memory holds is used in a block by another node than one."""
-    nodes = [n for n in block.nodes if n is not besides]
+def _next_state(program: Block, memory: Node) -> Node | None:
+    """The loop or store that takes memory on, if one does."""
+    users = (n for n in program.nodes if memory in n.args and (is_loop(n) or is_store(n)))
+    return next(users, None)
+
+
+def _reads(block: Block, sources: Collection[Node], besides: Sequence[Node]) -> bool:
+    """Whether a block loads from some memory in other nodes than some."""
+    nodes = [n for n in block.nodes if n not in besides]
     used = (*block.results, *(a for n in nodes for a in n.args))
-    inner = (_reads(b, source, besides) for n in nodes for b in n.blocks)
-    return any(is_load(a) and a.args[0] is source for a in used) or any(inner)
+    inner = (_reads(b, sources, besides) for n in nodes for b in n.blocks)
+    return any(is_load(a) and a.args[0] in sources for a in used) or any(inner)
+
+
+def _reads_first(block: Block, program: Block, state: Node, copy: Sequence[Node]) -> bool:
+    """Whether every load precedes every store: there is one store, no loop, and one iteration.
+
+    The store then depends on all loads, since the kernel has no other result.
+    """
+    (result,) = program.results
+    is_last = is_store(result) and result.args[0] is state
+    return program is block and is_last and not any(n.blocks for n in block.nodes if n not in copy)
 
 
 def _source(made: Node, memory: Node) -> Node | None:
@@ -73,7 +116,7 @@ def copied_operand(step: Node, libraries: Sequence[str]) -> int | None:
     if is_library_of(step, libraries):
         return 0
     found = copied(step)
-    return None if found is None else found[1]
+    return None if found is None else found.operand
 
 
 def is_library_of(node: Node, names: Sequence[str]) -> bool:
@@ -85,54 +128,120 @@ def is_library_of(node: Node, names: Sequence[str]) -> bool:
     return len(inner) == 1 and inner[0].op in names and inner[0].args[:1] == body.params[:1]
 
 
-def in_place(step: Node, operand: int) -> Node:
-    """The step without its copy: its result takes the memory of the operand."""
-    attrs = {**step.attrs, "updates": operand}
+@dataclass(frozen=True)
+class Update:
+    """How a step can be in place.
+
+    Attributes:
+        operand: number of the operand whose memory the result takes.
+        after: other readers of that memory, which have to run first.
+    """
+
+    operand: int
+    after: tuple[Node, ...] = ()
+
+
+def in_place(step: Node, update: Update) -> Node:
+    """The step without its copy. Operands that it does not read make it wait for other readers."""
+    attrs = {**step.attrs, "updates": update.operand}
     found = copied(step)
     if found is None:
         return step.rebuilt(attrs=attrs)
-    copy = found[0]
 
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        if node is copy:
+        if node in found.stores:
             return args[0]
         return node.rebuilt(args, blocks=blocks)
 
-    return step.rebuilt(attrs=attrs, blocks=(rebuild_block(step.blocks[0], visit),))
+    body = rebuild_block(step.blocks[0], visit)
+    count = len(step.args)
+    waits = [_tensor_of(n) for n in update.after]
+    types = [TensorType(n.dtype, n.shape, "global") for n in waits]
+    unread = [param(f"w{i}", t) for i, t in enumerate(types)]
+    params = (*body.params[:count], *unread, *body.params[count:])
+    block = Block(params, body.results, body.names, body.locs)
+    return step.rebuilt((*step.args, *waits), attrs=attrs, blocks=(block,))
+
+
+def _tensor_of(step: Node) -> Node:
+    """A result of a step."""
+    if not isinstance(step.type, TupleType):
+        return step
+    return make("item", (step,), {"index": 0}, hint=step.type.items[0])
 
 
 def owner(value: Node) -> Node:
-    """The step or parameter whose memory a value is in."""
+    """The value or parameter whose memory a value is in."""
     while is_alias(value) or "updates" in value.attrs:
         value = value.args[int(value.attrs.get("updates", 0))]
     return value
 
 
-def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, int]:
-    """Steps of a block whose copied operand nobody needs after them, and which operand that is.
+def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, Update]:
+    """Steps of a block that can be in place: their copied operand is dead once they have run.
 
-    It is the result of a step, or, with `carried`, what a loop carries in the same place.
+    The operand is the result of a step or, with `carried`, what a loop carries: then the loop's
+    next iteration has to find the result in the same memory, after this and perhaps more updates.
+    Other readers of the operand run first, where none of them needs the result.
     """
-    found: dict[Node, int] = {}
+    found: dict[Node, Update] = {}
     for place, node in enumerate(block.nodes):
         number = copied_operand(node, libraries)
         if number is None:
             continue
-        operand = node.args[number]
-        root = owner(operand)
+        root = owner(node.args[number])
         views = _views(block, root)
-        late = (n for n in block.nodes[place:] if n is not node and not is_alias(n))
-        if any(not views.isdisjoint(n.args) for n in late):
+        if not views.isdisjoint(block.results):
             continue
-        if sum(a in views for a in node.args) > 1 or not views.isdisjoint(block.results):
+        if not is_group(maker(root)) and not (carried and is_input(root)):
             continue
-        own = is_group(root) and not isinstance(root.type, TupleType)
-        if is_input(root) and carried:
-            slot = block.params.index(root)
-            own = block.results[slot] is node and block.results.count(node) == 1
-        if own:
-            found[node] = number
+        same = [i for i, a in enumerate(node.args) if a in views]
+        if len(same) > 1 and copied(node, same) is None:
+            continue
+        readers = [n for n in block.nodes if not views.isdisjoint(n.args) and not is_alias(n)]
+        needed = _needed(node, found)
+        after = tuple(n for n in readers if n is not node and n not in needed)
+        if any(node in _needed(n, found) for n in after):
+            continue
+        if is_kernel(node):
+            found[node] = Update(number, after)
+        elif not any(n in block.nodes[place:] for n in after):
+            found[node] = Update(number)
+    while lost := [n for n in found if not _stays(block, n, found)]:
+        for node in lost:
+            del found[node]
     return found
+
+
+def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
+    """What has to run before a node."""
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        first = (*one.args, *(found[one].after if one in found else ()))
+        fresh = [n for n in first if n not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return seen
+
+
+def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
+    """Whether what a loop carries, if an update is of that, ends in the memory where it began.
+
+    Else the next iteration would find another value's memory in its place, perhaps an argument's.
+    """
+    root = _owner_after(node, found)
+    return not is_input(root) or (
+        _owner_after(block.results[block.params.index(root)], found) is root
+    )
+
+
+def _owner_after(value: Node, found: Mapping[Node, Update]) -> Node:
+    """As `owner`, after some more updates."""
+    while (owned := owner(value)) in found:
+        value = owned.args[found[owned].operand]
+    return owned
 
 
 def _views(block: Block, root: Node) -> set[Node]:

@@ -74,7 +74,7 @@ BACKEND = Backend(
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{REFUSED}]}},stream_limits",
             ),
             ("split", "split_reductions"),
-            ("fused", "fuse,mix_order,coalesce"),
+            ("fused", f"fuse{{refuse=[{REFUSED}]}},mix_order,coalesce"),
             ("scheduled", "schedule{loops=warps}"),
             ("tiled", f"blocks{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from stack.errors import StackError
-from stack.ir.types import DType
+from stack.ir.types import STORAGE_TYPES, DType
 
 
 class Unprintable(StackError):
@@ -23,6 +23,7 @@ _C_TYPES = {
     "bool": "bool", "i8": "signed char", "i16": "short", "i32": "int", "i64": "long long",
     "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned", "u64": "unsigned long long",
     "f16": "f16", "bf16": "bf16", "f32": "float", "f64": "double",
+    **{n: f"{'un' * (d.numpy[0] == 'u')}signed char" for n, d in STORAGE_TYPES.items()},
 }  # fmt: skip
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # functions of CUDA's math library; a float's has an f at the end

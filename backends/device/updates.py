@@ -30,7 +30,7 @@ def row_update(node: Node) -> Update | None:
     for it.
     """
     rows = updated_rows(node)
-    if rows is None:
+    if rows is None or node.attrs.get("drop"):
         return None
     if node.attrs["kind"] == "add" and node.dtype.kind == "f":
         name = "index_add"

@@ -14,7 +14,7 @@ from . import crossing, elf, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through a library and are labelled so
-REFUSED = "erfinv,digamma"
+REFUSED = "digamma"
 
 
 def _missing() -> str | None:
@@ -54,7 +54,7 @@ BACKEND = Backend(
                 "streamed",
                 f"stream{{loops=cpu,refuse=[{REFUSED}]}},unfold,pad_rows,split_reductions",
             ),
-            ("fused", "fuse,coalesce"),
+            ("fused", f"fuse{{refuse=[{REFUSED}]}},coalesce"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory"),

@@ -9,7 +9,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_number
 from stack.ir.types import I64, DType
 
-from .elementwise import Unprintable, cast, is_short
+from .elementwise import cast, is_short
 from .statements import Statements, lanes_of, memory_element
 from .steps import covers, first_of, load_steps
 
@@ -152,12 +152,14 @@ class Accesses(Statements):
                 f"llvm.intr.masked.scatter {stored}, {address}, {test} {{alignment = {size} : i32}}"
                 f" : {t}, vector<{lanes}xi1> into vector<{lanes}x!llvm.ptr>"
             )
-        elif mask is not None:
-            raise Unprintable("a masked store of a block")
-        else:
+        elif mask is not None and mask.tensor.rank:
             self.put(
-                f"llvm.store {stored}, {address} {{alignment = {size} : i64}} : {t}, !llvm.ptr"
+                f"llvm.intr.masked.store {stored}, {address}, {self.value(mask)}"
+                f" {{alignment = {size} : i32}} : {t}, vector<{lanes}xi1> into !llvm.ptr"
             )
+        else:
+            made = f"llvm.store {stored}, {address} {{alignment = {size} : i64}} : {t}, !llvm.ptr"
+            self.put(made if mask is None else f"scf.if {self.value(mask)} {{ {made} }}")
         return self.values[memory]
 
 

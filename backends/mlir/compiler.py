@@ -94,7 +94,9 @@ class Compiler:
                 self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
             else:
                 self.kernels[text] = self._build_given(text, given)
-        return self.kernels[text]
+        kernel = self.kernels[text]
+        kernel.text = "" if self.names.get(text) in self.given else text
+        return kernel
 
     def _build_given(self, text: str, given: str) -> jit.Kernel:
         """A kernel of which a person has written the text.

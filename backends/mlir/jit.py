@@ -38,6 +38,7 @@ PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealize
 # them no faster, and take it as long as to generate code. That (registers, the order of
 # instructions, what stays the same in a loop) is as at any other level; a test looks at it.
 OPT_LEVEL = 0
+MADE_OF_OTHERS = 2  # where functions become part of another, and memory that they share registers
 
 # A change of how text becomes code that a key would not show otherwise.
 FORMAT = "stack.mlir/2"
@@ -65,7 +66,13 @@ class Library:
 
 
 class Kernel:
-    """A native function of one argument, the table."""
+    """A native function of one argument, the table.
+
+    Attributes:
+        text: the module that it is alone in, as `kernel`; "" where that is not known.
+    """
+
+    text = ""
 
     def __init__(self, name: str, address: Address, owner: Any) -> None:
         self.name = name
@@ -131,9 +138,9 @@ def _with_lines(message: str, text: str) -> str:
 
 
 @phase("LLVM")
-def _engine(module: Any, text: str, cache: Cache | None = None) -> Any:
+def _engine(module: Any, text: str, cache: Cache | None = None, level: int = OPT_LEVEL) -> Any:
     try:
-        engine = unlocked.engine(module, OPT_LEVEL)
+        engine = unlocked.engine(module, level)
     except (fatal_errors.FatalError, RuntimeError) as error:
         raise CompileError(f"LLVM: {error}") from error
     if _ASKS_FOR_POOL.search(text):
@@ -217,21 +224,29 @@ def _host() -> str:
     return "\n".join(parts)
 
 
-def key(text: str) -> str:
+def key(text: str, level: int = OPT_LEVEL) -> str:
     """Content address of a module's object code on this machine."""
-    return hashlib.sha256(f"{_host()}\n{text}".encode()).hexdigest()
+    own = "" if level == OPT_LEVEL else f"level {level}\n"
+    return hashlib.sha256(f"{_host()}\n{own}{text}".encode()).hexdigest()
 
 
-def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Library:
-    """Compile a module, or take its object code from the cache, and load the named kernels."""
+def build(
+    text: str, names: Iterable[str], cache: Cache | None = None, optimized: bool = False
+) -> Library:
+    """Compile a module, or take its object code from the cache, and load the named kernels.
+
+    Args:
+        optimized: whether LLVM's passes over its IR run: for functions that call each other.
+    """
+    level = MADE_OF_OTHERS if optimized else OPT_LEVEL
     wanted = list(names)
     if not wanted:
         return Library({}, None)
-    entry = key(text)
+    entry = key(text, level)
     found = stored(entry, wanted, cache)
     if found is not None:
         return found
-    engine = _engine(_lowered(text), text, cache)
+    engine = _engine(_lowered(text), text, cache, level)
     if elf.supported():
         code = _object(engine, wanted[0])
         try:

@@ -1,14 +1,15 @@
-"""Loops of a program whose steps are all kernels of ours, in one native call.
+"""Loops of a program whose steps are all kernels of ours, as one native function.
 
-The native loop calls kernels by the tables that they are called with: one pair of code and table
-for each step, test first. What a turn carries is written beside what it reads, and the next turn
-reads it there: there are two tables for each step, and turns alternate. What is updated in place,
-or only passed on, has one place in both.
+Small kernels become part of the function, where LLVM keeps single elements that the loop carries in
+registers; larger ones are called. An array that an iteration makes anew is written beside the one
+that it reads, and the next iteration exchanges the two. What is updated in place, or only passed
+on, has one place.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,80 +21,10 @@ from ..runtime.steps import KernelStep, Step
 from ..runtime.values import Value
 from . import jit
 from .address import address
+from .loop_text import Cell, LoopText, Pointer, State
 
-Table = ctypes.Array[ctypes.c_int64]
-
-_HEAD = 4  # slots before the pairs: number of tests, of steps, address of the flags, last turn
-_PAIR = 2
-
-# A turn: tests, one look at the flag, steps. The pairs of even turns come first, then those of odd.
-TEXT = """\
-llvm.func @memcpy(!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
-
-llvm.func @copy(%table: !llvm.ptr) {
-  %to_at = llvm.getelementptr %table[0] : (!llvm.ptr) -> !llvm.ptr, i64
-  %from_at = llvm.getelementptr %table[1] : (!llvm.ptr) -> !llvm.ptr, i64
-  %size_at = llvm.getelementptr %table[2] : (!llvm.ptr) -> !llvm.ptr, i64
-  %to = llvm.load %to_at : !llvm.ptr -> !llvm.ptr
-  %from = llvm.load %from_at : !llvm.ptr -> !llvm.ptr
-  %size = llvm.load %size_at : !llvm.ptr -> i64
-  %done = llvm.call @memcpy(%to, %from, %size) : (!llvm.ptr, !llvm.ptr, i64) -> !llvm.ptr
-  llvm.return
-}
-
-llvm.func internal @calls(%pairs: !llvm.ptr, %first: i64, %last: i64) {
-  %one = arith.constant 1 : i64
-  %two = arith.constant 2 : i64
-  llvm.br ^look(%first : i64)
-^look(%i: i64):
-  %more = arith.cmpi slt, %i, %last : i64
-  llvm.cond_br %more, ^call, ^out
-^call:
-  %place = arith.muli %i, %two : i64
-  %beside = arith.addi %place, %one : i64
-  %code_at = llvm.getelementptr %pairs[%place] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %table_at = llvm.getelementptr %pairs[%beside] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %code = llvm.load %code_at : !llvm.ptr -> !llvm.ptr
-  %table = llvm.load %table_at : !llvm.ptr -> !llvm.ptr
-  llvm.call %code(%table) : !llvm.ptr, (!llvm.ptr) -> ()
-  %next = arith.addi %i, %one : i64
-  llvm.br ^look(%next : i64)
-^out:
-  llvm.return
-}
-
-llvm.func @turns(%table: !llvm.ptr) {
-  %one = arith.constant 1 : i64
-  %zero = arith.constant 0 : i64
-  %off = arith.constant 0 : i8
-  %tests = llvm.load %table : !llvm.ptr -> i64
-  %steps_at = llvm.getelementptr %table[1] : (!llvm.ptr) -> !llvm.ptr, i64
-  %flags_at = llvm.getelementptr %table[2] : (!llvm.ptr) -> !llvm.ptr, i64
-  %turn_at = llvm.getelementptr %table[3] : (!llvm.ptr) -> !llvm.ptr, i64
-  %pairs = llvm.getelementptr %table[4] : (!llvm.ptr) -> !llvm.ptr, i64
-  %steps = llvm.load %steps_at : !llvm.ptr -> i64
-  %flags = llvm.load %flags_at : !llvm.ptr -> !llvm.ptr
-  %all = arith.addi %tests, %steps : i64
-  llvm.br ^turn(%zero : i64)
-^turn(%odd: i64):
-  %first = arith.muli %odd, %all : i64
-  %middle = arith.addi %first, %tests : i64
-  %last = arith.addi %first, %all : i64
-  llvm.call @calls(%pairs, %first, %middle) : (!llvm.ptr, i64, i64) -> ()
-  %flag_at = llvm.getelementptr %flags[%odd] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-  %place = llvm.load %flag_at : !llvm.ptr -> !llvm.ptr
-  %flag = llvm.load %place : !llvm.ptr -> i8
-  %go = arith.cmpi ne, %flag, %off : i8
-  llvm.cond_br %go, ^work, ^out
-^work:
-  llvm.call @calls(%pairs, %middle, %last) : (!llvm.ptr, i64, i64) -> ()
-  %other = arith.subi %one, %odd : i64
-  llvm.br ^turn(%other : i64)
-^out:
-  llvm.store %odd, %turn_at : i64, !llvm.ptr
-  llvm.return
-}
-"""
+# bytes of the text of a kernel: a call takes as long as a few instructions
+MOST_INLINED = 1 << 13
 
 
 def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
@@ -110,92 +41,70 @@ class Loop:
     """A loop whose steps are all kernels."""
 
     def __init__(self, test: Program, body: Program, cache: Cache | None) -> None:
-        library = jit.build(TEXT, ["turns", "copy"], cache)
-        self.iterations, self.copy = library["turns"], library["copy"]
         self.held = test, body  # their code, constants and arenas
         self.types = [(v.shape, v.dtype) for v in body.inputs]
-        # a place of the state is one number: that of its slot in even turns, past all in odd ones
-        self.count = len(body.inputs)
         self.kept = {i for i, v in enumerate(body.results) if v.root is body.inputs[i]}
         self.passed = self.kept - body.updated
-        self.tables: list[Table] = []
-        self.patches: list[tuple[Table, int, int]] = []  # which slot of a table is which place
-        self.flag = np.zeros((), np.bool_)
-        self.flags = jit.table([self.flag.ctypes.data] * 2)
-        pairs: list[int] = []
-        for odd in (False, True):
-            flag = test.results[0].root
-            tested = self._where(test, odd)
-            if flag in tested:
-                self.patches.append((self.flags, int(odd), tested[flag]))
-            elif flag.array is not None:
-                self.flags[odd] = flag.array.ctypes.data
-            pairs += self._steps(test, tested)
-            found, copies = self._results(body, odd)
-            pairs += self._steps(body, {**self._where(body, odd), **found})
-            pairs += copies
-        steps = len(pairs) // (2 * _PAIR) - len(test.steps)
-        head = [len(test.steps), steps, ctypes.addressof(self.flags), 0]
-        self.table = jit.table([*head, *pairs])
-
-    def _place(self, slot: int, odd: bool) -> int:
-        return slot if slot in self.kept or not odd else slot + self.count
-
-    def _where(self, program: Program, odd: bool) -> dict[Value, int]:
-        """The places that a turn reads."""
-        return {v: self._place(i, odd) for i, v in enumerate(program.inputs)}
-
-    def _results(self, body: Program, odd: bool) -> tuple[dict[Value, int], list[int]]:
-        """The places that a turn writes; pairs that copy what is not written there."""
-        found: dict[Value, int] = {}
-        copies: list[int] = []
-        read = self._where(body, odd)
+        self.cells = {i for i, v in enumerate(body.inputs) if _is_element(v)}
+        sizes = [v.bytes if i in self.cells else 0 for i, v in enumerate(body.inputs)]
+        self.text = LoopText(sizes, self.kept)
+        flag = self._steps(test, {})[test.results[0].root]
+        self.text.test(flag)
+        # what of a state is written where the next iteration reads it
+        written: dict[Value, State] = {}
         for slot, value in enumerate(body.results):
-            root, place = value.root, self._place(slot, not odd)
-            if slot in self.kept:
-                continue
-            if root.source == "output" and root not in found:
-                found[root] = place
-                continue
-            at = root.array.ctypes.data if root.array is not None else 0
-            table = self._table([0, at, root.bytes])
-            self.patches.append((table, 0, place))
-            if not at:
-                self.patches.append((table, 1, found[root] if root in found else read[root]))
-            copies += [self.copy.address, ctypes.addressof(table)]
-        return found, copies
+            if slot not in self.kept and value.root.source == "output":
+                written.setdefault(value.root, State(slot, is_next=True))
+        places = self._steps(body, written)
+        for slot, value in enumerate(body.results):
+            if slot not in self.kept and written.get(value.root) != State(slot, is_next=True):
+                self.text.copy(State(slot, is_next=True), places[value.root], value.bytes)
+        text, name = self.text.module()
+        self.iterations = jit.build(text, [name], cache, optimized=True)[name]
+        self.table = jit.table([0, *(p for p in self.text.pointers)])
 
-    def _steps(self, program: Program, places: dict[Value, int]) -> list[int]:
-        pairs: list[int] = []
-        for step, kernel in native_kernels(program) or ():
-            roots = [v.root for v in (*step.args, *step.outs)]
-            table = self._table([0] * len(roots))
-            for slot, root in enumerate(roots):
-                if root in places:
-                    self.patches.append((table, slot, places[root]))
-                elif root.array is not None:
-                    table[slot] = root.array.ctypes.data
-                else:  # only a test returns what no state is: its flag
-                    table[slot] = self.flag.ctypes.data
-            pairs += [kernel.address, ctypes.addressof(table)]
-        return pairs
+    def _steps(self, program: Program, written: dict[Value, State]) -> dict[Value, Pointer]:
+        """Put the kernels of a block into the text; the place of each value of the block."""
+        steps = native_kernels(program) or []
+        places: dict[Value, Pointer] = {v: State(i) for i, v in enumerate(program.inputs)}
+        places.update(written)
+        made = {root for step, _ in steps for v in step.outs if (root := v.root) not in places}
+        cells: dict[tuple[int, int], Cell] = {}
+        # a place of the arena is that of one element, then perhaps that of another
+        shown = {address(v.array) if v.array is not None else id(v) for v in made if _is_element(v)}
 
-    def _table(self, slots: Sequence[int]) -> Table:
-        self.tables.append(jit.table(slots))
-        return self.tables[-1]
+        def place(value: Value) -> Pointer:
+            root = value.root
+            if root in places:
+                return places[root]
+            at = address(root.array) if root.array is not None else id(root)
+            if _is_element(root) and at in shown:
+                key = at, root.bytes
+                if key not in cells:
+                    cells[key] = self.text.cell(root.bytes)
+                return cells[key]
+            assert root.array is not None, f"{root.what} has no place"
+            return self.text.static(at)
+
+        for step, kernel in steps:
+            operands = [place(v) for v in (*step.args, *step.outs)]
+            is_small = 0 < len(kernel.text) <= MOST_INLINED
+            self.text.call(kernel.text if is_small else kernel.address, operands)
+        places.update((v.root, place(v)) for v in program.results)
+        return places
 
     def run(self, args: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
-        """The state after the last turn. Results may be operands that no turn changed."""
-        state = list(args)
-        for slot in range(self.count):
-            if slot not in self.passed:
-                state[slot] = state[slot].copy()
+        """The state after the last iteration. Results may be operands that none changed."""
+        state = [a if slot in self.passed else a.copy() for slot, a in enumerate(args)]
         other = [
-            state[slot] if slot in self.kept else np.empty(shape, dtype)
+            state[slot] if slot in self.kept | self.cells else np.empty(shape, dtype)
             for slot, (shape, dtype) in enumerate(self.types)
         ]
-        places = [address(a) for a in (*state, *other)]
-        for table, slot, place in self.patches:
-            table[slot] = places[place]
+        self.text.fill(self.table, [address(a) for a in state], [address(a) for a in other])
         self.iterations.raw(ctypes.addressof(self.table))
-        return other if self.table[_HEAD - 1] else state
+        return other if self.table[0] else state
+
+
+def _is_element(value: Value) -> bool:
+    """Whether a value fits a register."""
+    return math.prod(value.shape) == 1 and value.bytes <= ctypes.sizeof(ctypes.c_int64)

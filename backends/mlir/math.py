@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from . import circular, exponential, hyperbolic, inverse, logarithm
 from .erf import erf_by_table
+from .erfinv import erfinv
 from .fmod import fmod_of_near
 from .writer import BINARY_LIBM, Body, Function, call, constant, vector
 
@@ -216,6 +217,7 @@ _F32: dict[str, _Writer] = {
     "log10": logarithm.log_base(0.4342944819032518, 0.30102999566398120),
     "log1p": _signed(lambda b: logarithm.log1p_of(b, "%x0")),
     "erf": _erf,
+    "erfinv": _signed(erfinv),
     "sin": _or_libm(circular.sin, "sin"),
     "cos": _or_libm(circular.cos, "cos"),
     "tan": _or_libm(circular.tan, "tan"),
@@ -234,4 +236,5 @@ _F32: dict[str, _Writer] = {
     "rsqrt": _rsqrt,
 }
 _OF_BOTH = ("exp", "expm1", "sigmoid", "log", "log2", "log10", "log1p", "sinh", "cosh", "tanh")
+_OF_BOTH += ("erfinv",)
 _F64: dict[str, _Writer] = {name: _F32[name] for name in (*_OF_BOTH, "fmod", "rsqrt")}

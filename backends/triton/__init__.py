@@ -104,7 +104,8 @@ BACKEND = Backend(
             ("split", "fission,k_major,hoist,split_reductions"),
             (
                 "fused",
-                "fuse{max_epilogue=20,multi_gemm=true},mix_order,coalesce,horizontal_fusion,pad_rows",
+                f"fuse{{max_epilogue=20,multi_gemm=true,refuse=[{','.join(REFUSED)}]}},mix_order,"
+                "coalesce,horizontal_fusion,pad_rows",
             ),
             ("scheduled", "schedule"),
             (

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stack.errors import StackError, UsageError
+from stack.ir.types import STORAGE_TYPES
 from stack.run.cache import Cache
 
 from ..device.tools import run_tool
@@ -38,6 +39,7 @@ NOTHING = {
 POINTERS = {
     **{kind: f"*{kind}" for kind in TYPES},
     **{"bool": "*i1", "f16": "*fp16", "f32": "*fp32", "f64": "*fp64"},
+    **{name: f"*{d.numpy[0]}8" for name, d in STORAGE_TYPES.items()},
 }
 DESCRIBED = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64"}
 

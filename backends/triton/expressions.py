@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stack.ir.node import Node
-from stack.ir.types import DType
+from stack.ir.types import STORAGE_TYPES, DType
 
 TYPES = {
     "bool": "tl.int1",
@@ -21,6 +21,7 @@ TYPES = {
     "bf16": "tl.bfloat16",
     "f32": "tl.float32",
     "f64": "tl.float64",
+    **{name: f"tl.{d.numpy}" for name, d in STORAGE_TYPES.items()},
 }
 INFIX = {
     "add": "+",

@@ -183,16 +183,19 @@ class BlockMemory(BlockFold):
         made = self.b.gather(values.node, picked.node, rule=f"w!, {axes} -> {axes}")
         return NamedTile(made, tuple(names))
 
-    def store(self, memory: Node, value: NamedTile, index: Index) -> Node:
-        """Write a value at an index; what lies past the end of an axis is not written."""
+    def store(
+        self, memory: Node, value: NamedTile, index: Index, guard: NamedTile | None = None
+    ) -> Node:
+        """Write a value at an index where a guard holds; past the end of an axis nothing is."""
         value = self.cast(value, memory.dtype)
         axes = self.union([NamedTile(memory, tuple(self.tile_axes(d))) for d in index])
         if not axes:
-            return self.b.store(memory, value.node, *[self.number(d).node for d in index])
-        found = self.block_place(memory, index)
+            extra = [] if guard is None else [guard.node]
+            return self.b.store(memory, value.node, *[self.number(d).node for d in index], *extra)
+        found = None if guard is not None and guard.axes else self.block_place(memory, index)
         if found is None:
             places = [self.number(d) for d in index]
-            mask: NamedTile | None = None
+            mask = guard
             for name in axes:
                 mask = self.both(mask, self.mask(name))
             extra = [] if mask is None else [self.spread(mask, axes)]
@@ -207,7 +210,9 @@ class BlockMemory(BlockFold):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        return self.b.op("store", [memory, node, *starts], {**attrs, **self.store_hints(memory)})
+        extra = [] if guard is None else [guard.node]
+        hints = {**attrs, **self.store_hints(memory)}
+        return self.b.op("store", [memory, node, *starts, *extra], hints)
 
 
 def _is_zero(start: Node) -> bool:

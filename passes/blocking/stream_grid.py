@@ -42,9 +42,11 @@ class GridTiler(WholeTiler):
         self.streamed = ""
         self.along: dict[Node, str] = {}  # the axis of each variable of the grid
 
-    def store(self, memory: Node, value: NamedTile, index: Index) -> Node:
+    def store(
+        self, memory: Node, value: NamedTile, index: Index, guard: NamedTile | None = None
+    ) -> Node:
         """As for all kernels; results of a part lie one after the other."""
-        return super().store(memory, value, (*self.part_place, *index))
+        return super().store(memory, value, (*self.part_place, *index), guard)
 
     def policy(self, where: IndexMaps | None = None) -> Policy:
         """What schedules the stream. Raises CannotTile."""

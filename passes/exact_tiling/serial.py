@@ -92,24 +92,33 @@ class SerialTiler(Tiler):
             place |= line
         steps = {n: self.loop_axis("r", sizes[n]) for n in given if n not in place}
         place |= {n: axis.place for n, axis in steps.items()}
+        guard: NamedTile | None = None
         for name, operand, index in zip(
             (n for n in target if n in picked), operands, node.args[1:-1], strict=True
         ):
             at = self.value(index, tuple(place[n] for n in operand))
             place[name] = self.data_symbol(at, sizes[name])
+            if node.attrs.get("drop"):
+                guard = self.both(guard, self._inside(at, sizes[name]))
         at_update = tuple(place[n] for n in target)
 
         def update(memory: Node) -> Node:
             value = self.value(updates, tuple(place[n] for n in given))
             if (kind := str(node.attrs["kind"])) != "set":
-                value = self.apply(kind, [self.load(memory, at_update, None), value])
-            return self.store(memory, value, at_update)
+                value = self.apply(kind, [self.load(memory, at_update, guard), value])
+            return self.store(memory, value, at_update, guard)
 
         def program(memories: Sequence[Node]) -> list[Node]:
             copied = self._store_in(rows, source, memories[0], at_copy)
             return [self.each([*steps.values()], copied, update)]
 
         return self.in_grid(self.grid, self.outputs, program)
+
+    def _inside(self, at: NamedTile, size: int) -> NamedTile:
+        """Whether an index is one of an axis of so many places."""
+        wide = self.cast(at, self.integer)
+        low, high = (self.apply(op, [wide, self.int(n)]) for op, n in (("ge", 0), ("lt", size)))
+        return self.apply("and", [low, high])
 
 
 def _running(dtype: DType, kind: str) -> DType:

@@ -1,6 +1,6 @@
 """Exact rules about gather and scatter. Part of canonicalize.
 
-Indices are in range: the IR asks for that.
+Indices are in range: the IR asks for that, but of scatters with `drop`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stack.ir.builder import Builder, make
 from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import spread, writes_by_data
-from stack.ir.types import I32, TensorType
+from stack.ir.types import I32, TensorType, holds_all
 from stack.rewrite.engine import Scope, Simple, on
 
 
@@ -59,6 +59,8 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     extent = node.shape[at[0]]
     if not isinstance(extent, int) or extent > INT32[1]:
         return None
+    if node.attrs.get("drop") and not holds_all(I32, indices[0].dtype):
+        return None  # outside might become inside
     if any(s != 1 for a, s in zip(rule.inputs[-1], updates.shape) if a.names[0] not in names):
         return None
     own = [[a.names[0] for a in o] for o in rule.inputs[1:]]

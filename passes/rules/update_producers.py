@@ -5,13 +5,26 @@ from __future__ import annotations
 from stack.ir import ops
 from stack.ir.builder import Builder, block_of, make, new_params
 from stack.ir.node import Node
-from stack.ir.traits import is_alias, is_generated, is_item, is_number, reads_by_data, repeats
+from stack.ir.traits import (
+    behind,
+    is_alias,
+    is_generated,
+    is_item,
+    is_number,
+    reads_by_data,
+    repeats,
+    writes_by_data,
+)
 from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope
 
 
 def with_producer(node: Node, scope: Scope) -> Node | None:
-    """A scatter of what elementwise ops or a gather make for it alone: one group of both."""
+    """A scatter of what elementwise ops or a gather make for it alone: one group of both.
+
+    Not where the group would then read memory after another scatter wants to write there, nor while
+    this one does: larger memory would be copied to save a copy of the updates.
+    """
     chain = [node.args[-1]]
     while is_alias(chain[-1]) and not is_item(chain[-1]):
         chain.append(chain[-1].args[0])
@@ -23,6 +36,8 @@ def with_producer(node: Node, scope: Scope) -> Node | None:
         return None
     body = group.blocks[0] if group.blocks else block_of(group)
     if not all(_is_by_element(n) for n in body.nodes) or group.attrs.get("kind", "loop") != "loop":
+        return None
+    if any(_is_written(behind(a), node, scope) for a in group.args):
         return None
     own = new_params("s", [a.type for a in node.args[:-1]], body.params)
     (made,) = body.results
@@ -41,3 +56,30 @@ def with_producer(node: Node, scope: Scope) -> Node | None:
 def _is_by_element(node: Node) -> bool:
     is_computed = ops.lookup(node.op).kind == "elementwise"
     return is_computed or repeats(node) or is_number(node) or reads_by_data(node)
+
+
+def _is_written(memory: Node, node: Node, scope: Scope) -> bool:
+    """Whether a scatter updates memory that is larger than the updates of one that reads it."""
+    updates, size = node.args[-1].tensor.size, memory.tensor.size
+    if isinstance(updates, int) and isinstance(size, int) and updates >= size:
+        return False
+    if behind(node.args[0]) is memory and updates != 1:
+        return True
+    users = [*scope.users(memory)]
+    for user in users:
+        if is_alias(user):
+            users += scope.users(user)
+    return any(u is not node and _updated(u) is memory for u in users)
+
+
+def _updated(step: Node) -> Node | None:
+    """The memory that a scatter updates, alone or in a group; None for other steps."""
+    if writes_by_data(step):
+        return behind(step.args[0])
+    if not is_generated(step):
+        return None
+    (body,) = step.blocks
+    made = body.results[0]
+    if not writes_by_data(made) or made.args[0] not in body.params:
+        return None
+    return behind(step.args[body.params.index(made.args[0])])

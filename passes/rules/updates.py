@@ -24,6 +24,8 @@ def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     total = node.args[0]
     if not writes_by_data(total) or total.attrs["kind"] != "add" or not _is_narrowing(node):
         return None
+    if total.attrs.get("drop"):
+        return None
     rows = updated_rows(total)
     if rows is None or scope.used_outside(total, (node,)):
         return None

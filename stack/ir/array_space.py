@@ -169,9 +169,23 @@ class ArraySpace:
         return x[self.grid(rule, rule.outputs[0], x, indices)]
 
     def op_scatter(self, node: Node, x: Array, *rest: Array) -> Array:
-        rule = parse_rule(node.attrs["rule"])
-        place = self.grid(rule, rule.inputs[-1], x, rest[:-1])
-        return self.scatter(x, place, rest[-1], node.attrs["kind"])
+        rule, kind = parse_rule(node.attrs["rule"]), node.attrs["kind"]
+        *indices, updates = rest
+        if not node.attrs.get("drop"):
+            place = self.grid(rule, rule.inputs[-1], x, indices)
+            return self.scatter(x, place, updates, kind)
+        if 0 in x.shape:
+            return x
+        # what is outside goes to a row past the end, which is cut off
+        whole, marked = x, [i for i, axis in enumerate(rule.inputs[0]) if axis.mark == "!"]
+        for i, axis in enumerate(marked):
+            row = x[(*(slice(None),) * axis, slice(1))]
+            x = self.xp.concatenate((x, row), axis=axis)
+            index, size = indices[i], whole.shape[axis]
+            indices[i] = self.xp.where((index >= 0) & (index < size), index, size)
+        place = self.grid(rule, rule.inputs[-1], x, indices)
+        made = self.scatter(x, place, updates, kind)
+        return made[tuple(slice(size) for size in whole.shape)]
 
     def grid(self, rule: Rule, frame: Any, x: Array, indices: Sequence[Array]) -> tuple[Array, ...]:
         """One index array for each axis of x, all broadcastable over the axes of `frame`."""

@@ -85,8 +85,8 @@ def _shared(a: Node, b: Node) -> bool:
 
 
 def accesses(node: Node) -> list[Access]:
-    """What a node reads or writes for certain: nothing that a mask or `clip` may leave out."""
-    if node.attrs.get("clip"):
+    """What a node reads or writes for certain: not what a mask, `clip` or `drop` may skip."""
+    if node.attrs.get("clip") or node.attrs.get("drop"):
         return []
     if node.op in ("load", "store"):
         first = 1 if node.op == "load" else 2

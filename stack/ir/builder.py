@@ -13,14 +13,22 @@ from stack.ir.data import Data
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type, topological
 from stack.ir.ops import OPS, infer_type
-from stack.ir.types import DTYPES, I64, DType, TensorType, TupleType, Type, dtype_of
+from stack.ir.types import (
+    I64,
+    DType,
+    TensorType,
+    TupleType,
+    Type,
+    dtype_named,
+    dtype_of,
+)
 
 Operand = Node | int | float | bool
 
 
 def constant(value: Any, dtype: DType | str | None = None) -> Node:
     """A `const` node from a number or an array; the element type defaults to the array's own."""
-    kind = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    kind = dtype_named(dtype) if isinstance(dtype, str) else dtype
     array = np.asarray(value)
     data = Data(array, kind or dtype_of(array))
     return Node("const", (), {"value": data}, TensorType(data.dtype, data.shape))
@@ -133,7 +141,7 @@ class Builder:
 def _number(value: float, dtype: DType | None) -> Node:
     if dtype is None:
         raise RuleError(f"cannot tell the element type of the number {value!r}")
-    if dtype.kind in "biu":
+    if dtype.kind in "bius":
         low, high = (0, 1) if dtype.kind == "b" else _limits(dtype)
         if not low <= value <= high or value != int(value):
             raise RuleError(f"{value!r} is not a number of {dtype}; insert a cast")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.types import BF16, DType
+from stack.ir.types import BF16, LONG_NAMES, DType
 
 Array = np.ndarray[Any, Any]
 
@@ -32,6 +32,8 @@ class Data:
     raw: bytes
 
     def __new__(cls, array: Array, dtype: DType) -> Data:
+        if dtype.kind == "s" and array.dtype.name in LONG_NAMES:
+            array = np.ascontiguousarray(array).view(dtype.numpy).reshape(np.shape(array))
         held = np.ascontiguousarray(array, dtype=dtype.numpy).reshape(np.shape(array))
         if dtype is BF16:
             held = round_bf16(held)
@@ -117,7 +119,7 @@ def parse_scalar(text: str, dtype: DType) -> Any:
         part = _part(dtype)
         pair = np.array([_parse_float(real, part), _parse_float(imag or "0", part)], dtype=part)
         return pair.view(dtype.numpy)[0]
-    if dtype.kind in "iu":
+    if dtype.kind in "ius":
         limits = np.iinfo(dtype.numpy)
         number = int(text)
         if not limits.min <= number <= limits.max:

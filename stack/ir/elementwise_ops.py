@@ -183,7 +183,7 @@ for _name, _doc in COMPARE.items():
 def _select_infer(site: Site) -> Type:
     if site.args[0].dtype != BOOL:
         raise site.fail("the condition is bool")
-    return _same_dtype(site, site.args[1:], "biufc")
+    return _same_dtype(site, site.args[1:], "biufcs")
 
 
 def hinted(site: Site) -> TensorType:
@@ -197,6 +197,8 @@ def _cast_infer(site: Site) -> Type:
     hint = hinted(site)
     if hint != site.args[0].tensor.with_dtype(hint.dtype):
         raise site.fail(f"a cast keeps the shape, asked for {hint}")
+    if "s" in hint.dtype.kind + site.args[0].dtype.kind:
+        raise site.fail("elements of storage types are bytes; bitcast them and compute")
     return hint
 
 

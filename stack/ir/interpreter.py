@@ -14,7 +14,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup
 from stack.ir.printer import print_node
 from stack.ir.space import Array, ArraySpace, NumpySpace
-from stack.ir.types import BF16, TensorType, TupleType, type_symbols
+from stack.ir.types import BF16, LONG_NAMES, TensorType, TupleType, type_symbols
 
 Observe = Callable[[Node, Array], None]
 
@@ -38,6 +38,8 @@ def interpret(func: Func, *arrays: Any) -> Any:
             ready.append(round_bf16(a.astype(np.float32)))
         elif a.dtype == np.dtype(p.dtype.numpy):
             ready.append(a)
+        elif LONG_NAMES.get(a.dtype.name) is p.dtype:
+            ready.append(np.ascontiguousarray(a).view(p.dtype.numpy).reshape(a.shape))
         else:
             raise TypeError(f"argument %{p.attrs['name']} is {p.type}, got {a.dtype.name} values")
     results = evaluate(bound.body, ready, NumpySpace())

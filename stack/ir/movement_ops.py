@@ -278,12 +278,13 @@ movement(
 )
 movement(
     "scatter",
-    "combine updates into operand 0 at data-dependent positions; indices in range",
+    "combine updates into operand 0 at data-dependent positions; indices are in range, or with"
+    " `drop` updates outside are left out",
     _scatter_infer,
     rule_attr,
     relation=_scatter_relation,
     algebra=NOTHING,
     operations=_scatter_operations,
     at_least=2,
-    attrs=("rule: str", "kind: str"),
+    attrs=("rule: str", "kind: str", "drop?: bool"),
 )

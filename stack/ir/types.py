@@ -16,7 +16,9 @@ from stack.ir.sharding import Sharding
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type. `kind` is b(ool), i(nt), u(nsigned), f(loat) or c(omplex).
+    """An element type. `kind` is b(ool), i(nt), u(nsigned), f(loat), c(omplex) or s(torage).
+
+    Elements of storage types are moved and reinterpreted, and nothing else: they are bytes.
 
     `numpy` is how the interpreter holds it: bf16 lives in float32 arrays whose values are all
     bf16 values, so that the core needs NumPy alone. There is one object for each type.
@@ -70,9 +72,19 @@ DTYPES: dict[str, DType] = {
 }
 
 
+# floats of 8 bits by the suffixes of ml_dtypes; integers of fewer, each in a byte
+STORAGE_TYPES: dict[str, DType] = {
+    name: DType(name, 8, "s", "int8" if name[0] == "i" else "uint8")
+    for name in (
+        *("f8e4m3fn", "f8e5m2", "f8e4m3fnuz", "f8e5m2fnuz", "f8e4m3", "f8e3m4", "f8e4m3b11fnuz"),
+        *("f8e8m0fnu", "i2", "u2", "i4", "u4"),
+    )
+}
+
+
 def dtype_named(name: str) -> DType:
     """The element type of that name; raises KeyError."""
-    return DTYPES[name]
+    return STORAGE_TYPES.get(name) or DTYPES[name]
 
 
 BOOL = DTYPES["bool"]
@@ -83,14 +95,24 @@ F16 = DTYPES["f16"]
 F32 = DTYPES["f32"]
 F64 = DTYPES["f64"]
 
+_LONG = {"f8": "float8_", "i": "int", "u": "uint"}
+# storage types by the names that ml_dtypes, JAX and torch have for them
+LONG_NAMES = {
+    long + name.removeprefix(short): d
+    for name, d in STORAGE_TYPES.items()
+    for short, long in _LONG.items()
+    if name.startswith(short)
+}
 _FROM_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"}
 
 
 def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
-    """The element type of a NumPy array; `bfloat16` arrays of ml_dtypes are bf16."""
+    """The element type of a NumPy array, which may be one of ml_dtypes, as `bfloat16`."""
     name = array.dtype.name
     if name == "bfloat16":
         return BF16
+    if name in LONG_NAMES:
+        return LONG_NAMES[name]
     if name not in _FROM_NUMPY:
         raise TypeError(f"no element type for NumPy's {name}; known: {', '.join(DTYPES)}")
     return _FROM_NUMPY[name]
@@ -201,7 +223,7 @@ Type = TensorType | TupleType
 
 def tensor(dtype: DType | str, *shape: Dim) -> TensorType:
     """`tensor("f32", 8, 64)` is `f32[8, 64]`."""
-    return TensorType(DTYPES[dtype] if isinstance(dtype, str) else dtype, shape)
+    return TensorType(dtype_named(dtype) if isinstance(dtype, str) else dtype, shape)
 
 
 def unsharded(type_: Type) -> Type:
@@ -229,6 +251,8 @@ def holds_all(wide: DType, narrow: DType) -> bool:
     """Whether every value of `narrow` is exactly a value of `wide`."""
     if wide == narrow or narrow.kind == "b":
         return True
+    if "s" in (wide.kind, narrow.kind):
+        return False
     if wide.kind in "iu" and narrow.kind in "iu":
         if narrow.kind == "i" and wide.kind == "u":
             return False

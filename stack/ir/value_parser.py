@@ -14,7 +14,16 @@ from stack.ir.data import Data, lookup, parse_scalar
 from stack.ir.dim import Dim, Expr, add, floordiv, maximum, minimum, mod, mul
 from stack.ir.lexer import MAX_NESTING, Token
 from stack.ir.sharding_parser import Held, ShardingParser
-from stack.ir.types import DTYPES, SPACES, DType, TensorType, TupleType, Type
+from stack.ir.types import (
+    DTYPES,
+    SPACES,
+    STORAGE_TYPES,
+    DType,
+    TensorType,
+    TupleType,
+    Type,
+    dtype_named,
+)
 
 MAX_RANK = 64  # NumPy's
 MAX_BITS = 128  # of a number in a size expression
@@ -135,12 +144,12 @@ class ValueParser(ShardingParser):
     def dtype(self) -> DType:
         """An element type."""
         token = self.expect_kind("word", "an element type such as f32")
-        if token.text not in DTYPES:
+        if token.text not in DTYPES and token.text not in STORAGE_TYPES:
             self.fail(
                 f"expected an element type ({', '.join(DTYPES)}), found {token.text!r}",
                 token.position,
             )
-        return DTYPES[token.text]
+        return dtype_named(token.text)
 
     def types(self, close: str) -> list[TensorType]:
         """Types up to a closing mark."""

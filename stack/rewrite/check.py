@@ -39,7 +39,7 @@ def random_array(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
     dtype: DType = type_.dtype
     if dtype.kind == "b":
         return np.asarray(rng.integers(0, 2, shape) == 1)
-    if dtype.is_integer:
+    if dtype.is_integer or dtype.kind == "s":
         return np.asarray(rng.integers(0, 2, shape), dtype=dtype.numpy)
     if dtype.kind == "c":
         values = rng.standard_normal(shape) + 1j * rng.standard_normal(shape)

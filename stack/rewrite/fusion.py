@@ -98,7 +98,7 @@ class Limits:
 
 class Grouping(Units):
     """The groups of one closed block. `grouped` are ops that groups may hold besides those that
-    compute by element, move or reduce."""
+    compute by element, move or reduce, `refused` are ops that they may not."""
 
     def __init__(
         self,
@@ -107,8 +107,9 @@ class Grouping(Units):
         log: Log,
         limits: Limits,
         grouped: frozenset[str],
+        refused: frozenset[str] = frozenset(),
     ) -> None:
-        super().__init__(block, grouped)
+        super().__init__(block, grouped, refused)
         self.all_rules = rules
         self.rules: Sequence[FusionRule] = ()
         self.log = log

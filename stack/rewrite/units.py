@@ -43,9 +43,12 @@ class Units:
         needed: units that the block itself returns.
     """
 
-    def __init__(self, block: Block, grouped: frozenset[str]) -> None:
+    def __init__(
+        self, block: Block, grouped: frozenset[str], refused: frozenset[str] = frozenset()
+    ) -> None:
         self.block = block
         self.grouped = grouped
+        self.refused = refused  # groups do not hold them, whatever they are
         self.place = {n: i for i, n in enumerate(block.nodes)}
         self.cheap = self._find_cheap()
         self.roots = self._find_roots()
@@ -62,7 +65,7 @@ class Units:
         found: set[Node] = set()
         made: dict[Node, float] = {}  # generated values and the operations they take
         for node in self.block.nodes:
-            if not isinstance(node.type, TensorType):
+            if not isinstance(node.type, TensorType) or node.op in self.refused:
                 continue
             if is_formula(node):
                 made[node] = 0
@@ -108,7 +111,7 @@ class Units:
 
     def is_grouped(self, node: Node) -> bool:
         """Whether groups may hold a node."""
-        if not isinstance(node.type, TensorType):
+        if not isinstance(node.type, TensorType) or node.op in self.refused:
             return False
         kind = ops.lookup(node.op).kind
         if is_reduction(node):

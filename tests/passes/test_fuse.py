@@ -386,3 +386,19 @@ def test_a_view_of_what_others_read_stays_where_it_is() -> None:
 %z = reduce(%v) {axes=[2], kind="max"} : bf16[64, 4]"""
     record = run(func(X, lines.replace("%z =", "%y =") + "\n%z = neg(%s) : f32[64]"))
     assert "reshape_first" not in {r.rule for r in record.rewrites}
+
+
+@pytest.mark.parametrize("op", ["digamma", "exp", "cast"])
+def test_what_the_backend_refuses_takes_no_group_with_it(op: str) -> None:
+    lines = f"""%a = mul(%x, 2.0:f32) : f32[64, 128]
+    %b = {op}(%a) : f32[64, 128]
+    %c = add(%b, 1.0:f32) : f32[64, 128]
+    %z = tanh(%c) : f32[64, 128]""".replace("cast(%a) : f32", "cast(%a) : f16")
+    lines = lines.replace("add(%b", "add(%d") if op == "cast" else lines
+    lines = lines.replace("%c =", "%d = cast(%b) : f32[64, 128]\n%c =") if op == "cast" else lines
+    source = func(X, lines)
+    record = run(source, f"{{refuse=[{op}]}}")
+    held = [{n.op for n in g.blocks[0].nodes} for g in groups(record)]
+    assert bare(record) == {op}
+    assert len(held) == 2 and "mul" in held[0] and {"add", "tanh"} <= held[1]
+    assert len(groups(run(source, "{refuse=[log]}"))) == 1

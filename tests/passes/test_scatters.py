@@ -9,7 +9,7 @@ from kernel_cases import program
 from stack.ir import Func, Node, parse, verify
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import alone, tile_group
-from stack.passes.updates import copied, in_place
+from stack.passes.updates import Update, copied, in_place
 from stack.rewrite.pipeline import Pipeline
 
 Shape = tuple[str, tuple[int, ...], tuple[int, ...]]
@@ -101,8 +101,8 @@ def test_the_copy_can_be_left_out(name: str, rng: np.random.Generator) -> None:
     func = scatter(SHAPES[name], "add", "f32")
     kernel = distribute_kernel(tile_group(alone(func.body.results[0])))
     found = copied(kernel)
-    assert found is not None and found[1] == 0
-    made = program(in_place(kernel, 0))
+    assert found is not None and found.operand == 0
+    made = program(in_place(kernel, Update(0)))
     verify(made)
     assert "%p0," not in str(made).split("{(", 1)[1].split("\n", 1)[1]
 
@@ -121,10 +121,14 @@ def kernel(body: str) -> Node:
 COPY = "%v = load(%p0, 0:i64) : f32<4>\n%a = store(%o0, %v, 0:i64) : f32[8] in global\n"
 
 
+REST = "%q = load(%p0, 4:i64) : f32<4>\n%r = store(%a, %q, 4:i64) : f32[8] in global\n"
 FILL = "%b = store(%a, 1.0:f32, 5:i64) : f32[8] in global\n"
-AGAIN = "%w = load(%p0, 1:i64) : f32<4>\n%b = store(%a, %w, 4:i64) : f32[8] in global\n"
+MOVED = "%w = load(%p0, 1:i64) : f32<4>\n%b = store(%a, %w, 4:i64) : f32[8] in global\n"
+AGAIN = FILL.replace("%b", "%c") + MOVED.replace("store(%a", "store(%c")
 COPIES = {
     "some of it": (COPY + FILL, True),
+    "in two parts": (COPY + REST + FILL.replace("%a", "%r"), True),
+    "it is read before the only store": (COPY + MOVED, True),
     "it is read after stores": (COPY + AGAIN, False),
     "from another place": (COPY.replace("(%p0, 0", "(%p0, 1") + FILL, False),
 }
@@ -173,18 +177,26 @@ PASSED = """func @main(%h: f32[7, 40], %a: i64[9], %b: i64[9]) -> (f32[7, 40]) a
 """
 
 
-@pytest.mark.parametrize(("source", "is_in_place"), [("%h", True), ("%x", False)])
+@pytest.mark.parametrize(
+    ("source", "count", "name", "is_in_place"),
+    [
+        ("%h", 9, "gather_scatter", True),
+        ("%x", 9, "gather_scatter", False),
+        ("%x", 3, "scatter", True),
+    ],
+)
 def test_rows_go_from_place_to_place(
-    source: str, is_in_place: bool, rng: np.random.Generator
+    source: str, count: int, name: str, is_in_place: bool, rng: np.random.Generator
 ) -> None:
-    """Gathered rows are read where they are added; not where the sums would overwrite them."""
-    func = parse(PASSED.replace("SOURCE", source))
+    """Gathered rows are read where they are added. Where the sums would overwrite them, the copy
+    that takes less is made: of the rows, or of all places."""
+    func = parse(PASSED.replace("SOURCE", source).replace("[9", f"[{count}"))
     made = Pipeline(LOWERED).run(func).func
     kernels = [n for n in made.nodes if n.op == "kernel"]
-    assert [str(n.attrs["name"]) for n in kernels][-1] == "gather_scatter"
+    assert [str(n.attrs["name"]) for n in kernels][-1] == name
     assert ("updates" in kernels[-1].attrs) == is_in_place
     h = rng.normal(size=(7, 40)).astype(np.float32)
-    index = [rng.integers(0, 7, size=9) for _ in range(2)]
+    index = [rng.integers(0, 7, size=count) for _ in range(2)]
     want, found = (f.interpret(h, *index) for f in (func, made))
     np.testing.assert_allclose(found, want, rtol=1e-6, atol=1e-6)
 

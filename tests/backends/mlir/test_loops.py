@@ -67,6 +67,18 @@ def read_after(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
     return [b.reduce(new, kind="max", axes=(0,)), b.reduce(t, kind="sum", axes=(0,)), new]
 
 
+def read_with_result(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
+    new = b.scatter(t, i, x, **PUT)
+    most = b.reduce(new, kind="max", axes=())
+    return [x, b.reduce(b.add(t, b.mul(most, 0.5)), kind="max", axes=(0,)), new]
+
+
+def crossed(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
+    """The row that goes into the table is one of the table as it was."""
+    row = b.gather(t, b.sub(STEPS - 1, i), rule="x0! w1,  -> w1")
+    return [b.add(x, row), y, b.scatter(t, i, grown(b, row), **PUT)]
+
+
 def library(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
     new = grown(b, x)
     first = b.item(b.sort(new, axis=0, num_keys=1, descending=True), index=0)
@@ -80,8 +92,9 @@ def elsewhere(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
     return [b.reduce(new, kind="sum", axes=(0,)), y, t]
 
 
-MAKES = [put, swapped, twice, constant, read_before, read_after, library, elsewhere]
-UPDATED = {put, read_before, library, elsewhere}
+MAKES = [put, swapped, twice, constant, read_before, read_after, read_with_result, crossed]
+MAKES += [library, elsewhere]
+UPDATED = {put, read_before, read_after, crossed, library, elsewhere}
 
 
 def check(func: Func, arrays: list[np.ndarray]) -> None:

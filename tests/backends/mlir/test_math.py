@@ -302,3 +302,26 @@ def test_what_underflows_takes_no_part(name: str, least: str) -> None:
     text = elementary.definitions([elementary.Function(name, "f32", 16)], True)
     assert f"arith.constant dense<{least}>" in text
     assert text.count("arith.cmpf uge") == text.count("mask.scalef") == 1
+
+
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("lanes", [1, 8, 16])
+def test_erfinv_up_to_its_ends(element: str, lanes: int) -> None:
+    """Against 40 digits: near 0, in the middle, and up to the numbers next to 1."""
+    mpmath = pytest.importorskip("mpmath")
+    mpmath.mp.dps = 40
+    dtype = np.float32 if element == "f32" else np.float64
+    eps, rng = np.finfo(dtype).eps, np.random.default_rng(0)
+    parts = [10 ** rng.uniform(-20, 0, 60), rng.uniform(0, 1, 100), 1 - eps * 2.0 ** np.arange(60)]
+    x = np.concatenate(parts).astype(dtype)
+    x = np.resize(x[(x < 1) & (x > 0)], 208) * rng.choice(np.array([-1, 1], dtype), 208)
+    got = apply("erfinv", np.concatenate([x, [1 - eps / 2] * 16]).astype(dtype), lanes=lanes)[:208]
+    want = [mpmath.erfinv(float(v)) for v in x]
+    units = np.spacing(np.abs([float(w) for w in want]).astype(dtype)).astype(np.float64)
+    error = [abs(float(mpmath.mpf(float(g)) - w)) for g, w in zip(got, want, strict=True)]
+    assert np.max(error / units) <= 2
+    ends = np.resize(np.array([0.0, -0.0, 1, -1, 1.5, -2, np.nan, np.inf], dtype), 16)
+    known = np.resize(np.array([0.0, -0.0, np.inf, -np.inf, *[np.nan] * 4], dtype), 16)
+    found = apply("erfinv", ends, lanes=lanes)
+    np.testing.assert_array_equal(found, known)
+    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(known[:4]))

@@ -37,6 +37,7 @@ from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
+from stack.frontends.torch_layouts import lay_out_as_eager
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_refusals import raise_refusals
@@ -84,6 +85,7 @@ def compile_graph(
     guard_precision(gm)
     if device == "cpu":
         raise_refusals(gm, lambda: example_inputs)
+    lay_out_as_eager(gm, lambda: example_inputs)
     write_out(gm)
     warm(options.get("backend") or default_backend(device), options)
     maker = _Maker(gm, options, device, made, fn, target)

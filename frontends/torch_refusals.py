@@ -17,12 +17,11 @@ from typing import Any
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.frontends.fx_border import size_hint
-from stack.frontends.fx_lines import source_line
+from stack.frontends.torch_eager import in_eager, run_in_eager
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 _CONSTANTS = (
@@ -48,31 +47,10 @@ def raise_refusals(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> No
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(getattr(n.target, "__name__", "") == "_enter_autocast" for n in calls):
         return  # element types are those of calls outside of it
-    with _disable_current_modes(), torch.no_grad():
-        state = torch.get_rng_state()
-        try:
-            if any([_is_refused(n) for n in calls]):
-                _run(gm, examples())
-        finally:
-            torch.set_rng_state(state)
-
-
-def _run(gm: GraphModule, examples: Sequence[Any]) -> None:
-    if all(type(x) in _PLAIN[:2] or isinstance(x, int | float) for x in examples):
-        _Eager(gm).run(
-            *(x.detach().clone() if isinstance(x, torch.Tensor) else x for x in examples)
-        )
-
-
-class _Eager(Interpreter):
-    """Runs a graph in eager; what a call raises names its line."""
-
-    def run_node(self, n: Node) -> Any:
-        try:
-            return super().run_node(n)
-        except Exception as error:
-            place = ", ".join(source_line(n))
-            raise type(error)(f"{error}\n(at {place})" if place else str(error)) from None
+    with in_eager():
+        is_refused = any([_is_refused(n) for n in calls])
+    if is_refused:
+        run_in_eager(gm, examples())
 
 
 def _is_refused(node: Node) -> bool:

@@ -1,7 +1,7 @@
 """`grid_sample` of images, where coordinates may be nan, infinite or far outside, as on a CPU.
 
-Torch's decomposition takes the places of such coordinates for outside. Eager's kernel has nan in the
-place of zeros there, and takes the first row or column where places are clipped or reflected.
+Torch's decomposition counts such coordinates as outside. Eager's kernel gives nan for them where
+zeros are outside, and else reads the first row or column.
 """
 
 from __future__ import annotations

@@ -99,6 +99,9 @@ def normal(mean: Any, std: Any, generator: Any = None) -> Any:
         return NotImplemented
     kind = tensors[0].dtype
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    if isinstance(std, torch.Tensor):
+        text = "normal expects all elements of std >= 0.0"
+        torch._assert_async((std >= 0).all(), text)  # pyright: ignore[reportPrivateImportUsage]
     drawn = aten.normal_functional(tensors[0].new_empty(shape), 0.0, 1.0)
     return ((drawn * std).to(kind) + mean).to(kind)
 

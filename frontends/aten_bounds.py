@@ -133,7 +133,8 @@ def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
     while True:
         if index.op == "param":
             return index, tuple(besides)
-        if index.op in _SAME and index.args[0].dtype.is_integer:
+        # what a slice leaves out may be anything
+        if index.op in _SAME and index.op != "slice" and index.args[0].dtype.is_integer:
             index = index.args[0]
             continue
         ignored = _ignored(index)

@@ -42,18 +42,16 @@ def grid_sampler_2d(
         return wide.to(x.dtype)
     places = [_place(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
-    def read(column: Tensor, row: Tensor, weight: Tensor) -> Tensor:
-        column, row = (
-            _within(p, x.shape[-1 - i], padding, align_corners) for i, p in enumerate((column, row))
-        )
-        return _read(x, column, row, weight)
+    def within(axis: int, place: Tensor) -> Tensor:
+        return _within(place, x.shape[-1 - axis], padding, align_corners)
 
     if interpolation == _BICUBIC:
-        columns, rows = map(_cubic, places)
-        return sum(read(c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
-    column, row = (
-        _within(p, x.shape[-1 - i], padding, align_corners) for i, p in enumerate(places)
-    )
+        columns, rows = (
+            [(within(axis, pixel), weight) for pixel, weight in _cubic(places[axis])]
+            for axis in (0, 1)
+        )
+        return sum(_read(x, c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
+    column, row = map(within, (0, 1), places)
     if interpolation == _NEAREST:
         column, row = column.round(), row.round()
         return _read(x, column, row, torch.ones_like(column))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
     strides reads its memory, so it is made one of the whole: torch traces no writes through both.
 
     Args:
-        gm: the graph; what lies in another way gets a copy in that order of axes behind it.
+        gm: the graph; what it makes is laid out in that order of axes behind each call.
         examples: gives its arguments.
     """
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
@@ -47,8 +46,8 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
             return
         memory = value.untyped_storage().data_ptr()
         if memory not in made and node.op != "placeholder":
-            order, known = physical_order(value), node.meta.get("example_value")
-            if order is not None and known is not None and order != physical_order(known):
+            order = physical_order(value)
+            if order is not None:
                 found.append((node, order))
         made.setdefault(memory, value)
 
@@ -80,14 +79,17 @@ def _read_whole(node: Node, roots: dict[int, Node]) -> None:
 
 def laid_out(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """The same values with the axes of memory in an order, from the slowest to the fastest."""
+    if physical_order(x) == order:
+        return x
     return x.permute(order).contiguous().permute(inverse(order))
 
 
-def as_operand(op: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """What torch's decomposition gives, in the layout of its first operand."""
-    made = global_decomposition_table["post_autograd"][op](x, *args, **kwargs)
-    order = physical_order(torch.empty_like(x))
-    return made if order is None or order == physical_order(made) else laid_out(made, order)
+def roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    """Torch's decomposition, with channels last where those of the operand are, as eager's."""
+    made = global_decomposition_table["post_autograd"][aten.roll.default](x, shifts, dims)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    is_last = last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return made.contiguous(memory_format=last) if is_last and dims else made
 
 
 def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
@@ -106,5 +108,5 @@ def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.constant_pad_nd.default: constant_pad,
-    aten.roll.default: partial(as_operand, aten.roll.default),
+    aten.roll.default: roll,
 }

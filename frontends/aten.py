@@ -267,9 +267,17 @@ class Context:
         return [self.fit(self.scalar(v, dtype), shape) for v in values], shape
 
     def elementwise(self, op: str, *values: Any, dtype: DType | None = None) -> Node:
-        """An elementwise op on operands that broadcast, in `dtype` (default: their common one)."""
+        """An elementwise op on operands that broadcast, in `dtype` (default: their common one).
+
+        Numbers are rounded to that type. Factors and divisors of 16-bit floats are not: torch
+        keeps them in f32.
+        """
         kind = dtype or self.common(*values)
-        wide = F32 if kind in (BF16, F16) and any(_inexact(v, kind) for v in values) else kind
+        wide = kind
+        if kind in (BF16, F16) and op in ("mul", "div"):
+            wide = (
+                F32 if any(_inexact(v, kind) for v in values) or _is_wide(values[1], kind) else kind
+            )
         nodes, shape = self.align(values, wide)
         out = self.b.op(op, nodes)
         if out.dtype is wide:
@@ -306,11 +314,17 @@ class Context:
 
 
 def _inexact(value: Any, dtype: DType) -> bool:
-    """Whether a number rounds in a 16-bit type; torch keeps it in f32 there."""
-    if isinstance(value, Node | Expr) or not isinstance(value, float):
+    """True if a number, rounded to a 16-bit type, is not what f32 has for it."""
+    if not isinstance(value, int | float):
         return False
-    held = constant(value, dtype).attrs["value"].array
+    held = constant(float(value), dtype).attrs["value"].array
     return float(held) != float(np.float32(value)) and value == value
+
+
+def _is_wide(value: Any, dtype: DType) -> bool:
+    """True for a tensor of one number in a wider type; torch reads it as it reads a number."""
+    is_number = isinstance(value, Node) and not value.tensor.rank
+    return is_number and value.dtype is not dtype and value.dtype is not BOOL
 
 
 def number_dtype(value: Any) -> DType:

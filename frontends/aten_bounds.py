@@ -15,7 +15,7 @@ from typing import Any
 
 from stack.frontends.aten import Context, IndexCheck, Promise
 from stack.frontends.aten_guards import bounds_where
-from stack.ir.dim import Dim, add, less_equal, maximum, minimum, mul
+from stack.ir.dim import Dim, add, equal, less_equal, maximum, minimum, mul
 from stack.ir.node import Node
 from stack.ir.types import TensorType
 
@@ -133,7 +133,8 @@ def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
     while True:
         if index.op == "param":
             return index, tuple(besides)
-        if index.op in _SAME and index.args[0].dtype.is_integer:
+        # what a slice leaves out may be anything
+        if index.op in _SAME and index.op != "slice" and index.args[0].dtype.is_integer:
             index = index.args[0]
             continue
         ignored = _ignored(index)
@@ -153,16 +154,21 @@ def _ignored(node: Node) -> int | None:
     return int(right.attrs["value"].array)
 
 
+def expect(cx: Context, test: Node, text: str) -> None:
+    """Have calls on a CPU raise RuntimeError, as eager does, unless a bool is true everywhere."""
+    is_cpu = not any(f.device.type != "cpu" for f in cx.fakes if hasattr(f, "device"))
+    if is_cpu and not cx.trusted and not equal(test.tensor.size, 0):
+        all_hold = cx.reduce("and", test, range(test.tensor.rank))
+        cx.promises.append(Promise(all_hold, "RuntimeError", text))
+
+
 def nonzero(cx: Context, divisor: Any) -> Any:
     """The divisor of an op; an integer that is 0 raises where eager does, which is on a CPU."""
     want: TensorType = cx.want
-    if not want.dtype.is_integer or want.size == 0 or cx.trusted:
-        return divisor
-    if any(f.device.type != "cpu" for f in cx.fakes if hasattr(f, "device")):
+    if not want.dtype.is_integer or want.size == 0:
         return divisor
     node = cx.scalar(divisor, want.dtype)
     bounds = value_bounds(node)
     if bounds is None or not (less_equal(1, bounds[0]) or less_equal(bounds[1], -1)):
-        holds = cx.reduce("and", cx.elementwise("ne", node, 0), range(node.tensor.rank))
-        cx.promises.append(Promise(holds, "RuntimeError", "ZeroDivisionError"))
+        expect(cx, cx.elementwise("ne", node, 0), "ZeroDivisionError")
     return divisor

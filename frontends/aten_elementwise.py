@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
+from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float, wide
 from stack.frontends.aten_bounds import nonzero
 from stack.frontends.pairs import Pair, magnitude
 from stack.frontends.storage_types import widened
 from stack.ir.dim import Expr
 from stack.ir.node import Node
-from stack.ir.types import BOOL, DTYPES, F32, DType
+from stack.ir.types import BOOL, DTYPES, F16, F32, DType
 
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 
@@ -29,22 +29,14 @@ for _op in _COMPARE:
     _compare(_op)
 
 
-def _scaled(cx: Context, y: Any, alpha: Any) -> Any:
-    if isinstance(alpha, int | float) and alpha == 1:
-        return y
-    if isinstance(y, int | float) and isinstance(alpha, int | float):
-        return y * alpha
-    dtype: DType = cx.want.dtype
-    scaled = dtype if dtype.bits != 16 or not dtype.is_float else F32
-    return cx.elementwise("mul", cx.scalar(y, scaled), alpha, dtype=scaled)
-
-
 def _sum(cx: Context, op: str, x: Any, y: Any, alpha: Any) -> Node:
+    """`x + alpha * y`. Of 16-bit floats numbers are rounded first, and the sum once."""
     dtype: DType = cx.want.dtype
-    y = _scaled(cx, y, alpha)
-    if isinstance(y, Node) and y.dtype is F32 and dtype.bits == 16 and dtype.is_float:
-        return cx.cast(cx.elementwise(op, x, y, dtype=F32), dtype)
-    return cx.elementwise(op, x, y, dtype=dtype)
+    if isinstance(alpha, int | float) and alpha == 1:
+        return cx.elementwise(op, x, y, dtype=dtype)
+    kind = wide(dtype)
+    x, y, alpha = (cx.cast(cx.scalar(v, dtype), kind) for v in (x, y, alpha))
+    return cx.cast(cx.elementwise(op, x, cx.elementwise("mul", y, alpha)), dtype)
 
 
 @lowers("add.Tensor", "add.Scalar", "prims.add.default")
@@ -152,30 +144,28 @@ def _pow(cx: Context, x: Any, y: Any) -> Node:
 
 @lowers("pow.Tensor_Scalar")
 def _pow_scalar(cx: Context, x: Node, exponent: Any) -> Node:
+    """Powers as eager computes them: products of bf16 are rounded one by one, those of f16 once."""
     dtype: DType = cx.want.dtype
     x = cx.cast(x, dtype)
     if exponent == 0:
         return cx.full(1, cx.want)
     if exponent == 1:
         return x
-    if exponent == 2:
-        return cx.elementwise("mul", x, x)
-    kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
-    x = cx.cast(x, kind)
-    if exponent == 3:
-        return cx.cast(cx.elementwise("mul", cx.elementwise("mul", x, x), x), dtype)
-    if dtype.is_float and exponent in (0.5, -0.5, -1, -2):
-        return cx.cast(_special_power(cx, x, exponent), dtype)
-    return cx.cast(cx.elementwise("pow", x, exponent, dtype=kind), dtype)
+    if exponent in (2, 3) or (dtype.is_float and exponent == -2):
+        x = cx.cast(x, F32) if dtype is F16 else x
+        power = cx.elementwise("mul", x, x)
+        if exponent == 3:
+            power = cx.elementwise("mul", power, x)
+        return cx.cast(cx.elementwise("div", 1.0, power) if exponent < 0 else power, dtype)
+    if dtype.is_float and exponent in (0.5, -0.5, -1):
+        return cx.cast(_special_power(cx, cx.cast(x, wide(dtype)), exponent), dtype)
+    return cx.elementwise("pow", x, exponent, dtype=dtype)
 
 
 def _special_power(cx: Context, x: Node, exponent: float) -> Node:
     if exponent == 0.5:
         return cx.elementwise("sqrt", x)
-    if exponent == -0.5:
-        return cx.elementwise("rsqrt", x)
-    inverse = cx.elementwise("div", 1.0, x)
-    return inverse if exponent == -1 else cx.elementwise("mul", inverse, inverse)
+    return cx.elementwise("rsqrt", x) if exponent == -0.5 else cx.elementwise("div", 1.0, x)
 
 
 @lowers("maximum.default", "prims.maximum.default")
@@ -287,6 +277,14 @@ def _where(cx: Context, test: Node, x: Any, y: Any) -> Node:
 @lowers("masked_fill.Scalar", "masked_fill.Tensor")
 def _masked_fill(cx: Context, x: Node, mask: Node, value: Any) -> Node:
     return cx.broadcast(cx.select(mask, value, x, x.dtype), cx.want.shape)
+
+
+@lowers("threshold.default")
+def _threshold(cx: Context, x: Node, threshold: Any, value: Any) -> Node:
+    """`value` up to the threshold; both are numbers of the element type, or of f32 for 16 bits."""
+    kind = wide(x.dtype)
+    low = cx.elementwise("le", cx.cast(x, kind), cx.scalar(threshold, kind))
+    return cx.select(low, value, x, x.dtype)
 
 
 @lowers("clamp.default", "clamp.Tensor", "hardtanh.default")

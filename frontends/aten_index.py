@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, axis_of, letters, lowers
-from stack.frontends.aten_bounds import in_range
+from stack.frontends.aten_bounds import expect, in_range
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import BOOL, I64
@@ -296,9 +296,14 @@ def _masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
     mask = cx.reshape(cx.broadcast(mask, x.shape), [x.tensor.size])
     if not (isinstance(x.tensor.size, int) and isinstance(source.tensor.size, int)):
         raise NotLowered("masked_scatter of symbolic sizes")
-    if not source.tensor.size or not x.tensor.size:
+    if not x.tensor.size:
         return x
     count = cx.b.scan(cx.cast(mask, I64), kind="sum", axis=0, reverse=False)
+    if source.tensor.size < x.tensor.size:
+        enough = cx.elementwise("le", count, source.tensor.size)
+        expect(cx, enough, "Number of elements of source < number of ones in mask")
+    if not source.tensor.size:
+        return x
     place = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
     place = cx.elementwise("min", place, source.tensor.size - 1)
     flat = cx.reshape(source, [source.tensor.size])

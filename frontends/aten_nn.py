@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, letters, lowers, need_float, wide
-from stack.frontends.aten_reduce import variance
+from stack.frontends.aten_bounds import expect
+from stack.frontends.aten_reduce import mean, variance
 from stack.ir.axes import parse_rule
 from stack.ir.dim import Dim, product
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
 
 # ---- products
+
+# Torch computes batched products of fewer multiplications by loops of its own, and not with BLAS.
+_LOOPED = 400
 
 
 def _unmerged(cx: Context, x: Node, kept: int) -> Node | None:
@@ -87,10 +91,17 @@ def _mv(cx: Context, x: Node, y: Node) -> Node:
     return _dot(cx, x, y, "m k, k -> m", cx.want.dtype)
 
 
-def _plus(cx: Context, bias: Node, made: Node, beta: Any, alpha: Any) -> Node:
-    """`beta * bias + alpha * made`; a reshape of the product stays outermost."""
+def _plus(cx: Context, bias: Node, made: Node, beta: Any, alpha: Any, drops: bool = True) -> Node:
+    """`beta * bias + alpha * made`; a reshape of the product stays outermost.
+
+    Args:
+        drops: whether a product times 0 is 0 for nan too, as in BLAS. Torch's products of 16-bit
+            floats are another library's.
+    """
     out: DType = cx.want.dtype
-    if alpha != 1:
+    if alpha == 0 and drops and out.bits != 16:
+        made = cx.full(0, made.tensor)
+    elif alpha != 1:
         made = cx.elementwise("mul", made, alpha, dtype=made.dtype)
     if beta == 0:
         return cx.cast(made, out)
@@ -132,7 +143,9 @@ def _baddbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha:
     kind = _accumulator(x)
     left, right, rule = _batched(cx, x, y)
     made = cx.reshape(_wide_dot(cx, left, right, rule, kind), (*x.shape[:2], y.shape[2]))
-    return _plus(cx, bias, made, beta, alpha)
+    work = product([*x.shape[1:], y.shape[2]])
+    drops = not (isinstance(work, int) and work < _LOOPED)
+    return _plus(cx, bias, made, beta, alpha, drops)
 
 
 @lowers("addbmm.default")
@@ -315,6 +328,32 @@ def _elu(cx: Context, x: Node, alpha: float = 1, scale: float = 1, input_scale: 
     low = cx.elementwise("mul", powers, float(alpha * scale))
     high = x if scale == 1 else cx.elementwise("mul", x, float(scale))
     return cx.cast(cx.select(cx.elementwise("gt", x, 0.0), high, low), out)
+
+
+@lowers("binary_cross_entropy.default")
+def _binary_cross_entropy(
+    cx: Context, x: Node, target: Node, weight: Node | None = None, reduction: int = 1
+) -> Node:
+    """-(t log x + (1 - t) log(1 - x)), where a logarithm is at least -100.
+
+    Eager looks whether the input is in [0, 1]; so does a run.
+    """
+    out = x.dtype
+    inside = cx.elementwise("and", cx.elementwise("ge", x, 0.0), cx.elementwise("le", x, 1.0))
+    expect(cx, inside, "all elements of input should be between 0 and 1")
+    x, target = _float_body(cx, x), _float_body(cx, target)
+    low = cx.elementwise("max", cx.elementwise("log", x), -100.0)
+    rest = cx.elementwise("log1p", cx.elementwise("neg", x))
+    rest = cx.elementwise("max", rest, -100.0)
+    left = cx.elementwise("mul", cx.elementwise("sub", target, 1.0), rest)
+    loss = cx.elementwise("sub", left, cx.elementwise("mul", target, low))
+    if weight is not None:
+        loss = cx.elementwise("mul", loss, cx.cast(weight, loss.dtype))
+    if reduction == 1:
+        loss = mean(cx, loss, tuple(range(loss.tensor.rank)), False)
+    elif reduction == 2:
+        loss = cx.reduce("sum", loss, range(loss.tensor.rank))
+    return cx.cast(loss, out)
 
 
 @lowers("soft_margin_loss_backward.default")

@@ -313,6 +313,8 @@ def _fill(cx: Context, x: Node, value: Any) -> Node:
 
 
 def _progression(cx: Context, count: Dim, start: Any, step: Any, dtype: DType) -> Node:
+    if dtype.is_integer:  # torch cuts fractions first; the ends alone count with them
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if isinstance(start, float) or isinstance(step, float):
         kind = F64
     else:

@@ -22,8 +22,14 @@ def read_strided(
     if not size:
         return cx.reshape(cx.slice(flat, 0, offset, add(offset, 1)), ())
     end = add(offset, product(list(size)))
-    if _is_dense(size, stride) and less_equal(end, flat.tensor.size):
-        return cx.reshape(cx.slice(flat, 0, offset, end), tuple(size))
+    order = list(range(len(size)))
+    steps = [s for s in stride if isinstance(s, int)]
+    if len(steps) == len(stride):
+        order.sort(key=lambda i: -steps[i])
+    laid_out = [size[i] for i in order]
+    if _is_dense(laid_out, [stride[i] for i in order]) and less_equal(end, flat.tensor.size):
+        dense = cx.reshape(cx.slice(flat, 0, offset, end), laid_out)
+        return cx.transpose(dense, sorted(range(len(size)), key=order.__getitem__))
     axes = " ".join(f"i{i}" for i in range(len(size)))
     place = _places(cx, flat.tensor.size, size, stride, offset)
     return cx.b.gather(flat, place, rule=f"n!, {axes} -> {axes}")

@@ -41,8 +41,10 @@ from stack.frontends.saved_tensors import save_old_values
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_text, program_name
+from stack.frontends.torch_layouts import lay_out_as_eager
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
+from stack.frontends.torch_refusals import raise_refusals
 from stack.frontends.torch_tangents import takes_tangents
 from stack.frontends.torch_written import write_out
 from stack.phases import phase
@@ -100,6 +102,9 @@ def _compiled(
 ) -> Any:  # fmt: skip
     device = _device(gm, example_inputs)
     guard_precision(gm)
+    if device == "cpu":
+        raise_refusals(gm, lambda: example_inputs)
+    lay_out_as_eager(gm, lambda: example_inputs)
     write_out(gm)
     warm(options.get("backend") or default_backend(device), options)
     maker = _Maker(gm, options, device, made, fn, target)

@@ -28,6 +28,8 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_errors import raise_explained
+from stack.frontends.torch_layouts import lay_out_as_eager
+from stack.frontends.torch_refusals import raise_refusals
 from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.builder import param
 from stack.ir.dim import Expr
@@ -44,6 +46,8 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
         traced = Traced(_traceable(fn), args, dynamic)
     except TorchDynamoException as error:
         raise_explained(error, fn, args, {})
+    raise_refusals(traced.graph, lambda: traced.inputs(args))
+    lay_out_as_eager(traced.graph, lambda: traced.inputs(args))
     graph, signature = functional_graph(traced)
     return _Assembly(fn, args, arguments, traced, graph, signature).captured()
 

@@ -24,7 +24,13 @@ from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stack.errors import StackError
-from stack.frontends import torch_draws, torch_layouts, torch_lists, torch_losses
+from stack.frontends import (
+    torch_draws,
+    torch_grid,
+    torch_layouts,
+    torch_lists,
+    torch_loss_gradients,
+)
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_scopes import nameless
@@ -66,7 +72,7 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         for op, fn in table.items()
         if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
-    parts = (torch_draws, torch_layouts, torch_lists, torch_losses)
+    parts = (torch_draws, torch_grid, torch_layouts, torch_lists, torch_loss_gradients)
     return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
 
 

@@ -68,8 +68,8 @@ def _storage(value: torch.Tensor) -> int:
 
 def physical_order(value: torch.Tensor) -> Order | None:
     """The axes of a tensor from the slowest to the fastest; None where it is not dense."""
-    strides = [_hint(s) for s in value.stride()]
-    sizes = [_hint(s) for s in value.shape]
+    strides = [size_hint(s) for s in value.stride()]
+    sizes = [size_hint(s) for s in value.shape]
     rank = value.dim()
     if any(_equal(s, 0) for s in value.shape):
         return tuple(range(rank))
@@ -91,7 +91,8 @@ def inverse(order: Order) -> Order:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-def _hint(size: Any) -> int:
+def size_hint(size: Any) -> int:
+    """A size, or what it was where it was traced."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
@@ -99,7 +100,7 @@ def _hint(size: Any) -> int:
 
 
 def _bytes(value: torch.Tensor) -> int:
-    return _hint(value.numel()) * value.element_size()
+    return size_hint(value.numel()) * value.element_size()
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -262,10 +262,11 @@ class _Importer(Calls):
             if source is None:
                 return read_strided(self.cx, flat, shape, steps, start)
             flat = write_strided(self.cx, flat, source, steps, start)
+            view = operand.meta["val"]
+            shape, steps = ([self.sizes.dim(v) for v in vs] for vs in (view.shape, view.stride()))
+            return read_strided(self.cx, flat, shape, steps, self.sizes.dim(view.storage_offset()))
         except NotLowered as error:
             raise UnsupportedOp([(str(node.target), self.b.loc)], str(error)) from error
-        whole = self.cx.reshape(flat, laid_out.shape)
-        return self.cx.transpose(whole, inverse(order))
 
     # ---- nodes
 

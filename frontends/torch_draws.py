@@ -89,6 +89,23 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
     return grad * (kept.div(1 / scale) if scale else kept * 0.0)
 
 
+def normal(mean: Any, std: Any, generator: Any = None) -> Any:
+    """Eager's `normal` of a tensor: the first one's element type, of whatever the other is.
+
+    Torch traces the type that both promote to, which no draw of eager's has.
+    """
+    tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
+    if generator is not None or tensors[0].device.type != "cpu":
+        return NotImplemented
+    kind = tensors[0].dtype
+    shape = torch.broadcast_shapes(*(x.shape for x in tensors))
+    if isinstance(std, torch.Tensor):
+        text = "normal expects all elements of std >= 0.0"
+        torch._assert_async((std >= 0).all(), text)  # pyright: ignore[reportPrivateImportUsage]
+    drawn = aten.normal_functional(tensors[0].new_empty(shape), 0.0, 1.0)
+    return ((drawn * std).to(kind) + mean).to(kind)
+
+
 def _memory_order(x: torch.Tensor) -> tuple[list[int], list[int]]:
     """The axes of a tensor like `x` from the outermost to the innermost, and the way back."""
     strides = torch.empty_like(x).stride()
@@ -99,4 +116,5 @@ def _memory_order(x: torch.Tensor) -> tuple[list[int], list[int]]:
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: native_dropout,
     aten.native_dropout_backward.default: native_dropout_backward,
+    aten.normal.Tensor_Tensor: normal,
 }

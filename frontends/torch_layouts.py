@@ -1,4 +1,4 @@
-"""Ops that torch traces in another layout than it gives: decomposed into what tells the layout."""
+"""How values lie in memory, where torch traces another layout than eager gives."""
 
 from __future__ import annotations
 
@@ -6,8 +6,90 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import global_decomposition_table
+from torch.fx import GraphModule, Node
+
+from stack.frontends.fx_border import inverse, physical_order
+from stack.frontends.fx_looks import memory_of
+from stack.frontends.torch_eager import run_in_eager
 
 aten = torch.ops.aten
+_BY_STRIDES = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter"})
+
+
+def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> None:
+    """Have the values of a graph of Dynamo's lie as eager's do, where its calls read by strides.
+
+    Only torch's own kernels say how: the graph runs once in eager. A call that reads a view by
+    strides reads its memory, so it is made one of the whole: torch traces no writes through both.
+
+    Args:
+        gm: the graph; what it makes is laid out in that order of axes behind each call.
+        examples: gives its arguments.
+    """
+    calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
+    by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in _BY_STRIDES]
+    if not by_strides:
+        return
+    roots: dict[int, Node] = {}
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            roots.setdefault(memory_of(value), node)
+    for node in by_strides:
+        _read_whole(node, roots)
+    made: dict[int, torch.Tensor] = {}  # by address, and kept: no other gets one of these
+    found: list[tuple[Node, tuple[int, ...]]] = []
+
+    def seen(node: Node, value: Any) -> None:
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return
+        memory = value.untyped_storage().data_ptr()
+        if memory not in made and node.op != "placeholder":
+            order = physical_order(value)
+            if order is not None:
+                found.append((node, order))
+        made.setdefault(memory, value)
+
+    run_in_eager(gm, examples(), seen)
+    for node, order in found:
+        with gm.graph.inserting_after(node):
+            copy = gm.graph.call_function(laid_out, (node, order))
+        node.replace_all_uses_with(copy, lambda user, copy=copy: user is not copy)
+        copy.meta = dict(node.meta)
+    if found:
+        gm.recompile()
+
+
+def _read_whole(node: Node, roots: dict[int, Node]) -> None:
+    """Have `as_strided` of a view read that of which it is one."""
+    view = node.args[0]
+    if getattr(node.target, "__name__", node.target) != "as_strided" or not isinstance(view, Node):
+        return
+    value: Any = view.meta.get("example_value")
+    root = roots.get(memory_of(value))
+    if root is None or root is view or root.meta["example_value"].dtype is not value.dtype:
+        return
+    names = ("size", "stride", "storage_offset")
+    given = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
+    if given.get("storage_offset") is None:
+        given["storage_offset"] = value.storage_offset()
+    node.args, node.kwargs = (root, *(given[name] for name in names)), {}
+
+
+def laid_out(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The same values with the axes of memory in an order, from the slowest to the fastest."""
+    if physical_order(x) == order:
+        return x
+    return x.permute(order).contiguous().permute(inverse(order))
+
+
+def roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    """Torch's decomposition, with channels last where those of the operand are, as eager's."""
+    made = global_decomposition_table["post_autograd"][aten.roll.default](x, shifts, dims)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    is_last = last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return made.contiguous(memory_format=last) if is_last and dims else made
 
 
 def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
@@ -24,4 +106,7 @@ def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
     return x.clone()
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: constant_pad}
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.constant_pad_nd.default: constant_pad,
+    aten.roll.default: roll,
+}

@@ -1,4 +1,4 @@
-"""Gradients of mean losses over no elements, where torch's decompositions divide by that number."""
+"""Losses whose decomposition in torch is not what eager computes."""
 
 from __future__ import annotations
 
@@ -6,28 +6,96 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import global_decomposition_table
-from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-aten = torch.ops.aten
-_GRADIENTS = (
-    aten.mse_loss_backward.default,
-    aten.smooth_l1_loss_backward.default,
-    aten.huber_loss_backward.default,
-)
+import torch.nn.functional as F
+from torch import Tensor
 
 
-def _of_any_size(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """The decomposition of a loss's gradient; of an input without elements, one without them."""
+def multilabel_margin_loss(
+    x: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The hinge of each target class against all others; targets end at the first -1.
 
-    def gradient(upstream: torch.Tensor, x: torch.Tensor, *more: Any) -> torch.Tensor:
-        if statically_known_true(x.numel() == 0):
-            return torch.empty_like(x)
-        return decomposition(upstream, x, *more)
+    Torch's decomposition counts what stands after that end as targets of class 0.
 
-    return gradient
+    Args:
+        x: scores, `[classes]` or `[batch, classes]`.
+        target: classes, of the same shape.
+
+    Returns:
+        a number, or one for each row where nothing is reduced.
+
+    Raises:
+        RuntimeError: for shapes that do not fit, as torch raises it.
+    """
+    reduction = _reduction(size_average, reduce, reduction)
+    if x.shape != target.shape or not 1 <= x.dim() <= 2 or not x.shape[-1]:
+        return F.multilabel_margin_loss(x, target, reduction=reduction)
+    count = x.shape[-1]
+    is_given = (target == -1).cumsum(-1) == 0
+    index = torch.where(is_given, target, 0)
+    # a class that is no target adds nothing
+    is_target = torch.zeros_like(target).scatter_add(-1, index, is_given.to(target.dtype)) > 0
+    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    scores = wide.gather(-1, index)
+    gaps = 1 - scores.unsqueeze(-1) + wide.unsqueeze(-2)
+    counts = is_given.unsqueeze(-1) & ~is_target.unsqueeze(-2) & (gaps > 0)
+    losses = torch.where(counts, gaps, 0).sum((-1, -2)) / count
+    return _reduced(losses, reduction).to(x.dtype)
 
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    op: _of_any_size(global_decomposition_table["post_autograd"][op]) for op in _GRADIENTS
+def multi_margin_loss(
+    x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:  # fmt: skip
+    """The hinge, or its square, of the target class against all others.
+
+    A gap that is 0 or nan adds nothing and has no gradient, as in eager; in torch's decomposition
+    it has.
+
+    Args:
+        x: scores, `[classes]` or `[batch, classes]`.
+        target: a class, or one for each row.
+        p: 1 for the hinge, 2 for its square.
+        weight: a factor for each target class.
+
+    Returns:
+        a number, or one for each row where nothing is reduced.
+
+    Raises:
+        RuntimeError: for shapes that do not fit, as torch raises it.
+    """
+    reduction = _reduction(size_average, reduce, reduction)
+    rows = x if x.dim() == 2 else x.unsqueeze(0)
+    classes = target.reshape(-1, 1)
+    is_sound = 1 <= x.dim() <= 2 and x.shape[-1] and classes.shape[0] == rows.shape[0]
+    if not is_sound or p not in (1, 2) or target.dim() > 1 or target.dtype is not torch.int64:
+        return F.multi_margin_loss(x, target, p, margin, weight, reduction=reduction)
+    wide = rows.float() if x.dtype in (torch.bfloat16, torch.float16) else rows
+    gaps = margin - wide.gather(1, classes) + wide
+    is_other = torch.arange(x.shape[-1], device=x.device) != classes
+    gaps = torch.where(is_other & (gaps > 0), gaps, 0)
+    losses = gaps if p == 1 else gaps * gaps
+    if weight is not None:
+        losses = losses * weight[classes]
+    losses = _reduced(losses.sum(1) / x.shape[-1], reduction).to(x.dtype)
+    return losses if reduction != "none" or x.dim() == 2 else losses.squeeze(0)
+
+
+def _reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """The reduction that torch's old arguments say, where they are given."""
+    if size_average is None and reduce is None:
+        return reduction
+    return "none" if reduce is False else "sum" if size_average is False else "mean"
+
+
+def _reduced(losses: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+WRITTEN: dict[Any, Callable[..., Any]] = {
+    F.multi_margin_loss: multi_margin_loss,
+    F.multilabel_margin_loss: multilabel_margin_loss,
 }

@@ -7,16 +7,21 @@ from torch.fx import GraphModule
 from stack.frontends import (
     torch_attention,
     torch_bags,
+    torch_diagonal,
     torch_encoder,
     torch_flex,
+    torch_losses,
     torch_recurrent,
 )
 
+# by function, or by the name of a method of tensors
 WRITTEN = (
     torch_attention.WRITTEN
     | torch_bags.WRITTEN
+    | torch_diagonal.WRITTEN
     | torch_encoder.WRITTEN
     | torch_flex.WRITTEN
+    | torch_losses.WRITTEN
     | torch_recurrent.WRITTEN
 )
 
@@ -32,9 +37,11 @@ def _write_out(module: GraphModule) -> None:
     calls = [
         (node, written)
         for function, written in WRITTEN.items()
-        for node in module.graph.find_nodes(op="call_function", target=function)
+        for node in module.graph.find_nodes(
+            op="call_method" if isinstance(function, str) else "call_function", target=function
+        )
     ]
     for node, written in calls:
-        node.target = written
+        node.op, node.target = "call_function", written
     if calls:
         module.recompile()

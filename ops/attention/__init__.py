@@ -220,11 +220,13 @@ def merge(np, outs, lses):
     """
     wide = np.result_type(outs, np.float32)
     held = lses.astype(wide)
-    top = np.max(held, axis=-1, keepdims=True)
+    most = np.max(held, axis=-1, keepdims=True)
+    top = np.maximum(most, decomposition.lowest(np, most))  # of shares without a key it is -inf
     weights = np.exp(held - top)
-    total = np.sum(weights, axis=-1, keepdims=True)
+    total = np.maximum(np.sum(weights, axis=-1, keepdims=True), decomposition.LEAST)
     out = np.sum(outs.astype(wide) * (weights / total)[..., None], axis=-2)
-    return out.astype(outs.dtype), (top + np.log(total))[..., 0].astype(lses.dtype)
+    lse = np.where(most == -np.inf, -np.inf, top + np.log(total))
+    return out.astype(outs.dtype), lse[..., 0].astype(lses.dtype)
 
 
 @op(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from stack.errors import RuleError
-from stack.ops.attention.programs import Place, Program, scored, spread
+from stack.ops.attention.programs import Place, Program, may_hide_all, scored, spread
 from stack.ops.attention.rule import check
 
-LOWEST = -1e30  # stands for the maximum of no scores: exp(-inf - LOWEST) is 0
 LEAST = 0.5  # stands for the sum of no exponentials; one of some is at least exp(0)
 
 
@@ -34,18 +34,27 @@ def attend(
     if program.sink is not None:
         sink = program.sink(np, *spreads)
         top = np.maximum(top, sink)
-    if program.may_hide_all:
-        top = np.maximum(top, LOWEST)
+    hides_all = may_hide_all(program, q.shape[-2], k.shape[-2], attributes)
+    if hides_all:
+        top = np.maximum(top, lowest(np, top))
     weights = np.exp(scores - top)
     total = np.sum(weights, axis=-1, keepdims=True)
     if sink is not None:
         total = total + np.exp(sink - top)
-    if program.may_hide_all:
+    if hides_all:
         total = np.maximum(total, LEAST)
     shares = (weights / total).astype(v.dtype)
     out = np.einsum("bgrst,bgte->bgrse", shares, grouped(v), dtype=scores.dtype)
     out = out.reshape(*q.shape[:-1], v.shape[-1]).astype(q.dtype)
     return out, (top + np.log(total)).reshape(*q.shape[:-1])
+
+
+def lowest(np: Any, x: Any) -> float:
+    """The least finite number of a type: for the maximum of no scores, as exp(-inf - it) is 0.
+
+    Any other would hide scores that are finite, and less.
+    """
+    return -sys.float_info.max if x.dtype == np.float64 else -(2.0**128 - 2.0**104)
 
 
 def scores_of(

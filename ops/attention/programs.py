@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stack.ir.dim import Dim, less_equal
+
 NAMES = ("...", "h", "s", "t")
 
 
@@ -29,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """What is done to scores, and who sees whom.
+    """What is done to scores, and who sees whom. The result of a query that sees no key is 0.
 
     Attributes:
         operands: axes by name, of "... h s t" in this order.
@@ -37,7 +39,6 @@ class Program:
         mask: `(np, place, *operands) -> whether the query sees the key`.
         place: `(np, place, *operands) -> place`, where queries do not end with the last key.
         sink: `(np, *operands) -> score` of one more key, without a value.
-        may_hide_all: whether a query may see no key; its result is 0 then.
         elements: of operands by name, as a rule says it: types and limits; "any" for the others.
     """
 
@@ -46,8 +47,14 @@ class Program:
     mask: Callable[..., Any] | None = None
     place: Callable[..., Place] | None = None
     sink: Callable[..., Any] | None = None
-    may_hide_all: bool = False
     elements: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def may_hide_all(program: Program, s: Dim, t: Dim, attributes: dict[str, Any]) -> bool:
+    """Whether one of s queries may see none of t keys: the last query stands at the last key."""
+    is_masked = program.mask is not None or program.score is not None
+    is_cut = bool(attributes["causal"] or attributes["window"])
+    return is_masked or (is_cut and less_equal(s, t) is not True)
 
 
 def spread(np: Any, axes: str, operand: Any, groups: Any, share: Any, wide: Any) -> Any:
@@ -142,16 +149,13 @@ def at_end_of_cache(np: Any, place: Place, lengths: Any) -> Place:
 PLAIN = Program()
 SINKS = Program({"sinks": "h"}, sink=lambda np, sinks: sinks)
 ALIBI = Program({"slopes": "h"}, score=by_distance)
-BIAS = Program({"bias": "... h s t"}, score=added, may_hide_all=True)
-DOCUMENTS = Program(
-    {"of_queries": "... s", "of_keys": "... t"}, mask=same_document, may_hide_all=True
-)
+BIAS = Program({"bias": "... h s t"}, score=added)
+DOCUMENTS = Program({"of_queries": "... s", "of_keys": "... t"}, mask=same_document)
 PREFIX = Program({"prefix": "..."}, mask=in_prefix, elements={"prefix": "any <= t"})
 TREE = Program({"ends": "... t"}, mask=ancestors)
 CACHED = Program(
     {"lengths": "..."},
     mask=in_cache,
     place=at_end_of_cache,
-    may_hide_all=True,
     elements={"lengths": "1 <= any <= t"},
 )

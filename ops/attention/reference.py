@@ -71,8 +71,9 @@ def merge(outs: Array, lses: Array) -> tuple[Array, Array]:
     out, lse = outs[..., 0, :], lses[..., 0]
     for part in range(1, lses.shape[-1]):
         newest = np.logaddexp(lse, lses[..., part])
-        out = out * np.exp(lse - newest)[..., None]
-        out = out + outs[..., part, :] * np.exp(lses[..., part] - newest)[..., None]
+        safe = np.where(newest == -np.inf, 0, newest)  # nothing seen so far
+        out = out * np.exp(lse - safe)[..., None]
+        out = out + outs[..., part, :] * np.exp(lses[..., part] - safe)[..., None]
         lse = newest
     return out.astype(outs.dtype), lse.astype(lses.dtype)
 

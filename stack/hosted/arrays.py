@@ -13,6 +13,7 @@ from typing import Any
 
 from stack.errors import RuleError
 from stack.hosted.indexing import indexed
+from stack.hosted.remainder import floored
 from stack.ir.axes import names
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim, Expr, equal, floordiv, mul, product
@@ -97,12 +98,30 @@ class Array:
     __sub__, __rsub__ = _operator("sub"), _operator("sub", True)
     __mul__, __rmul__ = _operator("mul"), _operator("mul", True)
     __truediv__, __rtruediv__ = _operator("div"), _operator("div", True)
-    __pow__, __mod__ = _operator("pow"), _operator("rem")
+    __pow__, __rpow__ = _operator("pow"), _operator("pow", True)
     __and__, __or__ = _operator("and"), _operator("or")
     __lshift__, __rshift__ = _operator("shl"), _operator("shr")
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
     __eq__, __ne__ = _operator("eq"), _operator("ne")  # pyright: ignore
     __hash__ = None  # pyright: ignore
+
+    def __mod__(self, other: Any) -> Array:
+        return self.space.remainder(self, other)
+
+    def __rmod__(self, other: Any) -> Array:
+        return self.space.remainder(other, self)
+
+    def __floordiv__(self, other: Any) -> Array:
+        return self.space.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Array:
+        return self.space.floor_divide(other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Array, Array]:
+        return self.space.divmod(self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Array, Array]:
+        return self.space.divmod(other, self)
 
     def __matmul__(self, other: Array) -> Array:
         return self.space.matmul(self, other)
@@ -169,6 +188,30 @@ class Namespace:
     def binary(self, op: str, x: Any, y: Any) -> Array:
         """Two operands, broadcast to one shape."""
         return self.made(op, *self._together(x, y))
+
+    def divmod(self, x: Any, y: Any) -> tuple[Array, Array]:
+        """The quotient that is rounded down, and the remainder, which has the divisor's sign."""
+        return floored(self, *self._together(x, y))
+
+    def floor_divide(self, x: Any, y: Any) -> Array:
+        """The quotient that is rounded down; of an integer by 0 it is 0."""
+        return self.divmod(x, y)[0]
+
+    def remainder(self, x: Any, y: Any) -> Array:
+        """What is left of `x`, with the sign of `y`; of an integer by 0 it is 0."""
+        return self.divmod(x, y)[1]
+
+    mod = remainder
+
+    def fmod(self, x: Any, y: Any) -> Array:
+        """What is left of `x`, with its own sign; of an integer by 0 it is 0."""
+        first, second = self._together(x, y)
+        rest = self.made("rem", first, second)
+        return rest if first.dtype.is_float else self.where(second == 0, 0, rest)
+
+    def truncated_divide(self, x: Array, y: Array) -> Array:
+        """The quotient of integers that is rounded towards 0."""
+        return self.made("div", x, y)
 
     def where(self, condition: Array, x: Any, y: Any) -> Array:
         """`x` where the condition holds, else `y`."""

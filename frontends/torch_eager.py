@@ -1,0 +1,58 @@
+"""A graph of Dynamo's as eager runs it, once, to see what tensors without memory cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils._python_dispatch import _disable_current_modes
+
+from stack.frontends.fx_lines import source_line
+
+_OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
+
+
+@contextmanager
+def in_eager() -> Iterator[None]:
+    """Torch without modes and gradients; random numbers that are drawn inside are drawn again."""
+    with _disable_current_modes(), torch.no_grad():
+        state = torch.get_rng_state()
+        try:
+            yield
+        finally:
+            torch.set_rng_state(state)
+
+
+def run_in_eager(
+    gm: GraphModule, examples: Sequence[Any], seen: Callable[[Node, Any], None] | None = None
+) -> None:
+    """Run a graph on copies of its arguments; raises what it raises, at the line of the call.
+
+    Does nothing for arguments that are no tensors with memory and no numbers.
+
+    Args:
+        seen: is given each node, and its value.
+    """
+    if all(type(x) in _OWN_MEMORY or isinstance(x, int | float) for x in examples):
+        given = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in examples]
+        with in_eager():
+            _Eager(gm, seen).run(*given)
+
+
+class _Eager(Interpreter):
+    def __init__(self, gm: GraphModule, seen: Callable[[Node, Any], None] | None) -> None:
+        super().__init__(gm)
+        self.seen = seen
+
+    def run_node(self, n: Node) -> Any:
+        try:
+            value = super().run_node(n)
+        except Exception as error:
+            place = ", ".join(source_line(n))
+            raise type(error)(f"{error}\n(at {place})" if place else str(error)) from None
+        if self.seen is not None:
+            self.seen(n, value)
+        return value

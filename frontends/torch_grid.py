@@ -1,0 +1,123 @@
+"""`grid_sample` of images, where coordinates may be nan, infinite or far outside, as on a CPU.
+
+Torch's decomposition counts such coordinates as outside. Eager's kernel gives nan for them where
+zeros are outside, and else reads the first row or column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import global_decomposition_table
+
+_OP = torch.ops.aten.grid_sampler_2d.default
+_ZEROS, _BORDER = 0, 1
+_NEAREST, _BICUBIC = 1, 2
+_SHARPNESS = -0.75  # of torch's cubic convolution
+
+
+def grid_sampler_2d(
+    x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool
+) -> Tensor:
+    """Values of images between their pixels.
+
+    Args:
+        x: `[n, c, h, w]`.
+        grid: `[n, rows, columns, 2]`: column and row of each place, from -1 to 1.
+        interpolation: 0 for bilinear, 1 for nearest, 2 for bicubic.
+        padding: what is outside: 0 for zeros, 1 for the border, 2 for reflection.
+        align_corners: whether -1 and 1 are the centres of the outer pixels, or their edges.
+
+    Returns:
+        `[n, c, rows, columns]`.
+    """
+    if x.device.type != "cpu":
+        table = global_decomposition_table["post_autograd"]
+        return table[_OP](x, grid, interpolation, padding, align_corners)
+    if x.dtype in (torch.bfloat16, torch.float16):
+        wide = grid_sampler_2d(x.float(), grid.float(), interpolation, padding, align_corners)
+        return wide.to(x.dtype)
+    places = [_place(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
+
+    def within(axis: int, place: Tensor) -> Tensor:
+        return _within(place, x.shape[-1 - axis], padding, align_corners)
+
+    if interpolation == _BICUBIC:
+        columns, rows = (
+            [(within(axis, pixel), weight) for pixel, weight in _cubic(places[axis])]
+            for axis in (0, 1)
+        )
+        return sum(_read(x, c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
+    column, row = map(within, (0, 1), places)
+    if interpolation == _NEAREST:
+        column, row = column.round(), row.round()
+        return _read(x, column, row, torch.ones_like(column))
+    left, top = column.floor(), row.floor()
+    right, bottom = left + 1, top + 1
+    return (
+        _read(x, left, top, (right - column) * (bottom - row))
+        + _read(x, right, top, (column - left) * (bottom - row))
+        + _read(x, left, bottom, (right - column) * (row - top))
+        + _read(x, right, bottom, (column - left) * (row - top))
+    )
+
+
+def _place(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:
+    """A coordinate from -1 to 1 as a place among pixels."""
+    scale = size * 0.5 - 0.5 if align_corners else size * 0.5
+    return coordinate * scale + (size * 0.5 - 0.5)
+
+
+def _within(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
+    """A place that is brought into the image; nan is the first one, and has no gradient."""
+    if padding == _ZEROS:
+        return place
+    if padding != _BORDER:
+        place = _reflected(place, size, align_corners)
+    return torch.where(place > 0, torch.where(place < size - 1, place, size - 1.0), 0.0)
+
+
+def _cubic(place: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The four pixels around a place along one axis, and their weights."""
+    first = place.floor()
+    near = place - first
+    far = 1 - near
+    weights = (_outer(near + 1), _inner(near), _inner(far), _outer(far + 1))
+    return [(first + i, w) for i, w in enumerate(weights, -1)]
+
+
+def _inner(t: Tensor) -> Tensor:
+    """The weight of a pixel that is less than one away."""
+    return ((_SHARPNESS + 2) * t - (_SHARPNESS + 3)) * t * t + 1
+
+
+def _outer(t: Tensor) -> Tensor:
+    """The weight of a pixel that is one to two away."""
+    a = _SHARPNESS
+    return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
+
+
+def _reflected(place: Tensor, size: int, align_corners: bool) -> Tensor:
+    low, span = (0.0, size - 1) if align_corners else (-0.5, size)
+    if align_corners and size == 1:
+        return torch.zeros_like(place)
+    away = torch.where(place < low, low - place, place - low)
+    rest = away - (away / (2 * span)).trunc() * (2 * span)
+    return torch.where(rest < span, rest, 2 * span - rest) + low
+
+
+def _read(x: Tensor, column: Tensor, row: Tensor, weight: Tensor) -> Tensor:
+    """Pixels times their weights; outside is 0, or nan where the weight is."""
+    count, channels, height, width = x.shape
+    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    image = torch.arange(count, device=x.device).view(count, 1, 1, 1)
+    channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
+    down, across = (torch.where(inside, p, 0).long().unsqueeze(1) for p in (row, column))
+    weight = torch.where(inside, weight, weight * 0)
+    return x[image, channel, down, across] * weight.unsqueeze(1)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {_OP: grid_sampler_2d}

@@ -1,0 +1,33 @@
+"""Gradients of mean losses over no elements, where torch's decompositions divide by that number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import global_decomposition_table
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+aten = torch.ops.aten
+_GRADIENTS = (
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.huber_loss_backward.default,
+)
+
+
+def _of_any_size(decomposition: Callable[..., Any]) -> Callable[..., Any]:
+    """The decomposition of a loss's gradient; of an input without elements, one without them."""
+
+    def gradient(upstream: torch.Tensor, x: torch.Tensor, *more: Any) -> torch.Tensor:
+        if statically_known_true(x.numel() == 0):
+            return torch.empty_like(x)
+        return decomposition(upstream, x, *more)
+
+    return gradient
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    op: _of_any_size(global_decomposition_table["post_autograd"][op]) for op in _GRADIENTS
+}

@@ -207,7 +207,8 @@ class Namespace:
         """What is left of `x`, with its own sign; of an integer by 0 it is 0."""
         first, second = self._together(x, y)
         rest = self.made("rem", first, second)
-        return rest if first.dtype.is_float else self.where(second == 0, 0, rest)
+        is_zero = self.binary("eq", second, 0)
+        return rest if first.dtype.is_float else self.where(is_zero, 0, rest)
 
     def truncated_divide(self, x: Array, y: Array) -> Array:
         """The quotient of integers that is rounded towards 0."""

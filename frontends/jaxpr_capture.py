@@ -22,8 +22,9 @@ from stack.frontends.jax_signature import parameter_names, split
 from stack.frontends.jax_words import from_words, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader
 from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big
-from stack.ir.builder import param
+from stack.ir.builder import constant, param
 from stack.ir.node import Node, unique_name
+from stack.ir.types import BOOL
 from stack.run.frontend import Captured
 
 _CAPTURING: ContextVar[bool] = ContextVar("capturing", default=False)
@@ -108,7 +109,7 @@ def _captured(
     inputs = [_param(importer, leaf) for leaf in leaves]
     importer.big = dict(zip(big, bound, strict=True))
     results = importer.closed(closed, inputs)
-    func = importer.b.func(_function_name(fn), [*bound, *inputs], [*results, *importer.left])
+    func = importer.b.func(_function_name(fn), [*bound, *inputs], _after_effects(importer, results))
     if shared.constraints:
         head = "followed by the passes propagate, reshard and spmd; left out on one device"
         notes["sharding constraints"] = "\n".join([head, *shared.constraints])
@@ -126,6 +127,19 @@ def _captured(
         arguments=tuple(names),
         weights=tuple(bound_names),
     )
+
+
+def _after_effects(importer: Importer, results: Sequence[Node]) -> list[Node]:
+    """Results of a program, one of which waits for all effects; their token where there is none."""
+    tokens = importer.left
+    if not tokens or not results:
+        return [*results, *tokens]
+    place = min(range(len(results)), key=lambda i: results[i].tensor.rank)
+    x, token = results[place], tokens[0]
+    if x.shape:
+        token = importer.b.broadcast(token, axes=(), type=x.tensor.with_dtype(BOOL))
+    waiting = importer.b.select(token, constant(0, x.dtype), x)  # a token is False
+    return [*results[:place], waiting, *results[place + 1 :]]
 
 
 def _param(importer: Importer, leaf: Leaf) -> Node:
@@ -286,7 +300,7 @@ def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) 
 
 
 class Unflatten:
-    """Result arrays to what the user's function returns. What effects leave is past those."""
+    """Result arrays to what the user's function returns. A token of effects alone is none."""
 
     def __init__(self, tree: Any, avals: Sequence[Any]) -> None:
         self.tree = tree

@@ -280,8 +280,8 @@ class Importer:
         """A closed block: `body` gets an importer, and the parameters for `names`."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
-        held = dict(zip(captured, extra, strict=True))
-        inner = Importer(self.shared, held, self.b.loc, self.scopes)
+        big = dict(zip(captured, extra, strict=True))
+        inner = Importer(self.shared, big, self.b.loc, self.scopes)
         before = [param("token", t.type) for t in tokens]
         inner.token = before[0] if before else None
         results = body(inner, params)
@@ -418,7 +418,7 @@ class Site:
         if self.eqn.effects:
             args = [*args, *self.importer.tokens([self.eqn])]
             types = (*types, TensorType(BOOL, ()))
-            attrs["effect"] = self.importer.shared.effects
+            attrs |= {"effect": self.importer.shared.effects, "token": True}
             self.importer.shared.effects += 1
         hint = types[0] if len(types) == 1 else TupleType(types)
         node = self.b.op("opaque", args, attrs, hint=hint, named=name)

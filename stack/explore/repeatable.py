@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stack.errors import UsageError
 from stack.ir.node import Func, Node, deps
+from stack.ir.traits import is_item, maker
 from stack.run.coverage import walk
 from stack.run.frontend import Captured
 
@@ -30,8 +31,17 @@ def check_repeatable(captured: Captured) -> None:
 def _drawn(func: Func) -> list[Node]:
     """Ops that happen in the program's order and give what others read."""
     nodes = walk(func)
-    read = {d for n in nodes if "effect" not in n.attrs for d in deps(n)}
-    return [n for n in nodes if "effect" in n.attrs and (n in read or n in func.results)]
+    own = [n for n in nodes if not _is_token(n)]
+    read = {d for n in own if "effect" not in n.attrs for d in deps(n)}
+    return [n for n in own if "effect" in n.attrs and (n in read or n in func.results)]
+
+
+def _is_token(node: Node) -> bool:
+    """Whether a value only says that a call has happened: the last result of an op with tokens."""
+    made = maker(node)
+    if "token" not in made.attrs:
+        return False
+    return node.attrs["index"] == len(made.types) - 1 if is_item(node) else len(node.types) == 1
 
 
 def _line(func: Func, node: Node) -> str:

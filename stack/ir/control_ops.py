@@ -162,7 +162,7 @@ define(
         "call the framework for an op without a lowering; counted as a fallback",
         "foreign",
         _opaque_infer,
-        attrs=("target: str", "call", "effect?"),
+        attrs=("target: str", "call", "effect?", "token?"),
     )
 )
 define(

@@ -13,6 +13,8 @@ from jax import lax
 from jax.experimental import io_callback
 
 import stack
+from stack.errors import UnsupportedOp, UsageError
+from stack.explore.repeatable import check_draws
 
 SEEN: list[tuple[Any, ...]] = []
 X = jnp.arange(3.0)
@@ -125,7 +127,7 @@ def test_prints_are_printed_and_counted(capfd: pytest.CaptureFixture[str]) -> No
     stack.jit(fn)(X)
     assert capfd.readouterr().out == "the sum is 3.0 of [0. 1. 2.]\n"
     assert compiled.run.coverage["fallback_ops"] == {"jax:debug_print": 1}
-    with pytest.raises(stack.errors.UnsupportedOp, match="debug_print"):
+    with pytest.raises(UnsupportedOp, match="debug_print"):
         stack.compile(fn, X, strict=True)
 
 
@@ -171,4 +173,13 @@ def test_programs_without_effects_have_no_token() -> None:
     assert len(func.results) == 2
     assert "token" not in str(func)
     func = stack.trace(CASES["scan"], X)
-    assert [str(r.type) for r in func.results] == ["f32[]", "f32[3]", "bool[]"]
+    assert [str(r.type) for r in func.results] == ["f32[]", "f32[3]"]
+    assert [str(r.type) for r in stack.trace(CASES["no results"], X).results] == ["bool[]"]
+
+
+def test_programs_that_print_are_repeatable() -> None:
+    """`stackc compare` refuses programs that draw; one that prints is none."""
+    for name in CASES.keys() - {"io"}:
+        check_draws(stack.trace(CASES[name], X))
+    with pytest.raises(UsageError, match="io_callback"):
+        check_draws(stack.trace(lambda x: io_callback(tripled, FLOATS, x) + 1, X))

@@ -42,6 +42,14 @@ class Loop:
 
     def __init__(self, test: Program, body: Program, cache: Cache | None) -> None:
         self.held = test, body  # their code, constants and arenas
+        try:
+            self._build(test, body, cache, MOST_INLINED)
+        except jit.CompileError:  # of all kernels in one function; each by itself is compiled
+            self._build(test, body, cache, 0)
+
+    def _build(self, test: Program, body: Program, cache: Cache | None, most: int) -> None:
+        """Compile the function; `most`: bytes of the text of a kernel that becomes part of it."""
+        self.most = most
         self.types = [(v.shape, v.dtype) for v in body.inputs]
         self.kept = {i for i, v in enumerate(body.results) if v.root is body.inputs[i]}
         self.passed = self.kept - body.updated
@@ -61,7 +69,7 @@ class Loop:
                 self.text.copy(State(slot, is_next=True), places[value.root], value.bytes)
         text, name = self.text.module()
         self.iterations = jit.build(text, [name], cache, optimized=True)[name]
-        self.table = jit.table([0, *(p for p in self.text.pointers)])
+        self.table = jit.table([0, *self.text.pointers])
 
     def _steps(self, program: Program, written: dict[Value, State]) -> dict[Value, Pointer]:
         """Put the kernels of a block into the text; the place of each value of the block."""
@@ -88,7 +96,7 @@ class Loop:
 
         for step, kernel in steps:
             operands = [place(v) for v in (*step.args, *step.outs)]
-            is_small = 0 < len(kernel.text) <= MOST_INLINED
+            is_small = 0 < len(kernel.text) <= self.most
             self.text.call(kernel.text if is_small else kernel.address, operands)
         places.update((v.root, place(v)) for v in program.results)
         return places

@@ -106,7 +106,11 @@ def apart(name: str, seconds: float, threads: int) -> dict[str, Any]:
         with log.open("w") as output:
             try:
                 code = subprocess.run(
-                    command, env=environment, stdout=output, stderr=output, timeout=seconds
+                    command,
+                    env=environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=output,
+                    timeout=seconds,
                 ).returncode
                 ended = f"the process ended with {code}"
             except subprocess.TimeoutExpired:

@@ -126,9 +126,9 @@ class TorchProgram:
 def prepare(module: nn.Module, args: tuple[Any, ...]) -> None:
     """Make every layer count, and all runs compute one function.
 
-    Dropout is off. Weights that are small or all equal are drawn anew: with those of 0.02, scores
-    of attention are zero. Batch norms start with the statistics of the arguments: with those of
-    nothing, results of deep networks vanish.
+    Dropout is off. Matrices of small numbers and scales that are all small are drawn anew: with
+    weights of 0.02, scores of attention are zero. Batch norms start with the statistics of the
+    arguments: with those of nothing, results of deep networks vanish.
     """
     for part in module.modules():
         if isinstance(part, DROPOUTS):
@@ -138,9 +138,11 @@ def prepare(module: nn.Module, args: tuple[Any, ...]) -> None:
                 setattr(part, name, 0.0)
     with torch.no_grad():
         for weight in module.parameters():
-            if weight.ndim > 1 and float(weight.std()) < 0.05:
-                weight.normal_(std=max(0.1, weight[0].numel() ** -0.5))
-            elif weight.numel() > 1 and 0 < float(weight.abs().max()) < 0.1:
+            if weight.ndim > 1:
+                usual = weight[0].numel() ** -0.5
+                if float(weight.std()) < usual / 2:
+                    weight.normal_(std=usual)
+            elif 0 < float(weight.abs().max()) < 0.1 and weight.unique().numel() == 1:
                 weight.uniform_(0.2, 0.8)
         norms = [n for n in module.modules() if isinstance(n, NORMS) and n.track_running_stats]
         momenta = [n.momentum for n in norms]

@@ -67,5 +67,5 @@ def install_hint(extra: str) -> str:
 
 def _numbers(version: str) -> tuple[int, int]:
     """Major and minor number of a version; 0 for one that is not there."""
-    found = [int(part) for part in re.findall(r"\d+", version)[:2]]
-    return (*found, 0, 0)[:2]
+    major, minor, *_ = (*map(int, re.findall(r"\d+", version)), 0, 0)
+    return major, minor

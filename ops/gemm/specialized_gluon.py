@@ -35,7 +35,7 @@ from stack.ops.gemm.tiles import BLOCK, HALF, Config, config_for, stages_for, st
 Tensor = torch.Tensor
 SIZE = 2048  # elements that a program sums
 # Triton 3.8 renamed the barrier of a program's threads.
-barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier
+barrier: Any = gl.thread_barrier if hasattr(gl, "thread_barrier") else getattr(gl, "barrier")  # noqa: B009
 
 
 @gluon.jit

@@ -8,7 +8,7 @@ element's place on the whole axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from math import prod
 
@@ -314,7 +314,7 @@ class BlockFrame:
         return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
 
     @contextmanager
-    def loop_body(self) -> Iterator[None]:
+    def loop_body(self) -> Generator[None]:
         """The body of a loop: no value in it is left for one outside to be computed first."""
         waiting, self.waiting = self.waiting, 0
         try:

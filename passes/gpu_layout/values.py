@@ -61,7 +61,7 @@ class Values(Rebuilt):
     def _operands(self, node: Node, layout: Layout) -> list[tuple[Node, Layout]]:
         """What a tile is computed of, each in its layout."""
         if node.op == "broadcast":
-            axes: tuple[int, ...] = node.attrs["axes"]
+            axes: Sequence[int] = node.attrs["axes"]
             return [(node.args[0], tuple(layout[a] for a in axes))]
         return [(a, layout) for a in node.args]
 

@@ -18,7 +18,7 @@ from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
-from stack.passes.streaming.region import Region
+from stack.passes.streaming.region import MAX_VALUES, Region
 from stack.passes.streaming.terms import Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
@@ -246,7 +246,7 @@ class Candidate:
         finishing: set[Node] = set()
         pending = [graph.place[u] for m in members for u in graph.users.get(m, ())]
         heapify(pending)
-        while pending:
+        while pending and len(finishing) < MAX_VALUES:
             node = graph.order[heappop(pending)]
             if node in finishing or node in members or not finishes(node):
                 continue

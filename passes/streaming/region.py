@@ -19,6 +19,7 @@ from stack.passes.streaming.graph import Graph, Probe, moves, read_through, redu
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
+MAX_VALUES = 192  # that one of them is computed from: more keep a kernel busy by themselves
 
 
 class Region:
@@ -76,7 +77,7 @@ class Region:
         made = list(zip(rule.outputs[0], value.names, strict=True))
         streamed = [axis for axis, name in made if name == K]
         along = {n for axis in streamed for n in axis.names}
-        streamed += [a for operand in rule.inputs for a in operand if not along.isdisjoint(a.names)]
+        streamed += [a for o in rule.inputs for a in o if not along.isdisjoint(a.names)]
         if any(axis.mark or len(axis.names) != 1 for axis in streamed):
             return None  # before any axis is split: a value that is read leaves no trace
         extents = {
@@ -88,7 +89,7 @@ class Region:
         bound: dict[str, str] = {}
         for axis, name in made:
             own = self._split(name, [extents[n] for n in axis.names])
-            bound.update(zip(axis.names, own, strict=True))
+            bound |= zip(axis.names, own, strict=True)
         self.sizes.update(zip(value.names, node.shape))
         found: list[Value] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
@@ -104,12 +105,11 @@ class Region:
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
         """The axes of these sizes that an axis is made of."""
-        count = len(sizes)
-        if count < 2:
-            return (name,) * count
-        made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(count)))
-        if len(made) != count:
-            raise Refusal(f"an axis is split into {len(made)} and into {count}")
+        if len(sizes) < 2:
+            return (name,) * len(sizes)
+        made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))
+        if len(made) != len(sizes):
+            raise Refusal(f"an axis is split into {len(made)} and into {len(sizes)}")
         for part, size in zip(made, sizes, strict=True):
             if self.sizes.setdefault(part, size) != size:
                 raise Refusal(f"an axis is split into {self.sizes[part]} and into {size}")
@@ -163,21 +163,27 @@ class Region:
 
     def depends(self, value: Value) -> bool:
         """Whether an earlier state is in a value."""
-        known = self._depends.get(value)
-        if known is not None:
-            return known
-        node = value.node
-        if node in self.members and not value.streams:
-            answer = True
-        elif node in self.held or not (moves(node) or reads_by_data(node)):
-            answer = False
-        else:
-            try:
-                answer = any(self.depends(v) for v in self.operand_values(value))
-            except Refusal:
-                answer = False
-        self._depends[value] = answer
-        return answer
+        known, pending = self._depends, [value]
+        while pending:
+            last = pending[-1]
+            is_state = last.node in self.members and not last.streams
+            operands = [] if last in known or is_state else self._carrying(last)
+            found = is_state or any(known.get(v, False) for v in operands)
+            missing = [] if found else [v for v in operands if v not in known]
+            if missing:
+                pending += reversed(missing)
+            else:
+                known.setdefault(pending.pop(), found)
+        return known[value]
+
+    def _carrying(self, value: Value) -> list[Value]:
+        """The operands by which a state may be in a value."""
+        if value.node in self.held or not (moves(value.node) or reads_by_data(value.node)):
+            return []
+        try:
+            return self.operand_values(value)
+        except Refusal:
+            return []
 
     # ---- collecting
 
@@ -198,9 +204,8 @@ class Region:
             for value in joined:
                 self._join(value)
         for value in self._rows:
-            if self.long_names(self.members.get(value.node, value.names)) != self.long_names(
-                value.names
-            ):
+            known = self.members.get(value.node, value.names)
+            if self.long_names(known) != self.long_names(value.names):
                 raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
 
     def long_names(self, names: Names) -> Names:
@@ -273,7 +278,6 @@ class Region:
         new.operands = {n: tuple(map(value, vs)) for n, vs in self.operands.items()}
         new.parts = {table[n]: names(made) for n, made in self.parts.items()}
         new.sizes = {table[n]: size for n, size in self.sizes.items()}
-        new.sizes = {table[n]: size for n, size in self.sizes.items()}
         new.dots = set(self.dots)
         new.visited = dict.fromkeys(map(value, self.visited))
         new.light = set(map(value, self.light))
@@ -332,6 +336,8 @@ class Region:
             if value in seen:
                 continue
             seen.add(value)
+            if len(seen) > MAX_VALUES:
+                raise Refusal(f"{self.graph.name(start.node)} is of more than {MAX_VALUES} values")
             node = value.node
             if not value.streams:
                 self._visit_row(value, pending)

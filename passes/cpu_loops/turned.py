@@ -63,8 +63,9 @@ class Turned:
         """The same memory with what a masked load has in place of a row, behind all rows."""
         other = access_parts(load)[2]
         assert other is not None
-        lane = index_var(names.numbered("lane"), tile_extent(load))
-        held = Node("var", (), {"name": names.numbered("more")}, memory.type)
+        name = str(memory.args[0].attrs["name"])
+        lane = index_var(names.own(f"{name}_lane"), tile_extent(load))
+        held = Node("var", (), {"name": names.own(f"{name}_more")}, memory.type)
         block = Block((lane, held), [b.store(held, other, constant(self.rows, I64), lane)])
         return b.op("loop", [memory], {"kind": "serial"}, (block,))
 

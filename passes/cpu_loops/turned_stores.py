@@ -45,8 +45,9 @@ class TurnedStore:
     def lines(self, b: Builder, names: Names) -> Node:
         """The same loop, which stores whole lines into memory of its own."""
         element = self.loop.blocks[0].params[0]
-        memory = b.alloc(name=names.numbered("lines"), type=self.type)
-        held = Node("var", (), {"name": names.numbered("held")}, memory.type)
+        name = names.numbered("lines")
+        memory = b.alloc(name=name, type=self.type)
+        held = Node("var", (), {"name": names.own(f"{name}_held")}, memory.type)
         stored = b.store(held, self.value, element, constant(0, I64))
         block = Block((element, held), [stored])
         return Node("loop", [memory], self.loop.attrs, memory.type, [block])

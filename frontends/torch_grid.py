@@ -40,6 +40,8 @@ def grid_sampler_2d(
     if x.dtype in (torch.bfloat16, torch.float16):
         wide = grid_sampler_2d(x.float(), grid.float(), interpolation, padding, align_corners)
         return wide.to(x.dtype)
+    # A place for each channel: all of it is then one kernel, which computes places once for a row.
+    grid = grid.unsqueeze(1).expand(-1, x.shape[1], -1, -1, -1)
     places = [_place(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
     def within(axis: int, place: Tensor) -> Tensor:
@@ -115,9 +117,9 @@ def _read(x: Tensor, column: Tensor, row: Tensor, weight: Tensor) -> Tensor:
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     image = torch.arange(count, device=x.device).view(count, 1, 1, 1)
     channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
-    down, across = (torch.where(inside, p, 0).long().unsqueeze(1) for p in (row, column))
+    down, across = (torch.where(inside, p.long(), 0) for p in (row, column))
     weight = torch.where(inside, weight, weight * 0)
-    return x[image, channel, down, across] * weight.unsqueeze(1)
+    return x[image, channel, down, across] * weight
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {_OP: grid_sampler_2d}

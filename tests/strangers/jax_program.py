@@ -48,7 +48,7 @@ class JaxProgram:
         """Parameters after training in f64; chooses the learning rate."""
         with jax.enable_x64(True):
             args = wide(self.args)
-            grads = jax.grad(self._loss)(*args)
+            grads = jax.jit(jax.grad(self._loss))(*args)
             self.rate = STRIDE * _length(args[0]) / _length(grads)
             return self._train(jax.jit(self._step), args)
 

@@ -111,8 +111,8 @@ def flax_lstm() -> Made:
         @nn.compact
         def __call__(self, ids: Any) -> Any:
             x = nn.Embed(64, 32)(ids)
-            forward = nn.RNN(nn.OptimizedLSTMCell(16))
-            backward = nn.RNN(nn.GRUCell(16))
+            forward = nn.RNN(nn.OptimizedLSTMCell(16, param_dtype=float))
+            backward = nn.RNN(nn.GRUCell(16, param_dtype=float))
             return nn.Dense(8)(nn.Bidirectional(forward, backward)(x))
 
     return _linen(Tagger(), _tokens())

@@ -18,6 +18,9 @@ Made = TypeVar("Made")
 # What a frame claims, and leaves to others: as many as Python lets call one another.
 _WORDS = 1 << 16
 
+# Values that wait for each other on Python's stack; what is behind more of them goes on a list.
+NESTED = 16
+
 
 def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:
     """Decorator: what is called inside has its frames in one chunk. No memory is touched for it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stack.frames import NESTED
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
@@ -22,7 +23,6 @@ from stack.passes.tiling.frame import CannotTile, static, wide
 
 Reader = Callable[[Index], NamedTile]  # how a value is read at an index
 Wanted = tuple[Node, Index, NamedTile | None]  # a value, where, and for which elements
-NESTED = 16  # values that are computed while others wait for them
 
 
 class _Deeper(Exception):

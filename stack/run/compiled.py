@@ -69,7 +69,8 @@ class Compiled:
         """
         newest: Any = self._newest()  # a frontend's own stand-in, where nothing is compiled
         if not isinstance(newest, CompiledGraph):
-            raise StackError(f"{newest!r} is not a compiled graph: there is nothing to measure")
+            held = getattr(newest, "run", newest)
+            raise StackError(f"{held!r} has no kernels of one graph: there is nothing to measure")
         return newest
 
     def _newest(self) -> CompiledGraph:

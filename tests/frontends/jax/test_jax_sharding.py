@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.interpreters.mlir import make_ir_context
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 from sharded_cases import MESHES, random_sharding
@@ -78,7 +78,7 @@ def test_text_that_shardy_refuses() -> None:
 
 A = np.arange(64, dtype=np.float32).reshape(8, 8) / 64
 B = np.cos(A)
-MESH = AbstractMesh((2, 4), ("dp", "tp"))
+MESH = AbstractMesh((2, 4), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
 
 
 def placed(x: Any, *spec: Any) -> Any:
@@ -152,7 +152,7 @@ def test_constraints_that_no_mesh_has_are_noted() -> None:
 
 
 def test_another_mesh_has_another_name() -> None:
-    other = NamedSharding(AbstractMesh((8,), ("x",)), P("x"))
+    other = NamedSharding(AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,)), P("x"))
 
     def fn(a: Any) -> Any:
         return placed(a, "dp") + jax.lax.with_sharding_constraint(a, other)

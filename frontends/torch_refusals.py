@@ -121,7 +121,7 @@ def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int)
             getattr(args[0], target)(*args[1:], **kwargs)
         else:
             target(*args, **kwargs)
-    except torch.linalg.LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         return True  # of other values it may have what is asked for
     except Exception:
         return False

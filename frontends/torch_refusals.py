@@ -113,10 +113,7 @@ def _small(tensor: torch.Tensor) -> _Small:
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
     """Whether a call returns, with small tensors of one value."""
-    try:
-        leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
-    except NotImplementedError:
-        return True  # torch cannot fill an element type, such as float4
+    leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     target: Any = node.target
     try:
@@ -124,7 +121,7 @@ def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int)
             getattr(args[0], target)(*args[1:], **kwargs)
         else:
             target(*args, **kwargs)
-    except torch._C._LinAlgError:
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
         return True  # of other values it may have what is asked for
     except Exception:
         return False

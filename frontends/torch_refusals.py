@@ -113,7 +113,10 @@ def _small(tensor: torch.Tensor) -> _Small:
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
     """Whether a call returns, with small tensors of one value."""
-    leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
+    try:
+        leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
+    except NotImplementedError:
+        return True  # torch cannot fill an element type, such as float4
     args, kwargs = pytree.tree_unflatten(leaves, spec)
     target: Any = node.target
     try:

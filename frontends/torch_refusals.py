@@ -3,7 +3,8 @@
 Tracing asks torch what a call gives for tensors without memory, and its kernels for those take more
 than those of a CPU do: `gelu` of integers, `addmm` of two element types, an integer to a negative
 power. Which of them a CPU refuses only its kernels know, so they are asked: each call of a graph
-runs once on small tensors of its element types. Where one refuses what the kernel without memory
+runs once on tensors of its element types and sizes, as eager would, or of smaller sizes if it is
+large and all tensors have one shape. Where one refuses what the kernel without memory
 takes, the whole graph runs once in eager on the arguments that it was traced for, and its error is
 the program's. So no list says what is refused, and nothing is refused that eager takes.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -28,7 +30,8 @@ _CONSTANTS = (
     *(bool, int, float, complex, str, slice),
     *(torch.dtype, torch.device, torch.memory_format, torch.layout),
 )
-_LARGEST = 3  # size of an axis of a small tensor
+_MOST = 1 << 16  # elements of a call that is tried as it is
+_LARGEST = 3  # size of an axis of a larger call's tensors, where all have one shape
 _FILLS = (0, 1)  # what is no index or no divisor is the other
 _TORCHS = ("torch", "_operator", "builtins")
 _PARTS = ("torch.distributed", "torch._C._functorch", "torch.autograd", "torch.utils")
@@ -61,7 +64,12 @@ def _is_refused(node: Node) -> bool:
     leaves, spec = pytree.tree_flatten(values)
     if not all(map(_is_known, leaves)) or not any(isinstance(x, torch.Tensor) for x in leaves):
         return False
-    small = [_small(x) if isinstance(x, torch.Tensor) else x for x in leaves]
+    shapes = [_shape(x) for x in leaves if isinstance(x, torch.Tensor)]
+    is_whole = sum(map(prod, shapes)) <= _MOST
+    if not is_whole and len(set(shapes)) > 1:
+        return False  # sizes that depend on each other cannot be cut: a kernel may trust them
+    most = None if is_whole else _LARGEST
+    small = [_small(x, most) if isinstance(x, torch.Tensor) else x for x in leaves]
     key = node.op, node.target, str(spec), tuple((type(x), repr(x)) for x in small)
     if key not in _REFUSED:
         is_refused = not any(_takes(node, spec, small, "cpu", fill) for fill in _FILLS)
@@ -107,8 +115,13 @@ class _Small:
         return torch.full(self.shape, fill, dtype=self.dtype, device=device)
 
 
-def _small(tensor: torch.Tensor) -> _Small:
-    return _Small(tensor.dtype, tuple(min(size_hint(s), _LARGEST) for s in tensor.shape))
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(size_hint(s) for s in tensor.shape)
+
+
+def _small(tensor: torch.Tensor, most: int | None) -> _Small:
+    shape = _shape(tensor)
+    return _Small(tensor.dtype, tuple(s if most is None else min(s, most) for s in shape))
 
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:

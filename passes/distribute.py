@@ -43,7 +43,7 @@ from stack.passes.cpu_loops.chunk import (
     tiles_of,
 )
 from stack.passes.cpu_loops.counts import Counts
-from stack.passes.cpu_loops.dot import find_dot, is_packed
+from stack.passes.cpu_loops.dot import find_dot, is_packed, packs_blocks
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm
 from stack.passes.cpu_loops.prepacked import distribute_prepacked, has_kept_panels
 from stack.passes.cpu_loops.reloop import Copy
@@ -116,11 +116,11 @@ def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None
     width = width or 4 * cpu.lanes
     block = kernel.blocks[0]
     dot = find_dot(block)
-    if dot is None:
+    if is_packed(dot) if dot is not None else packs_blocks(block):
+        block = _Kernel(block, width, cpu, is_done=True).block()
+    elif dot is None:
         check_lines(block)
         block = _Kernel(block, width, cpu).block()
-    elif is_packed(dot):
-        block = _Kernel(block, width, cpu, is_done=True).block()
     else:
         block = distribute_gemm(block, cpu)
     block = sum_in_blocks(block)

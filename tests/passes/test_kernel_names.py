@@ -140,3 +140,22 @@ def test_scans_of_narrow_heads(heads: int, size: int, width: int, state: int) ->
     torch.compiler.reset()
     for got, want in zip(torch.compile(f, backend="stack")(*args), f(*args), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size, width, columns", [(64, 7, 1), (40, 3, 1), (40, 7, 2)])
+def test_a_product_of_one_column_in_a_stream(size: int, width: int, columns: int) -> None:
+    """Its kernel packs rows and has no product: what it is, is not told by the look for one."""
+    g = torch.Generator().manual_seed(0)
+    shapes = [
+        (2, size, width),
+        (2, size, width),
+        (2, size, columns),
+        (2, size),
+        (2, width, columns),
+    ]
+    q, k, v, beta, first = (torch.randn(s, generator=g) * 0.3 for s in shapes)
+    torch.compiler.reset()
+    args = (q, k, v, beta.abs(), first)
+    found = torch.compile(lambda *a: scan.delta(*a), backend="stack")(*args)
+    for got, want in zip(found, scan.delta(*args), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

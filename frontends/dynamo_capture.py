@@ -72,7 +72,7 @@ def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
             return value
         held = value.detach().clone() if id(value) in seen else value.detach()
         seen.add(id(value))
-        held.__dict__.update(value.__dict__)  # such as what `mark_dynamic` leaves there
+        vars(held).update(vars(value))  # such as what `mark_dynamic` leaves there
         return held.requires_grad_(value.requires_grad)
 
     return pytree.tree_map(fresh, tuple(args))

@@ -45,9 +45,9 @@ LOOPS = """func @main(%x: f32[3, 20]) -> (f32[20, 3]) at tensor {
 {(%p0: f32[3, 20] in global, %o0: f32[20, 3] in global)
     %alloc = alloc() {name="lines__1"} : f32[3, 20] in local
     %loop = loop(%alloc) {kind="serial"} : f32[3, 20] in local \
-{(%c2 < 3, %held__2: f32[3, 20] in local)
+{(%c2 < 3, %lines__1_held: f32[3, 20] in local)
       %transpose_1 = load(%p0, %c2, 0:i64) : f32<20>
-      %store_1 = store(%held__2, %transpose_1, %c2, 0:i64) : f32[3, 20] in local
+      %store_1 = store(%lines__1_held, %transpose_1, %c2, 0:i64) : f32[3, 20] in local
       return %store_1
     }
     %load = load(%loop, 0:i64, 0:i64) : f32<3x20>

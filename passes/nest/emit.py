@@ -1,0 +1,232 @@
+"""emit: a fusion group or a stream becomes its plain loop nest.
+
+One serial loop for each axis, scalars inside. Results that share the axes of the group share its
+loops: kept axes outside, then one loop along what is reduced for the results that have it. A
+reduction is a loop of its own that carries the total. Nothing of it depends on a target, and it is
+ordinary IR: it prints, parses, and the interpreter runs it.
+
+    y[i, r] = x[i, r] / sum over r of x[i, r]
+
+    loop(%o0) {(%i < 4, %o0_1)
+      %acc = loop(0.0) {(%r < 5, %acc1)  add(%acc1, load(%p0, %i, %r)) }
+      loop(%o0_1) {(%r < 5, %o0_2)  store(%o0_2, div(load(%p0, %i, %r), %acc), %i, %r) }
+    }
+
+Source: the algorithm without a schedule of Halide (Ragan-Kelley et al., PLDI 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stack.ir.axes import Index
+from stack.ir.builder import param
+from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.integers import INT32
+from stack.ir.node import Block, Node
+from stack.ir.streaming import expanded
+from stack.ir.traits import (
+    arrays_of,
+    is_contraction,
+    is_reduction,
+    is_running,
+    is_stream,
+    mixes,
+    op_names,
+)
+from stack.ir.types import I32, I64, DType, TensorType
+from stack.passes.nest.values import Scalars
+from stack.passes.nest.walks import scan_nest, scatter_nest
+from stack.passes.positions.index_maps import index_maps_of
+from stack.passes.tiling.frame import CannotTile, static
+
+KEPT = "ijklmnopq"  # what axes of results are called
+
+
+def emit(group: Node, integer: DType | None = None) -> Node:
+    """The kernel that computes a group by its plain loop nest.
+
+    Args:
+        group: a `fusion` or a `stream`, of known sizes.
+        integer: the type of indices; by default 32 bits where no array needs more.
+
+    Raises:
+        CannotTile: an op has no loop nest, or a size is not known.
+    """
+    return _Nest(group, integer).kernel()
+
+
+def domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
+    """The node whose axes span a group, a symbol for each axis, and where values sit.
+
+    None where the results do not share one space.
+    """
+    spanning = [n for n in body.nodes if is_contraction(n)]
+    spanning = spanning or [n.args[0] for n in body.nodes if _reduces(n)] or list(body.results)
+    most = max(static(n.tensor.size) for n in spanning)
+    for root in dict.fromkeys(n for n in spanning if static(n.tensor.size) == most):
+        axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+        try:
+            places = index_maps_of(body, root, axes)
+        except CannotTile:
+            return None
+        if all(r in places for r in body.results):
+            return root, axes, places
+    return None
+
+
+def _reduces(node: Node) -> bool:
+    return is_reduction(node) and bool(node.attrs["axes"])
+
+
+class _Nest:
+    """One kernel that is being made."""
+
+    def __init__(self, group: Node, integer: DType | None) -> None:
+        self.group = group
+        own = group.blocks[0]
+        self.body = Block(own.params, expanded(group).results) if is_stream(group) else own
+        nodes = (*self.body.params, *self.body.nodes)
+        sizes = [static(t.size) for n in nodes for t in n.types]
+        if 0 in sizes:
+            raise CannotTile("an array in it is empty")
+        if any(t.dtype.kind == "c" for n in nodes for t in n.types):
+            raise CannotTile("it computes with complex numbers")
+        self.arrays = arrays_of(self.body)
+        inputs = (*self.body.params, *self.arrays)
+        memory = {p: _memory(f"p{i}", p.tensor) for i, p in enumerate(inputs)}
+        usual = I64 if any(size > INT32[1] for size in sizes) else I32
+        self.values = Scalars(memory, integer or usual, own.names, own.locs)
+        self.outputs = [_memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
+        for output in self.outputs:
+            self.values.fresh.own(str(output.attrs["name"]))
+
+    def kernel(self) -> Node:
+        """The kernel node."""
+        (first, *_) = self.body.results
+        if len(self.body.results) == 1 and mixes(first):
+            walk = scan_nest if is_running(first) else scatter_nest
+            return self._built([walk(self.values, first, self.outputs[0], self._along)])
+        final: dict[Node, Node] = {o: o for o in self.outputs}
+        for kept, inner, stored in self._spaces():
+            names = [o for o, _, _ in stored]
+            final.update(zip(names, self._stores(kept, inner, stored), strict=True))
+        return self._built([final[o] for o in self.outputs])
+
+    def _built(self, final: Sequence[Node]) -> Node:
+        """The kernel node, from its outputs after the last store."""
+        params = [*self.values.memory.values(), *self.outputs]
+        block = self.values.b.block(params, final)
+        attrs: dict[str, object] = {
+            "name": str(self.group.attrs.get("name") or "kernel"),
+            "level": "tile",
+            "ops": op_names(self.group.blocks[0].nodes),
+        }
+        return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
+
+    def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
+        """Loop spaces: axes that all results have, axes that some have, results and places."""
+        results = list(zip(self.outputs, self.body.results, strict=True))
+        found = domain(self.body)
+        if found is None or is_contraction(found[0]):
+            return [self._own_space(output, result) for output, result in results]
+        root, iter_vars, places = found
+        reduced = {
+            int(a) for n in self.body.nodes if _reduces(n) and n.args[0] is root
+            for a in n.attrs["axes"]
+        }  # fmt: skip
+        axes: list[Dim] = [
+            self.values.axis("r" if axis in reduced else _letter(axis), static(extent))
+            for axis, extent in enumerate(root.shape)
+        ]
+        self._share(places, iter_vars, axes, reduced)
+        known: dict[str, Dim] = {str(v): a for v, a in zip(iter_vars, axes, strict=True)}
+        stored = [
+            (output, result, tuple(substitute(d, known) for d in places[result]))
+            for output, result in results
+        ]
+        used = {s.name for _, _, place in stored for d in place for s in symbols(d)}
+        kept = [a for i, a in enumerate(axes) if i not in reduced and str(a) in used]
+        inner = [a for i, a in enumerate(axes) if i in reduced and str(a) in used]
+        return [(kept, inner, stored)]
+
+    def _own_space(
+        self, output: Node, result: Node
+    ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
+        """The space of one result."""
+        index = tuple(
+            self.values.axis(_letter(axis), static(extent))
+            for axis, extent in enumerate(result.shape)
+        )
+        return [d for d in index if isinstance(d, Expr)], [], [(output, result, index)]
+
+    def _share(
+        self,
+        places: Mapping[Node, Index],
+        iter_vars: Index,
+        axes: Sequence[Dim],
+        reduced: set[int],
+    ) -> None:
+        """Let reductions along an axis of the space run along that axis."""
+        known = {str(v): i for i, v in enumerate(iter_vars)}
+        for node in self.body.nodes:
+            if not _reduces(node) or node.args[0] not in places:
+                continue
+            for axis in map(int, node.attrs["axes"]):
+                at = known.get(str(places[node.args[0]][axis]))
+                if at is not None and at in reduced:
+                    self.values.share(node, axis, axes[at])
+
+    def _stores(
+        self, kept: Sequence[Dim], inner: Sequence[Dim], stored: Sequence[tuple[Node, Node, Index]]
+    ) -> list[Node]:
+        """Memories after loops along the kept axes, and inside, along the others where needed."""
+        names = {str(a) for a in inner}
+        has_inner = [bool(names & {s.name for d in p for s in symbols(d)}) for _, _, p in stored]
+
+        def store(memory: Node, result: Node, place: Index) -> Node:
+            values = self.values
+            value = values.cast(values.value(result, place), memory.dtype)
+            return values.b.store(memory, value, *[values.number(d) for d in place])
+
+        def program(memories: Sequence[Node]) -> list[Node]:
+            final = list(memories)
+            late = [i for i, is_late in enumerate(has_inner) if is_late]
+
+            def steps(held: Sequence[Node]) -> list[Node]:
+                return [store(m, *stored[i][1:]) for i, m in zip(late, held, strict=True)]
+
+            if late:
+                made = self._along(inner, [final[i] for i in late], steps)
+                for i, memory in zip(late, made, strict=True):
+                    final[i] = memory
+            for i, is_late in enumerate(has_inner):
+                if not is_late:
+                    final[i] = store(final[i], *stored[i][1:])
+            return final
+
+        return self._along(kept, [output for output, _, _ in stored], program)
+
+    def _along(
+        self,
+        axes: Sequence[Dim],
+        memories: Sequence[Node],
+        program: Callable[[Sequence[Node]], list[Node]],
+    ) -> list[Node]:
+        """Memories after a program at each place of some axes, the first outermost."""
+        if not axes:
+            return program(memories)
+        held = [self.values.carried(str(m.attrs.get("name", "o")), m.type) for m in memories]
+        step = self._along(axes[1:], held, program)
+        return self.values.loop(axes[0], memories, held, step)
+
+
+def _letter(axis: int) -> str:
+    return KEPT[axis % len(KEPT)]
+
+
+def _memory(name: str, type_: TensorType) -> Node:
+    return param(name, TensorType(type_.dtype, type_.shape, "global"))
+
+
+__all__ = ["domain", "emit"]

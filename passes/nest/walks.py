@@ -1,0 +1,115 @@
+"""Nests of ops that go along an axis in order: running totals, and updates that may collide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stack.ir.axes import Index, parse_rule
+from stack.ir.builder import constant
+from stack.ir.dim import Dim, add, mul
+from stack.ir.node import Node
+from stack.ir.space import identity
+from stack.ir.types import F32, F64, DType
+from stack.passes.nest.values import Scalars
+from stack.passes.tiling.frame import COMBINE, static, wide
+
+Along = Callable[
+    [Sequence[Dim], Sequence[Node], Callable[[Sequence[Node]], list[Node]]], list[Node]
+]
+
+
+def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
+    """Memory after the running totals of a scan: one loop carries the total and the memory."""
+    axis, kind = int(node.attrs["axis"]), str(node.attrs["kind"])
+    index = [values.axis("ijklmnopq"[a % 9], static(s)) for a, s in enumerate(node.shape)]
+    walked = index[axis]
+    place = list(index)
+    if node.attrs["reverse"]:
+        place[axis] = add(static(node.shape[axis]) - 1, mul(walked, -1))
+    dtype = _running(wide(node.dtype), kind)
+
+    def program(memories: Sequence[Node]) -> list[Node]:
+        value = values.cast(values.value(node.args[0], tuple(place)), dtype)
+        first = constant(identity(kind, dtype), dtype)
+        at = [values.number(d) for d in place]
+
+        def stored(memory: Node, total: Node) -> Node:
+            return values.b.store(memory, values.cast(total, memory.dtype), *at)
+
+        if isinstance(walked, int):
+            return [stored(memories[0], value)]
+        acc = values.carried("acc", first.type)
+        held = values.carried("o", memories[0].type)
+        total = values.b.op(COMBINE[kind], [acc, value])
+        step = [total, stored(held, total)]
+        return values.loop(walked, [first, memories[0]], [acc, held], step)[1:]
+
+    others = [d for a, d in enumerate(index) if a != axis and not isinstance(d, int)]
+    return along(others, [output], program)[0]
+
+
+def _running(dtype: DType, kind: str) -> DType:
+    """What a running value is kept in: every rounding of it is in all that come after."""
+    return F64 if dtype is F32 and kind in ("sum", "prod") else dtype
+
+
+def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
+    """Memory after a scatter: the operand is copied, then updates are applied one after another."""
+    rule = parse_rule(node.attrs["rule"])
+    source, updates = node.args[0], node.args[-1]
+    target, *operands, given = ([a.names[0] for a in operand] for operand in rule.inputs)
+    sizes = dict(zip((*target, *given), map(static, (*node.shape, *updates.shape))))
+    picked = [a.names[0] for a in rule.inputs[0] if a.mark]
+    places: dict[str, Dim] = {n: values.axis(n, sizes[n]) for n in target}
+
+    def copied(memories: Sequence[Node]) -> list[Node]:
+        return [
+            _store(values, memories[0], values.value(source, _at(places, target)), target, places)
+        ]
+
+    (memory,) = along(_loops(places), [output], copied)
+    steps: dict[str, Dim] = {n: values.axis("r" if n in picked else n, sizes[n]) for n in given}
+    found: dict[str, Dim] = {n: steps.get(n, 0) for n in target}
+    guard: Node | None = None
+    for name, operand, index in zip(picked, operands, node.args[1:-1], strict=True):
+        at = values.cast(values.value(index, _at(steps, operand)), values.integer)
+        found[name] = values.data_place(at, sizes[name])
+        if node.attrs.get("drop"):
+            test = values.b.and_(
+                values.b.ge(at, values.int(0)), values.b.lt(at, values.int(sizes[name]))
+            )
+            guard = values.both(guard, test)
+
+    def update(memories: Sequence[Node]) -> list[Node]:
+        value = values.value(updates, _at(steps, given))
+        kind = str(node.attrs["kind"])
+        if kind != "set":
+            there = values.element(memories[0], _at(found, target), guard)
+            value = values.b.op(kind, [there, value])
+        return [_store(values, memories[0], value, target, found, guard)]
+
+    return along(_loops(steps), [memory], update)[0]
+
+
+def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
+    return tuple(places[n] for n in names)
+
+
+def _loops(places: Mapping[str, Dim]) -> list[Dim]:
+    return [d for d in places.values() if not isinstance(d, int)]
+
+
+def _store(
+    values: Scalars,
+    memory: Node,
+    value: Node,
+    target: Sequence[str],
+    places: Mapping[str, Dim],
+    guard: Node | None = None,
+) -> Node:
+    at = [values.number(places[n]) for n in target]
+    extra = [] if guard is None else [guard]
+    return values.b.store(memory, values.cast(value, memory.dtype), *at, *extra)
+
+
+__all__ = ["Along", "scan_nest", "scatter_nest"]

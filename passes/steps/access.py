@@ -1,0 +1,109 @@
+"""Loads and stores of a lane become loads and stores of a tile.
+
+Where one index moves by one element for each lane, lanes lie side by side, and the access is of a
+block. Else each lane has an index of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import constant, make
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.traits import is_load
+from stack.ir.types import TensorType
+from stack.passes.steps.linear import linear
+from stack.passes.tiling.frame import static
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """An axis that becomes the first axis of tiles.
+
+    Attributes:
+        var: the loop variable that it was.
+        count: lanes.
+    """
+
+    var: Node
+    count: int
+
+    @property
+    def places(self) -> Node:
+        """The number of each lane."""
+        type_ = TensorType(self.var.dtype, (self.count,), "tile")
+        return make("iota", (), {"axis": 0}, hint=type_)
+
+    def shape(self, rank_of: Node) -> tuple[int, ...]:
+        """The shape of a value with lanes, from that of one lane."""
+        return (self.count, *map(static, rank_of.shape))
+
+    def spread(self, value: Node, shape: Sequence[int], has_lanes: bool) -> Node:
+        """A value along all axes of a tile, of which the first are the lanes."""
+        rank, wanted = value.tensor.rank, len(shape)
+        if value.shape == tuple(shape):
+            return value
+        own = (0, *range(wanted - rank + 1, wanted)) if has_lanes else range(wanted - rank, wanted)
+        return spread_along(value, tuple(own), shape)
+
+
+def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node:
+    """A value spread over a tile, of which its axes are some; one broadcast in place of two."""
+    if value.op == "broadcast":
+        axes = [axes[int(a)] for a in value.attrs["axes"]]
+        (value,) = value.args
+    hint = TensorType(value.dtype, tuple(shape), "tile")
+    return make("broadcast", (value,), {"axes": tuple(axes)}, hint=hint)
+
+
+def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
+    """A tile of another shape; one reshape in place of two."""
+    if value.shape == shape:
+        return value
+    if value.op == "reshape":
+        return reshaped(value.args[0], shape)
+    return make("reshape", (value,), hint=TensorType(value.dtype, shape, "tile"))
+
+
+def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
+    """The axis of memory along which lanes lie side by side, and where the first of them lies."""
+    found: tuple[int, Node] | None = None
+    for axis, place in enumerate(index):
+        if lanes.var not in place.vars:
+            continue
+        step = linear(place, lanes.var)
+        if found is not None or step is None or step[0] != 1:
+            return None
+        found = axis, step[1] if step[1] is not None else constant(0, lanes.var.dtype)
+    return found
+
+
+def conjuncts(mask: Node | None) -> list[Node]:
+    """What a mask asks, all of which holds where it does."""
+    if mask is None:
+        return []
+    return [p for a in mask.args for p in conjuncts(a)] if mask.op == "and" else [mask]
+
+
+def all_of(parts: Sequence[Node]) -> Node | None:
+    """A mask that asks for all parts; None for nothing."""
+    made: Node | None = None
+    for part in parts:
+        made = part if made is None else make("and", (made, part))
+    return made
+
+
+def is_end(test: Node, place: Node, size: object) -> bool:
+    """Whether a test only says that a place lies before the end of an axis of memory."""
+    if test.op != "lt" or test.args[0] is not place:
+        return False
+    end = test.args[1]
+    return end.op == "const" and not end.tensor.rank and end.attrs["value"].array == size
+
+
+def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:
+    """Indices, mask, value of masked lanes, and the shape of what one lane reads or writes."""
+    tile = node.tensor if is_load(node) else node.args[1].tensor
+    return (*access_parts(node), tuple(map(static, tile.shape)))

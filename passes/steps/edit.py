@@ -1,0 +1,112 @@
+"""One rewrite of a kernel: what stands for which node, so that names and source lines go along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from stack.ir.builder import make
+from stack.ir.builder import remade as remade_nodes
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_item, is_loop
+from stack.ir.types import Type
+from stack.passes.tiling.names import names_of
+
+Made = Node | list[Node]  # what stands for a node, or for each of its results
+Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
+Change = Callable[[Node, Sequence[Node], Block], Made]  # a loop, its operands, its new block
+
+
+class Edit:
+    """A kernel that is being rewritten.
+
+    Attributes:
+        names: names for variables that are added.
+    """
+
+    def __init__(self, kernel: Node) -> None:
+        self.kernel = kernel
+        self.block = kernel.blocks[0]
+        self.names = names_of(self.block)
+        self._called = dict(self.block.names)
+        self._lines = dict(self.block.locs)
+
+    def note(self, old: Node, new: Node) -> Node:
+        """A node that stands for another; it keeps the name and the source lines of that."""
+        if new is not old:
+            if old in self._called:
+                self._called.setdefault(new, self._called[old])
+            if old in self._lines:
+                self._lines.setdefault(new, self._lines[old])
+        return new
+
+    def made(
+        self,
+        old: Node,
+        op: str,
+        args: Sequence[Node],
+        attrs: Mapping[str, object] | None = None,
+        blocks: Sequence[Block] = (),
+        hint: Type | None = None,
+    ) -> Node:
+        """A new node that stands for another."""
+        return self.note(old, make(op, args, attrs, blocks, hint))
+
+    def remade(self, roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+        """What stands for all nodes that roots need, with other nodes for those that are known."""
+        done = remade_nodes(roots, known)
+        for old, new in done.items():
+            self.note(old, new)
+            for before, after in zip(old.blocks, new.blocks):
+                self._note_inside(before, after)
+        return done
+
+    def _note_inside(self, before: Block, after: Block) -> None:
+        """Nodes of a block and of what stands for it come in the same order."""
+        for old, new in zip(before.nodes, after.nodes):
+            if old is not new and old.op == new.op:
+                self.note(old, new)
+                for inner, changed in zip(old.blocks, new.blocks):
+                    self._note_inside(inner, changed)
+
+    def rewritten(
+        self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
+    ) -> Block:
+        """An open block with each node of it, and of the blocks in it, changed; operands first.
+
+        Args:
+            visit: gets the old node, its new operands and its new blocks.
+            outer: what stands for nodes outside of the block.
+        """
+        done: dict[Node, Node] = {**(outer or {}), **{p: p for p in block.params}}
+        parts: dict[Node, list[Node]] = {}
+        for node in block.nodes:
+            if is_item(node) and node.args[0] in parts:
+                done[node] = parts[node.args[0]][int(node.attrs["index"])]
+                continue
+            blocks = [self.rewritten(b, visit, done) for b in node.blocks]
+            made = visit(node, [done.get(a, a) for a in node.args], blocks)
+            if isinstance(made, Node):
+                done[node] = self.note(node, made)
+            elif len(made) == 1:
+                done[node] = self.note(node, made[0])
+            else:
+                parts[node] = made
+        return Block(block.params, [done.get(r, r) for r in block.results])
+
+    def finished(self, block: Block) -> Node:
+        """The kernel with another block."""
+        made = Block(block.params, block.results, self._called, self._lines)
+        return self.kernel.rebuilt(blocks=[made])
+
+    def change_loops(self, axis: str, change: Change) -> Node:
+        """The kernel with each loop along an axis changed, inner ones first."""
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Made:
+            if is_loop(old) and str(old.blocks[0].params[0].attrs["name"]) == axis:
+                return change(old, args, blocks[0])
+            return old.rebuilt(args, blocks=blocks)
+
+        return self.finished(self.rewritten(self.block, visit))
+
+
+__all__ = ["Change", "Edit", "Visit"]

@@ -1,0 +1,116 @@
+"""The body of a loop under a condition: turns where it does not hold change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.algebra import COMBINE
+from stack.ir.builder import constant, make
+from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.traits import is_load, is_loop, is_store
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_memory
+
+KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the reduction that combines by an op
+
+
+def guarded(edit: Edit, block: Block, test: Node) -> Block:
+    """A loop's block whose turns load 0, store nothing and carry on what they have where a test
+    does not hold.
+
+    What a reduction adds is its identity there: the total is what it was.
+    """
+    moving = test.vars
+    totals = {p for p in block.params[1:] if not is_memory(p)}
+    for loop in filter(is_loop, _outer_first(block)):
+        starts = loop_parts(loop.args, loop.attrs)[1]
+        totals |= {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
+
+    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+        if is_loop(old):
+            return _inner(old, args, blocks[0])
+        made = old.rebuilt(args, blocks=blocks)
+        if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
+            return made
+        if is_load(old) and not any(not moving.isdisjoint(i.vars) for i in made.args[1:]):
+            return made  # it reads what is there whatever the turn
+        return masked(made, test)
+
+    def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
+        results = list(inner.results)
+        for i, start in enumerate(loop_parts(args, old.attrs)[1]):
+            if start in totals:
+                results[i] = _carried(inner.params[1 + i], results[i], test)
+        return old.rebuilt(args, blocks=[Block(inner.params, results)])
+
+    inner = edit.rewritten(block, visit)
+    results = [
+        new if _goes_on(held, new) else edit.note(new, _carried(held, new, test))
+        for held, new in zip(block.params[1:], inner.results, strict=True)
+    ]
+    return Block(block.params, results)
+
+
+def why_no_totals(loop: Node) -> str:
+    """What a loop carries besides memory and totals; "" where that is nothing.
+
+    A total is what turns only add to: no turn reads it, so its parts come in any order.
+    """
+    block = loop.blocks[0]
+    nodes = _outer_first(block)
+    for held, result in zip(block.params[1:], block.results, strict=True):
+        if is_memory(held):
+            continue
+        readers = [n for n in nodes if held in n.args and n is not result]
+        others = [n for n in nodes if result in n.args]
+        if summand(held, result) is None or readers or others or block.results.count(result) > 1:
+            axis, name = block.params[0].attrs["name"], held.attrs["name"]
+            return f"the loop along {axis} carries {name} from turn to turn"
+    return ""
+
+
+def _outer_first(block: Block) -> list[Node]:
+    found = list(block.nodes)
+    for node in block.nodes:
+        for inner in node.blocks:
+            found += _outer_first(inner)
+    return found
+
+
+def _goes_on(held: Node, new: Node) -> bool:
+    """Whether a value is what a loop inside makes of a total."""
+    loop = new.args[0] if new.op == "item" else new
+    return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
+
+
+def masked(node: Node, test: Node) -> Node:
+    """A load or a store where a test holds."""
+    index, mask, other = access_parts(node)
+    both = test if mask is None else make("and", (mask, test))
+    first = node.args[: 1 if is_load(node) else 2]
+    rest: list[Node] = [*first, *index, both]
+    if is_load(node):
+        rest.append(other if other is not None else constant(0, node.dtype))
+    return make(node.op, rest, node.attrs, hint=node.type)
+
+
+def _carried(held: Node, new: Node, test: Node) -> Node:
+    if is_memory(held) or new is held:
+        return new
+    part = summand(held, new)
+    if part is None:
+        return make("select", (test, new, held))
+    none = constant(identity(KIND_OF[new.op], part.dtype), part.dtype)
+    return make(new.op, (held, make("select", (test, part, none))))
+
+
+def summand(held: Node, new: Node) -> Node | None:
+    """What a turn of a reduction adds to what its loop carries; None for anything else."""
+    if new.op not in KIND_OF or len(new.args) != 2:
+        return None
+    first, second = new.args
+    if second is held:
+        first, second = second, first
+    return second if first is held and held not in second.vars else None

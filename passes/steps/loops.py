@@ -1,0 +1,109 @@
+"""The loops of a kernel: found by the axis that they run along, and rewritten in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stack.ir.builder import results_of
+from stack.ir.kernel_ops import loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_item, is_loop, number
+from stack.ir.types import TensorType
+from stack.passes.steps.edit import Edit
+from stack.passes.tiling.loops import extent_of
+from stack.passes.tiling.names import Names
+
+
+class Found(NamedTuple):
+    """A loop, and the loops around it, outermost first."""
+
+    loop: Node
+    around: tuple[Node, ...]
+
+
+def axis_of(loop: Node) -> str:
+    """The name of the axis that a loop runs along: of its variable."""
+    return str(loop.blocks[0].params[0].attrs["name"])
+
+
+def all_loops(kernel: Node) -> Iterator[Found]:
+    """Every loop of a kernel, outer ones first."""
+    pending: list[tuple[Block, tuple[Node, ...]]] = [(kernel.blocks[0], ())]
+    while pending:
+        block, around = pending.pop(0)
+        for node in block.nodes:
+            if is_loop(node):
+                yield Found(node, around)
+                pending.append((node.blocks[0], (*around, node)))
+
+
+def loops_along(kernel: Node, axis: str) -> list[Found]:
+    """The loops along an axis."""
+    return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
+
+
+def axes(kernel: Node) -> dict[str, int]:
+    """The axes that loops run along, with their extents."""
+    return {axis_of(loop): extent_of(loop) for loop, _ in all_loops(kernel)}
+
+
+def why_no_axis(kernel: Node, axis: str) -> str:
+    """What stands against a step about an axis that no loop runs along; "" where one does."""
+    known = axes(kernel)
+    if axis in known:
+        return ""
+    named = ", ".join(f"{name} of {extent}" for name, extent in known.items()) or "none"
+    return f"no loop runs along {axis!r}; the axes are: {named}"
+
+
+def with_kind(kernel: Node, axis: str, kind: str) -> Node:
+    """The kernel with the loops along an axis of another kind."""
+
+    def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+        return old.rebuilt(args, attrs={**old.attrs, "kind": kind}, blocks=[block])
+
+    return Edit(kernel).change_loops(axis, change)
+
+
+def is_memory(node: Node) -> bool:
+    """Whether a value is memory."""
+    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
+
+
+def inner_loop(loop: Node, axis: str) -> Node | None:
+    """The loop along an axis that is all that another loop does; None where there is more."""
+    block = loop.blocks[0]
+    result = block.results[0]
+    inner = result.args[0] if is_item(result) else result
+    if not is_loop(inner) or axis_of(inner) != axis or inner.attrs.get("limited"):
+        return None
+    if any(is_loop(node) and node is not inner for node in block.nodes):
+        return None
+    is_all = tuple(results_of(inner)) == block.results and tuple(inner.args) == block.params[1:]
+    return inner if is_all else None
+
+
+def is_serial(loop: Node) -> bool:
+    """Whether a loop is one that nothing has been decided of: serial, along its whole axis."""
+    return loop.attrs["kind"] == "serial" and not loop.attrs.get("limited")
+
+
+def starts_of(loop: Node) -> Sequence[Node]:
+    """What a loop carries at first."""
+    return loop_parts(loop.args, loop.attrs)[1]
+
+
+def along(name: str, extent: int, like: Node) -> Node:
+    """The variable of a loop along a new axis."""
+    return Node("var", (), {"name": name, "extent": extent}, like.type)
+
+
+def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
+    """Fresh variables for what a loop carries, each of the type of another."""
+    return [Node("var", (), {"name": names.own(str(v.attrs["name"]))}, v.type) for v in variables]
+
+
+def is_constant(node: Node, value: float) -> bool:
+    """Whether a node is a scalar constant of a value."""
+    return node.op == "const" and not node.tensor.rank and number(node) == value

@@ -1,0 +1,62 @@
+"""pipeline: memory that the turns of a loop read is fetched some turns ahead.
+
+    loop(...) {kind="serial"} ...      pipeline r.0 3      loop(...) {ahead=3, kind="serial"} ...
+
+What is read ahead is up to the printer: registers, shared memory, or hints to the caches. Legal for
+a serial loop that loads a tile in each turn.
+
+Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_load
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_serial, loops_along, why_no_axis
+from stack.passes.steps.step import Step
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Pipeline(Step):
+    """Read memory ahead in the loops along an axis.
+
+    Attributes:
+        turns: how many are in flight.
+    """
+
+    name: ClassVar[str] = "pipeline"
+    turns: int
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        if self.turns < 1:
+            return f"axis {self.axis}: one turn or more is in flight, not {self.turns}"
+        for loop, _ in loops_along(kernel, self.axis):
+            if not is_serial(loop):
+                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
+        if not any(map(_reads, loops_along(kernel, self.axis))):
+            return f"no loop along {self.axis} loads a tile that moves with it"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            made = old.rebuilt(args, blocks=[block])
+            if not _reads((made, ())):
+                return made
+            return made.rebuilt(attrs={**old.attrs, "ahead": self.turns})
+
+        return Edit(kernel).change_loops(self.axis, change)
+
+
+def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
+    block = found[0].blocks[0]
+    var = block.params[0]
+    return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)

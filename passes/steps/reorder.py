@@ -1,0 +1,71 @@
+"""reorder: two loops, one right inside of the other, change places.
+
+    loop(%o0) {(%i < 4, ...)             reorder i j       loop(%o0) {(%j < 5, ...)
+      loop(...) {(%j < 5, ...)                               loop(...) {(%i < 4, ...)
+
+Legal where the inner loop is all that the outer one does and what they carry does not depend on the
+order of turns: memory of which each turn stores to places of its own, or totals whose parts may be
+combined in any order.
+
+Source: loop interchange (Allen and Kennedy, PLDI 1984); `reorder` of Halide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import make, results_of
+from stack.ir.node import Block, Node
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.guard import why_no_totals
+from stack.passes.steps.loops import (
+    inner_loop,
+    is_serial,
+    loops_along,
+    starts_of,
+    why_no_axis,
+)
+from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_shared
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Reorder(Step):
+    """Put the loops along `inner` outside of the loops along an axis that they stand in."""
+
+    name: ClassVar[str] = "reorder"
+    inner: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        for axis in (self.axis, self.inner):
+            why = why_no_axis(kernel, axis)
+            if why:
+                return why
+        for loop, _ in loops_along(kernel, self.axis):
+            inner = inner_loop(loop, self.inner)
+            if inner is None:
+                return f"a loop along {self.axis} has more in it than a loop along {self.inner}"
+            if not (is_serial(loop) and is_serial(inner)):
+                return f"axis {self.axis} or {self.inner} is bound already"
+            why = why_no_totals(inner) or why_shared(loop)
+            if why:
+                return why
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            loop = old.rebuilt(args, blocks=[block])
+            inner = inner_loop(loop, self.inner)
+            assert inner is not None
+            body = inner.blocks[0]
+            turned = Block((block.params[0], *body.params[1:]), body.results)
+            within = make("loop", block.params[1:], {"kind": "serial"}, (turned,))
+            whole = Block((body.params[0], *block.params[1:]), results_of(within))
+            return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
+
+        return edit.change_loops(self.axis, change)

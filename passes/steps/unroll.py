@@ -1,0 +1,57 @@
+"""unroll: the turns of a loop are written one after another.
+
+    loop(0.0) {(%r < 2, %acc)           unroll r        add(add(0.0, load(%p0, 0)), load(%p0, 1))
+      add(%acc, load(%p0, %r)) }
+
+Legal for a serial loop of at most 64 turns.
+
+Source: `unroll` of Halide and TensorIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant
+from stack.ir.node import Block, Node
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.step import Step
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+MOST = 64  # turns; more make code that no cache of instructions holds
+
+
+@dataclass(frozen=True)
+class Unroll(Step):
+    """Write the turns of the loops along an axis one after another."""
+
+    name: ClassVar[str] = "unroll"
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        for loop, _ in loops_along(kernel, self.axis):
+            if not is_serial(loop):
+                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
+            if extent_of(loop) > MOST:
+                return f"axis {self.axis}: {extent_of(loop)} turns, the most is {MOST}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
+            var, *held = block.params
+            values = list(starts_of(old.rebuilt(args, blocks=[block])))
+            for turn in range(extent_of(old)):
+                known = dict(zip(held, values, strict=True))
+                done = edit.remade(block.results, {**known, var: constant(turn, var.dtype)})
+                values = [done[r] for r in block.results]
+            return values
+
+        return edit.change_loops(self.axis, change)

@@ -1,0 +1,387 @@
+"""vectorize: the loops along an axis go away; values inside become tiles with that axis in front.
+
+    %sum = loop(0.0) {(%r < 64, %acc)            vectorize r     %x = load(%p0, %i, 0) : f32<64>
+      add(%acc, load(%p0, %i, %r))                               %sum = reduce(%x) {axes=[0]}
+    }
+
+A total becomes the reduction of a tile, a load or store of neighbours one of a block. Legal where
+turns are apart: what a loop carries is memory that no turn reads from another, or a total whose
+parts may be combined in any order.
+
+Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.builder import constant, make
+from stack.ir.kernel_ops import loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.traits import is_item, is_load, is_loop, is_store
+from stack.ir.types import TensorType, TupleType
+from stack.passes.steps.access import (
+    Lanes,
+    all_of,
+    block_axis,
+    conjuncts,
+    is_end,
+    parts_of,
+    reshaped,
+    spread_along,
+)
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.guard import KIND_OF, summand, why_no_totals
+from stack.passes.steps.loops import (
+    is_constant,
+    is_memory,
+    is_serial,
+    loops_along,
+    why_no_axis,
+)
+from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_shared
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+MOST = 1 << 20  # elements of a tile
+
+
+@dataclass(frozen=True)
+class Vectorize(Step):
+    """Take all turns of the loops along an axis at once."""
+
+    name: ClassVar[str] = "vectorize"
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        for loop, _ in loops_along(kernel, self.axis):
+            if not is_serial(loop):
+                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
+            why = why_no_totals(loop) or why_shared(loop) or self._why_no_tiles(loop)
+            if why:
+                return why
+        return ""
+
+    def _why_no_tiles(self, loop: Node) -> str:
+        var = loop.blocks[0].params[0]
+        pending = [loop.blocks[0]]
+        while pending:
+            for node in pending.pop().nodes:
+                if is_loop(node) and any(
+                    var in a.vars for a in loop_parts(node.args, node.attrs)[0]
+                ):
+                    return f"how often a loop inside runs depends on {self.axis}"
+                kind = ops.lookup(node.op).kind
+                if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
+                    return f"{node.op} inside of it has no lanes"
+                size = extent_of(loop)
+                for d in node.type.shape if isinstance(node.type, TensorType) else ():
+                    size *= static(d)
+                if var in node.vars and not is_memory(node) and size > MOST:
+                    return f"axis {self.axis}: a tile of {size} elements, the most is {MOST}"
+                pending += node.blocks
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
+            lanes = Lanes(block.params[0], extent_of(old))
+            return _Wide(edit, lanes).loop(args, block)
+
+        return edit.change_loops(self.axis, change)
+
+
+class _Wide:
+    """Nodes with lanes, from those of one lane.
+
+    Attributes:
+        done: what stands for nodes of one lane.
+        wide: nodes of one lane that have a tile in their place.
+    """
+
+    def __init__(self, edit: Edit, lanes: Lanes) -> None:
+        self.edit, self.lanes = edit, lanes
+        self.done: dict[Node, Node] = {lanes.var: lanes.places}
+        self.wide: set[Node] = {lanes.var}
+
+    def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
+        """What stands for a loop along the axis."""
+        _, *held = block.params
+        self.done.update(zip(held, start, strict=True))
+        self._walk(block)
+        made: list[Node] = []
+        for variable, first, new in zip(held, start, block.results, strict=True):
+            if is_memory(variable):
+                made.append(self.new(new))
+            else:
+                part = summand(variable, new)
+                assert part is not None
+                made.append(self.edit.note(new, self._total(new.op, first, part)))
+        return made
+
+    def _total(self, op: str, first: Node, part: Node) -> Node:
+        """A total of all lanes and of what there was before."""
+        shape = self.lanes.shape(part)
+        whole = self.lanes.spread(self.new(part), shape, part in self.wide)
+        total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
+        if is_constant(first, identity(KIND_OF[op], first.dtype)):
+            return total
+        return make(op, (first, total))
+
+    def new(self, node: Node) -> Node:
+        return self.done.get(node, node)
+
+    def _walk(self, block: Block) -> None:
+        for node in block.nodes:
+            if node not in self.done:
+                self._add(node)
+                self.edit.note(node, self.done[node])
+
+    def _add(self, node: Node) -> None:
+        if is_loop(node):
+            self._inner(node)
+            return
+        args = [self.new(a) for a in node.args]
+        if self.wide.isdisjoint(node.args):
+            self.done[node] = node.rebuilt(args)
+            return
+        if is_item(node):
+            self.done[node] = node.rebuilt(args)
+            self.wide.add(node)
+            return
+        if is_store(node):
+            self.done[node] = self._store(node)
+            return
+        self.wide.add(node)
+        self.done[node] = self._load(node) if is_load(node) else self._op(node, args)
+
+    def _op(self, node: Node, args: list[Node]) -> Node:
+        """An op of tiles, lanes first."""
+        lanes, attrs = self.lanes, dict(node.attrs)
+        shape = lanes.shape(node)
+        if ops.lookup(node.op).kind == "elementwise":
+            spread = [
+                lanes.spread(new, shape, old in self.wide) if new.tensor.rank else new
+                for old, new in zip(node.args, args, strict=True)
+            ]
+            hint = TensorType(node.dtype, shape, "tile")
+            return make(node.op, spread, attrs, hint=hint)
+        hint = TensorType(node.dtype, shape, "tile")
+        if node.op == "broadcast":
+            return spread_along(args[0], (0, *(a + 1 for a in attrs["axes"])), shape)
+        if node.op == "reshape":
+            return reshaped(args[0], shape)
+        if node.op == "reduce":
+            attrs["axes"] = tuple(a + 1 for a in attrs["axes"])
+        elif node.op == "transpose":
+            attrs["perm"] = (0, *(a + 1 for a in attrs["perm"]))
+        else:
+            raise NotImplementedError(node.op)
+        return make(node.op, args, attrs, hint=hint)
+
+    # ---- loops inside
+
+    def _inner(self, node: Node) -> None:
+        """A loop inside, whose values become tiles where they move with the lanes."""
+        block = node.blocks[0]
+        var, *held = block.params
+        _, start = loop_parts(node.args, node.attrs)
+        wide = {h for h, s in zip(held, start, strict=True) if s in self.wide}
+        while True:
+            body = _Wide(self.edit, self.lanes)
+            body.done, body.wide = dict(self.done), {*self.wide, *wide}
+            new_held = [self._wider(h) if h in wide else h for h in held]
+            body.done.update(zip(held, new_held, strict=True))
+            body._walk(block)
+            grown = {
+                h for h, r in zip(held, block.results, strict=True)
+                if r in body.wide and not is_memory(h)
+            }  # fmt: skip
+            if grown <= wide:
+                break
+            wide |= grown
+        results = [
+            self.lanes.spread(body.new(r), self.lanes.shape(h), r in body.wide) if h in wide
+            else body.new(r)
+            for h, r in zip(held, block.results, strict=True)
+        ]  # fmt: skip
+        starts = [
+            self.lanes.spread(self.new(s), self.lanes.shape(h), s in self.wide) if h in wide
+            else self.new(s)
+            for h, s in zip(held, start, strict=True)
+        ]  # fmt: skip
+        limits = [self.new(a) for a in loop_parts(node.args, node.attrs)[0]]
+        made = make("loop", [*limits, *starts], node.attrs, (Block((var, *new_held), results),))
+        self.done[node] = made
+        if not isinstance(node.type, TupleType):
+            if held[0] in wide:
+                self.wide.add(node)
+            return
+        # which of its items are wide is told by the item: none is looked at before
+        for i, h in enumerate(held):
+            item = make("item", (node,), {"index": i})
+            self.done[item] = make("item", (made,), {"index": i})
+            if h in wide:
+                self.wide.add(item)
+
+    def _wider(self, held: Node) -> Node:
+        type_ = TensorType(held.dtype, self.lanes.shape(held), "tile")
+        return Node("var", (), dict(held.attrs), type_)
+
+    # ---- memory
+
+    def _places(self, index: Sequence[Node], tile: tuple[int, ...], rank: int) -> list[Node]:
+        """Where each element of each lane lies, for an access that is no block."""
+        shape = (self.lanes.count, *tile)
+        is_block = not any(i.tensor.rank for i in index)
+        found: list[Node] = []
+        for axis, place in enumerate(index):
+            made = self.new(place)
+            at = axis - (rank - len(tile))
+            if is_block and at >= 0 and tile[at] > 1:
+                type_ = TensorType(self.lanes.var.dtype, (tile[at],), "tile")
+                steps = make("iota", (), {"axis": 0}, hint=type_)
+                if made.tensor.rank:
+                    steps = spread_along(steps, (at + 1,), shape)
+                    made = make("add", (self.lanes.spread(made, shape, True), steps))
+                else:
+                    made = steps if is_constant(made, 0) else make("add", (made, steps))
+                    made = spread_along(made, (at + 1,), shape)
+            found.append(self.lanes.spread(made, shape, place in self.wide))
+        return found
+
+    def _load(self, node: Node) -> Node:
+        index, mask, other, tile = parts_of(node)
+        memory = self.new(node.args[0])
+        shape = (self.lanes.count, *tile)
+        hint = TensorType(node.dtype, shape, "tile")
+        if not index:
+            assert mask is not None and other is not None
+            test = self.lanes.spread(self.new(mask), shape, True)
+            one = make("load", (memory,), hint=TensorType(node.dtype, ()))
+            return make("select", (test, one, self.new(other)), hint=hint)
+        block = self._block(node, index, mask, tile, memory)
+        if block is None:
+            places = self._places(index, tile, memory.tensor.rank)
+            extra = self._extra(node, mask, other, shape)
+            attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
+            return make("load", [memory, *places, *extra], attrs, hint=hint)
+        starts, block_shape, at, attrs, test = block
+        extra: list[Node] = []
+        if test is not None:
+            extra = [self._mask(test, block_shape, at), constant(0, node.dtype)]
+        type_ = TensorType(node.dtype, block_shape, "tile")
+        made = make("load", [memory, *starts, *extra], {**node.attrs, **attrs}, hint=type_)
+        return self._lanes_first(made, at, shape)
+
+    def _store(self, node: Node) -> Node:
+        index, mask, _, tile = parts_of(node)
+        memory = self.new(node.args[0])
+        shape = (self.lanes.count, *tile)
+        value = self.lanes.spread(self.new(node.args[1]), shape, node.args[1] in self.wide)
+        block = self._block(node, index, mask, tile, memory)
+        if block is None:
+            places = self._places(index, tile, memory.tensor.rank)
+            extra = self._extra(node, mask, None, shape)
+            attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
+            return make("store", [memory, value, *places, *extra], attrs)
+        starts, block_shape, at, attrs, test = block
+        value = self._in_memory_order(value, block_shape, at)
+        extra = [] if test is None else [self._mask(test, block_shape, at)]
+        return make("store", [memory, value, *starts, *extra], {**node.attrs, **attrs})
+
+    def _extra(
+        self, node: Node, mask: Node | None, other: Node | None, shape: tuple[int, ...]
+    ) -> list[Node]:
+        """Mask and value of masked lanes, of an access that is no block."""
+        index, _, _, tile = parts_of(node)
+        test = None if mask is None else self.lanes.spread(self.new(mask), shape, mask in self.wide)
+        if "clip" in node.attrs:
+            inside = self._clip_mask(index, tile, node.args[0])
+            test = inside if test is None else make("and", (test, inside))
+        if test is None:
+            return []
+        if is_store(node):
+            return [test]
+        return [test, constant(0, node.dtype) if other is None else self.new(other)]
+
+    def _clip_mask(self, index: Sequence[Node], tile: tuple[int, ...], memory: Node) -> Node:
+        test: Node | None = None
+        rank = memory.tensor.rank
+        for axis, place in enumerate(self._places(index, tile, rank)):
+            at = axis - (rank - len(tile))
+            if at < 0 or tile[at] == 1:
+                continue
+            one = make("lt", (place, constant(static(memory.shape[axis]), place.dtype)))
+            test = one if test is None else make("and", (test, one))
+        assert test is not None
+        return test
+
+    def _block(
+        self,
+        node: Node,
+        index: Sequence[Node],
+        mask: Node | None,
+        tile: tuple[int, ...],
+        memory: Node,
+    ) -> tuple[list[Node], tuple[int, ...], int, dict[str, object], Node | None] | None:
+        """An access of neighbours: starts, the shape in memory order, where lanes are in that,
+        hints, and a mask for all or over the tile, lanes first."""
+        found = None if any(i.tensor.rank for i in index) else block_axis(index, self.lanes)
+        rank, lead = memory.tensor.rank, memory.tensor.rank - len(tile)
+        if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
+            return None
+        axis, first = found
+        starts = [first if k == axis else self.new(place) for k, place in enumerate(index)]
+        begin = min(axis, lead)
+        shape = tuple(
+            self.lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
+            for k in range(begin, rank)
+        )
+        asked = conjuncts(mask)
+        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis])]
+        is_one = all(not p.tensor.rank and p not in self.wide for p in others)
+        if is_one and (len(others) < len(asked) or "clip" in node.attrs):
+            test = all_of([self.new(p) for p in others])
+            return starts, shape, axis - begin, {"clip": True}, test
+        if "clip" in node.attrs:
+            return None  # a clipped block has no mask over its elements
+        test = all_of([self._part(p, tile) for p in asked])
+        if mask is None and static(memory.shape[axis]) < self.lanes.count:
+            return None
+        return starts, shape, axis - begin, {}, test
+
+    def _part(self, test: Node, tile: tuple[int, ...]) -> Node:
+        """What a mask asks, for all where it is one for all lanes."""
+        made = self.new(test)
+        if not made.tensor.rank:
+            return made
+        return self.lanes.spread(made, (self.lanes.count, *tile), test in self.wide)
+
+    def _mask(self, test: Node, shape: tuple[int, ...], at: int) -> Node:
+        return self._in_memory_order(test, shape, at) if test.tensor.rank else test
+
+    def _lanes_first(self, block: Node, at: int, shape: tuple[int, ...]) -> Node:
+        """A block in memory order as a tile with lanes in front."""
+        if at:
+            order = (at, *(k for k in range(block.tensor.rank) if k != at))
+            block = make("transpose", (block,), {"perm": order})
+        return reshaped(block, shape)
+
+    def _in_memory_order(self, value: Node, shape: tuple[int, ...], at: int) -> Node:
+        """A tile with lanes in front as a block in memory order."""
+        moved = (shape[at], *(s for k, s in enumerate(shape) if k != at))
+        value = reshaped(value, moved)
+        if not at:
+            return value
+        order = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
+        return make("transpose", (value,), {"perm": order})

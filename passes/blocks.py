@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
-from stack.passes.blocking.policies import tiler_of
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import BlockPass
+from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import alone, check_code, is_bare
 from stack.passes.tiling.frame import CannotTile
@@ -69,4 +69,4 @@ class Blocks(BlockPass):
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         check_code(group, self.refuse)
-        return tiler_of(group, gpu).kernel()
+        return lowering_of(group, gpu).kernel()

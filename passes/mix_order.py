@@ -18,9 +18,9 @@ from stack.ir.node import Block, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
-from stack.passes.blocking.mix_order import MixOrderTiler, space_of
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.mix_order import space_of
 from stack.passes.control import BlockPass
+from stack.passes.policies.blocks import lowering_of
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
@@ -97,9 +97,7 @@ def _bytes(node: Node) -> int:
 
 def _has_kernel(group: Node, gpu: Gpu) -> bool:
     try:
-        (BlockTiler if space_of(group.blocks[0]) is None else MixOrderTiler)(
-            group, target=gpu
-        ).kernel()
+        lowering_of(group, gpu).kernel()
     except CannotTile:
         return False
     return True

@@ -11,12 +11,12 @@ from stack.imports import function_of
 from stack.ir.alike import likeness
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
-from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.policies.blocks import block_policy
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace

@@ -16,7 +16,7 @@ from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import NamedTile
-from stack.passes.blocking.row_policy import COLUMNS
+from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
@@ -128,9 +128,6 @@ def _names(place: Sequence[Dim]) -> set[str]:
 
 class MixOrderTiler(BlockTiler):
     """Builds the kernel of a group with reductions across lines."""
-
-    def policy(self) -> None:
-        return None
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""

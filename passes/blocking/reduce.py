@@ -23,6 +23,7 @@ from stack.passes.blocking.kernel import KernelTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 from stack.target import Gpu
 
+COLUMNS = 128  # kept elements of a tile that walks along an axis across the lines of memory
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 
 
@@ -314,16 +315,8 @@ class BlockReduce(KernelTiler):
         return found
 
     def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
-        """Choose how many tiles of a long row are held between two loops, by all threads.
-
-        `running` is how many tiles the first loop carries; it must not wait for each of its steps,
-        which would have to read ahead in place of holding.
-        """
-        registers = self.reduction_loop.lanes * _row_bytes(extent, sources) // 4
-        count = -(-extent // self.reduction_loop.block)
-        own = self.gpu.registers // self.gpu.threads
-        room = max(0, own - ADDRESSES - self.reduction_loop.lanes * running)
-        self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
+        """Choose how many tiles of a long row are held between two loops, by all threads."""
+        self.kept = held_tiles(self.reduction_loop, extent, sources, running, self.gpu)
 
     def holds_whole(self, extent: int, sources: Iterable[Node]) -> bool:
         """Whether registers hold all tiles of a row."""
@@ -359,6 +352,22 @@ class BlockReduce(KernelTiler):
         return prod(self.axes[name].block for name in names)
 
 
+def held_tiles(
+    loop: ReductionLoop, extent: int, sources: Iterable[Node], running: int, gpu: Gpu
+) -> int:
+    """How many tiles of a long row all threads can hold between two loops.
+
+    Args:
+        running: how many tiles the first loop carries; it must not wait for each of its steps,
+            which would have to read ahead in place of holding.
+    """
+    registers = loop.lanes * _row_bytes(extent, sources) // 4
+    count = -(-extent // loop.block)
+    own = gpu.registers // gpu.threads
+    room = max(0, own - ADDRESSES - loop.lanes * running)
+    return min(room // registers, (count + 1) // 2) if registers and running else 0
+
+
 def in_a_row(axes: Sequence[int]) -> bool:
     """Whether several axes stand side by side, in order: they are run over as one."""
     return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
@@ -374,6 +383,7 @@ def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
 
 
 __all__ = [
+    "COLUMNS",
     "MAX_WHOLE",
     "ONCE",
     "PRIVATE",
@@ -381,5 +391,6 @@ __all__ = [
     "WHOLE",
     "BlockReduce",
     "ReductionLoop",
+    "held_tiles",
     "unscaled",
 ]

@@ -36,9 +36,6 @@ def leaves_idle(node: Node, gpu: Gpu) -> bool:
 class ScanTiler(BlockTiler):
     """Builds the kernel of a group that is one scan."""
 
-    def policy(self) -> None:
-        return None
-
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
         (node,) = self.body.results

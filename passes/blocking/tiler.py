@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.dim import Dim, Expr, substitute, symbols
 from stack.ir.node import Node
-from stack.ir.relation import delinearize
-from stack.ir.traits import is_contraction, reads_by_data
+from stack.ir.traits import is_contraction
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
 from stack.passes.blocking.dots import BlockDots
-from stack.passes.blocking.frame import Axis, NamedTile
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.kernel import Grid, Stored
 from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.row_policy import (
-    LETTERS,
-    REDUCED,
-    RowPolicy,
-    RowSpace,
-    is_walked,
-    letter,
-)
 from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_waves
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.schedule import Policy, first_schedule
+from stack.schedule import first_schedule
 from stack.target import Target, as_gpu
 from stack.target.record import RASTER_ROWS
 
@@ -37,7 +27,7 @@ STEP = 2048  # elements of a long row in one step
 
 
 class BlockTiler(BlockDots):
-    """Builds the kernel of a loop, reduction or gemm group."""
+    """Builds the kernel of a group with a product."""
 
     def __init__(self, group: Node, target: Target | None = None) -> None:
         super().__init__(group)
@@ -62,10 +52,6 @@ class BlockTiler(BlockDots):
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
         root, iter_vars, index_maps = self._root()
-
-        if not is_contraction(root):
-            found, long = self._space_axes(root, index_maps, iter_vars)
-            return self.finish(self.sited(iter_vars, index_maps, found), long)
         roles = roles_of(root)
         self._take(product_of(self.body, self.gemms), root.args[0].dtype)
         whole = self._whole_waves(roles)
@@ -200,58 +186,6 @@ class BlockTiler(BlockDots):
         self.hints = {"schedule": str(schedule)} if is_told else {}
         self.warps, self.stages = tile.warps, tile.stages
         self.is_persistent, self.last = tile.persistent, tile.last
-
-    def _space_axes(
-        self, root: Node, index_maps: dict[Node, Index], iter_vars: Index
-    ) -> tuple[list[Dim], tuple[Expr, int] | None]:
-        """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
-        space = self._row_space(root, index_maps, iter_vars)
-        schedule = RowPolicy(space, self.gpu).of(self.group)
-        shape, reduced = space.shape, space.reduced
-        long: tuple[Expr, int] | None = None
-        index: list[Dim] = []
-        axes: dict[int, Axis] = {}
-        place: dict[int, Dim] = {}
-        if is_walked(schedule):
-            extents = tuple(shape[a] for a in reduced)
-            long = symbol("long", 0, prod(extents) - 1), prod(extents)
-            place.update(zip(reduced, delinearize(long[0], extents), strict=True))
-        for axis, extent in enumerate(shape):
-            if axis in place:
-                index.append(place[axis])
-                continue
-            if axis in reduced:
-                block = max(2, power_of_two(extent)) if extent > 1 else 1
-                axes[axis] = self.axis("r", extent, block)
-            else:
-                name, block = LETTERS[axis % len(LETTERS)], schedule.block(letter(axis), 1)
-                axes[axis] = self.program_axis(name, extent, block, self.grid)
-            index.append(axes[axis].place if extent > 1 else 0)
-        self._bind_reduces(index_maps, iter_vars, axes)
-        self.warps = schedule.warps
-        if long is not None:
-            block = schedule.block(REDUCED) * prod(a.block for a in axes.values())
-            hints = {"warps": schedule.warps, "ahead": schedule.stages}
-            self.reduction_loop = replace(space.reduction_loop, block=block, **hints)
-            if self.reduction_loop.is_first:
-                self.keep_tiles(long[1], self.inputs, len(self._reduces()))
-        return index, long
-
-    def policy(self) -> Policy | None:
-        """What schedules the group, where no product does; None where nothing is left open.
-
-        Raises CannotTile.
-        """
-        root, iter_vars, index_maps = self._root()
-        return RowPolicy(self._row_space(root, index_maps, iter_vars), self.gpu)
-
-    def _row_space(self, root: Node, index_maps: dict[Node, Index], iter_vars: Index) -> RowSpace:
-        found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
-        reduced = sorted({int(a) for axes in found for a in axes})
-        results = self.body.results
-        picks = tuple(n for n in self.body.nodes if reads_by_data(n))
-        arrays = (*self.inputs, *results)
-        return RowSpace(root, iter_vars, index_maps, arrays, results, tuple(reduced), picks)
 
 
 __all__ = ["BlockTiler"]

@@ -43,7 +43,8 @@ class Runs:
         memory = access.args[0].tensor
         index, mask, _ = access_parts(access)
         if all(i.tensor.rank == 0 for i in index):
-            return (mask is None or group == 1) and self._is_block_run(access, axis, group)
+            is_whole = mask is None or self.is_constant(mask, axis, group)
+            return is_whole and self._is_block_run(access, axis, group)
         step, divisor = 0, 0
         for place, stride in zip(index, strides_of(memory), strict=True):
             found = self.run(place, axis, group)

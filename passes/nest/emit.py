@@ -35,12 +35,10 @@ from stack.ir.traits import (
     op_names,
 )
 from stack.ir.types import I32, I64, DType, TensorType
-from stack.passes.nest.values import Scalars
+from stack.passes.nest.values import Scalars, letter
 from stack.passes.nest.walks import scan_nest, scatter_nest
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
-
-KEPT = "ijklmnopq"  # what axes of results are called
 
 
 def emit(group: Node, integer: DType | None = None) -> Node:
@@ -70,9 +68,22 @@ def domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
             places = index_maps_of(body, root, axes)
         except CannotTile:
             return None
+        for result in body.results:
+            if result.shape == root.shape:
+                places.setdefault(result, axes)  # it holds rows spread over another axis
         if all(r in places for r in body.results):
             return root, axes, places
     return None
+
+
+def axis_names(root: Node, reduced: set[int]) -> list[str]:
+    """What the loops along the axes of a group's space are called; "" for axes of one place."""
+    names: list[str] = []
+    for axis, extent in enumerate(root.shape):
+        count = sum(n.startswith("r") for n in names)
+        own = (f"r_{count}" if count else "r") if axis in reduced else letter(axis)
+        names.append(own if static(extent) > 1 else "")
+    return names
 
 
 def _reduces(node: Node) -> bool:
@@ -136,8 +147,8 @@ class _Nest:
             for a in n.attrs["axes"]
         }  # fmt: skip
         axes: list[Dim] = [
-            self.values.axis("r" if axis in reduced else _letter(axis), static(extent))
-            for axis, extent in enumerate(root.shape)
+            self.values.axis(name, static(extent))
+            for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
         ]
         self._share(places, iter_vars, axes, reduced)
         known: dict[str, Dim] = {str(v): a for v, a in zip(iter_vars, axes, strict=True)}
@@ -155,7 +166,7 @@ class _Nest:
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
         """The space of one result."""
         index = tuple(
-            self.values.axis(_letter(axis), static(extent))
+            self.values.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)
         )
         return [d for d in index if isinstance(d, Expr)], [], [(output, result, index)]
@@ -216,17 +227,14 @@ class _Nest:
         """Memories after a program at each place of some axes, the first outermost."""
         if not axes:
             return program(memories)
-        held = [self.values.carried(str(m.attrs.get("name", "o")), m.type) for m in memories]
+        hints = [str(m.attrs.get("name", "o")).partition("_")[0] for m in memories]
+        held = [self.values.carried(h, m.type) for h, m in zip(hints, memories, strict=True)]
         step = self._along(axes[1:], held, program)
         return self.values.loop(axes[0], memories, held, step)
-
-
-def _letter(axis: int) -> str:
-    return KEPT[axis % len(KEPT)]
 
 
 def _memory(name: str, type_: TensorType) -> Node:
     return param(name, TensorType(type_.dtype, type_.shape, "global"))
 
 
-__all__ = ["domain", "emit"]
+__all__ = ["axis_names", "domain", "emit"]

@@ -29,12 +29,13 @@ from stack.ir.dim import (
 )
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import converts, is_contraction, reads_by_data, reinterprets
+from stack.ir.traits import converts, is_contraction, is_number, reads_by_data, reinterprets
 from stack.ir.types import I64, DType, TensorType, Type
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 from stack.passes.tiling.names import Names
 
+KEPT = "ijklmnopq"  # what axes of results are called
 Wanted = tuple[Node, Index, Node | None]  # a node, the place in it, and the guard of that place
 Steps = Generator[Wanted, Node, Node]  # asks for values, gives one
 Rule = Callable[[Node, Index, Node | None], Steps]
@@ -295,10 +296,16 @@ class Scalars:
                 moved = floordiv(moved, gap + 1)
             inner.append(moved)
         value = yield source, tuple(inner), self.both(guard, test)
-        if test is None:
-            return value
+        if test is None or (self._is_read(source) and _is_zero(fill)):
+            return value  # of memory nothing but 0 is read where the test does not hold
         filled = yield fill, (), guard
         return self.b.select(test, value, filled)
+
+    def _is_read(self, node: Node) -> bool:
+        """Whether a value is what memory holds."""
+        while node not in self.memory and ops.is_whole_view(node):
+            node = node.args[0]
+        return node in self.memory
 
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Steps:
         axis = int(node.attrs["axis"])
@@ -397,6 +404,16 @@ class Scalars:
         return self.total("sum", list(places.values()), self.b.mul(*factors))
 
 
+def letter(axis: int) -> str:
+    """What the loop along an axis of a result is called."""
+    return KEPT[axis] if axis < len(KEPT) else f"i{axis}"
+
+
+def _is_zero(node: Node) -> bool:
+    """Whether it is the 0 that masked loads give, not -0.0."""
+    return is_number(node) and not any(node.attrs["value"].array.tobytes())
+
+
 def _is_rounded(node: Node, dtype: DType) -> bool:
     """Whether it is what a wide type makes of values of a type."""
     while reads_by_data(node):
@@ -404,4 +421,4 @@ def _is_rounded(node: Node, dtype: DType) -> bool:
     return converts(node) and node.args[0].dtype == dtype
 
 
-__all__ = ["Scalars"]
+__all__ = ["Scalars", "letter"]

@@ -10,7 +10,7 @@ from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import F32, F64, DType
-from stack.passes.nest.values import Scalars
+from stack.passes.nest.values import Scalars, letter
 from stack.passes.tiling.frame import COMBINE, static, wide
 
 Along = Callable[
@@ -21,7 +21,7 @@ Along = Callable[
 def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
     """Memory after the running totals of a scan: one loop carries the total and the memory."""
     axis, kind = int(node.attrs["axis"]), str(node.attrs["kind"])
-    index = [values.axis("ijklmnopq"[a % 9], static(s)) for a, s in enumerate(node.shape)]
+    index = [values.axis(letter(a), static(s)) for a, s in enumerate(node.shape)]
     walked = index[axis]
     place = list(index)
     if node.attrs["reverse"]:

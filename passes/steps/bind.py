@@ -39,6 +39,7 @@ class Bind(Step):
     """
 
     name: ClassVar[str] = "bind"
+    axis: str
     to: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:

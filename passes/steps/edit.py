@@ -27,7 +27,7 @@ class Edit:
         self.kernel = kernel
         self.block = kernel.blocks[0]
         self.names = names_of(self.block)
-        self._called = dict(self.block.names)
+        self._called = {n: name for n, name in self.block.names.items() if not _is_made(n, name)}
         self._lines = dict(self.block.locs)
 
     def note(self, old: Node, new: Node) -> Node:
@@ -37,6 +37,12 @@ class Edit:
                 self._called.setdefault(new, self._called[old])
             if old in self._lines:
                 self._lines.setdefault(new, self._lines[old])
+        return new
+
+    def locate(self, old: Node, new: Node) -> Node:
+        """A node that is made for another; it has the source lines of that, not its name."""
+        if old in self._lines:
+            self._lines.setdefault(new, self._lines[old])
         return new
 
     def made(
@@ -107,6 +113,11 @@ class Edit:
             return old.rebuilt(args, blocks=blocks)
 
         return self.finished(self.rewritten(self.block, visit))
+
+
+def _is_made(node: Node, name: str) -> bool:
+    """Whether a name was made from the op's, for a value that the program does not name."""
+    return name == node.op or name.rpartition("_")[0] == node.op
 
 
 __all__ = ["Change", "Edit", "Visit"]

@@ -38,6 +38,7 @@ class Fuse(Step):
     """Join the loops along an axis with the loops along `inner` that stand in them."""
 
     name: ClassVar[str] = "fuse"
+    axis: str
     inner: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:

@@ -42,12 +42,12 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
         results = list(inner.results)
         for i, start in enumerate(loop_parts(args, old.attrs)[1]):
             if start in totals:
-                results[i] = _carried(inner.params[1 + i], results[i], test)
+                results[i] = _carried(edit, inner.params[1 + i], results[i], test)
         return old.rebuilt(args, blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
     results = [
-        new if _goes_on(held, new) else edit.note(new, _carried(held, new, test))
+        new if _goes_on(held, new) else edit.note(new, _carried(edit, held, new, test))
         for held, new in zip(block.params[1:], inner.results, strict=True)
     ]
     return Block(block.params, results)
@@ -96,14 +96,15 @@ def masked(node: Node, test: Node) -> Node:
     return make(node.op, rest, node.attrs, hint=node.type)
 
 
-def _carried(held: Node, new: Node, test: Node) -> Node:
+def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
     if is_memory(held) or new is held:
         return new
+    edit.locate(new, test)
     part = summand(held, new)
     if part is None:
-        return make("select", (test, new, held))
+        return edit.made(new, "select", (test, new, held))
     none = constant(identity(KIND_OF[new.op], part.dtype), part.dtype)
-    return make(new.op, (held, make("select", (test, part, none))))
+    return make(new.op, (held, edit.made(new, "select", (test, part, none))))
 
 
 def summand(held: Node, new: Node) -> Node | None:

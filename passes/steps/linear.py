@@ -8,6 +8,7 @@ from stack.ir.builder import make
 from stack.ir.node import Node
 from stack.ir.traits import is_number, number
 
+MOVES = ("broadcast", "reshape", "transpose")  # of the elements of a tile
 Linear = tuple[int, Node | None]  # a factor, and what is added; None for nothing
 
 
@@ -17,6 +18,8 @@ def linear(node: Node, var: Node) -> Linear | None:
         return 1, None
     if var not in node.vars:
         return 0, node
+    if node.op in MOVES:
+        return _moved(node, linear(node.args[0], var))
     if node.op in ("add", "sub"):
         first, second = (linear(a, var) for a in node.args)
         if first is None or second is None:
@@ -33,6 +36,16 @@ def linear(node: Node, var: Node) -> Linear | None:
     return None
 
 
+def _moved(node: Node, found: Linear | None) -> Linear | None:
+    """A move of elements, of `factor * var + rest`: the same of the rest."""
+    if found is None or found[1] is None:
+        return found
+    rest = found[1]
+    if not node.args[0].tensor.rank and rest.tensor.rank:
+        return None
+    return found[0], make(node.op, (rest,), node.attrs, hint=node.type)
+
+
 def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Node | None:
     if second is None:
         return first
@@ -43,18 +56,36 @@ def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Nod
     return make(op, (first, second))
 
 
-def spans(rest: Node | None, inner: Collection[Node]) -> int | None:
-    """By how much a rest can differ over the turns of loops with the variables `inner`.
+def spans(node: Node | None, inner: Collection[Node]) -> int | None:
+    """By how much an integer can differ over the turns of loops with the variables `inner`, and
+    over the lanes of a tile.
 
     None where that is not known.
     """
-    total = 0
-    for var in inner:
-        if rest is None or var not in rest.vars:
-            continue
-        found = linear(rest, var)
-        if found is None:
-            return None
-        total += abs(found[0]) * (int(var.attrs["extent"]) - 1)
-        rest = found[1]
-    return total
+    if node is None or (not node.tensor.rank and node.vars.isdisjoint(inner)):
+        return 0
+    if node.op == "var":
+        return int(node.attrs["extent"]) - 1
+    if node.op == "iota":
+        return int(node.shape[int(node.attrs["axis"])]) - 1  # pyright: ignore[reportArgumentType]
+    if node.op in MOVES:
+        return spans(node.args[0], inner)
+    widths = [spans(a, inner) for a in node.args]
+    known = [w for w in widths if w is not None]
+    if len(known) < len(widths):
+        return None
+    if node.op in ("add", "sub"):
+        return sum(known)
+    if node.op == "mul":
+        factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
+        return abs(int(number(factors[0]))) * sum(known) if factors else None
+    return None
+
+
+def is_multiple(node: Node, of: int) -> bool:
+    """Whether an integer is a multiple of a number for certain."""
+    if is_number(node):
+        return number(node) % of == 0
+    if node.op in ("add", "sub"):
+        return all(is_multiple(a, of) for a in node.args)
+    return node.op == "mul" and any(is_multiple(a, of) for a in node.args)

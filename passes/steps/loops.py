@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -101,9 +102,13 @@ def along(name: str, extent: int, like: Node) -> Node:
 
 def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
     """Fresh variables for what a loop carries, each of the type of another."""
-    return [Node("var", (), {"name": names.own(str(v.attrs["name"]))}, v.type) for v in variables]
+    hints = [re.sub(r"(_\d+)+$", "", str(v.attrs["name"])) for v in variables]
+    own = [names.own(hint) for hint in hints]
+    return [Node("var", (), {"name": n}, v.type) for n, v in zip(own, variables, strict=True)]
 
 
 def is_constant(node: Node, value: float) -> bool:
-    """Whether a node is a scalar constant of a value."""
+    """Whether a node is a constant of one value, spread over a tile or not."""
+    if node.op == "broadcast":
+        return is_constant(node.args[0], value)
     return node.op == "const" and not node.tensor.rank and number(node) == value

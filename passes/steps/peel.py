@@ -41,6 +41,7 @@ class Peel(Step):
     """
 
     name: ClassVar[str] = "peel"
+    axis: str
     turns: int
 
     @property

@@ -31,6 +31,7 @@ class Pipeline(Step):
     """
 
     name: ClassVar[str] = "pipeline"
+    axis: str
     turns: int
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:

@@ -37,6 +37,7 @@ class Reorder(Step):
     """Put the loops along `inner` outside of the loops along an axis that they stand in."""
 
     name: ClassVar[str] = "reorder"
+    axis: str
     inner: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:

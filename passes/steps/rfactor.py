@@ -23,7 +23,14 @@ from stack.ir.traits import is_reduction
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import KIND_OF, summand, why_no_totals
-from stack.passes.steps.loops import is_memory, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.loops import (
+    is_constant,
+    is_memory,
+    is_serial,
+    loops_along,
+    starts_of,
+    why_no_axis,
+)
 from stack.passes.steps.step import Step
 from stack.target import Target
 
@@ -33,6 +40,7 @@ class Rfactor(Step):
     """Let the loops along an axis carry tiles of partial totals."""
 
     name: ClassVar[str] = "rfactor"
+    axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         why = why_no_axis(kernel, self.axis)
@@ -104,7 +112,6 @@ def _factored(
             continue
         whole = make("reduce", (total,), part.attrs)
         first = start_of[variable]
-        zero = identity(KIND_OF[result.op], first.dtype)
-        is_empty = first.op == "const" and first == constant(zero, first.dtype)
+        is_empty = is_constant(first, identity(KIND_OF[result.op], first.dtype))
         made.append(edit.note(old, whole if is_empty else make(result.op, (first, whole))))
     return made

@@ -24,8 +24,10 @@ from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_number, number
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import guarded
+from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.steps.loops import (
     along,
     axes,
@@ -51,6 +53,7 @@ class Split(Step):
     """
 
     name: ClassVar[str] = "split"
+    axis: str
     block: int
     tail: str = "mask"
 
@@ -116,6 +119,7 @@ class _Cut:
             test = make("lt", (place, constant(first + self.extent, var.dtype)))
         results = self.edit.remade(self.block.results, {var: place})
         body = Block((inner, *held), [results[r] for r in self.block.results])
+        body = self._whole_quotients(body, inner, width)
         if test is not None:
             body = guarded(self.edit, body, test)
         if count == 1:
@@ -124,3 +128,18 @@ class _Cut:
         made = make("loop", around, {"kind": "serial"}, (body,))
         whole = Block((outer, *around), results_of(made))
         return make("loop", start, {"kind": "serial"}, (whole,))
+
+    def _whole_quotients(self, body: Block, inner: Node, width: int) -> Block:
+        """The body where quotients that are one number for all of a block do not move in it."""
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+            if old.op == "div" and old.dtype == inner.dtype and is_number(args[1]):
+                found = linear(args[0], inner)
+                is_whole = not old.tensor.rank and number(args[1]) % width == 0
+                if found is not None and found[0] == 1 and is_whole:
+                    first = found[1] if found[1] is not None else constant(0, inner.dtype)
+                    if is_multiple(first, width):
+                        return make("div", (first, args[1]))
+            return old.rebuilt(args, blocks=blocks)
+
+        return self.edit.rewritten(body, visit)

@@ -2,10 +2,10 @@
 
 A schedule is a list of steps, one a line or several between semicolons:
 
-    split r 1024; bind i grid; vectorize r.1
+    split r 1024; vectorize r.1; bind i grid; launch 2
 
-Each line begins with the name of a primitive, then the axis, then what else it takes in order;
-what has a default may follow as `name=value`.
+Each line begins with the name of a primitive, then its arguments in order; what has a default may
+follow as `name=value`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ STEPS: dict[str, type[Step]] = {}
 class Step(ABC):
     """One rewrite of the loop nest of a kernel.
 
-    A primitive is a frozen dataclass that derives from this one: its fields are its arguments.
+    A primitive is a frozen dataclass that derives from this one: its fields are its arguments. A
+    field `axis` names the loop variable that it is about.
 
     Attributes:
         name: of the primitive.
-        axis: the loop variable that it is about.
     """
 
     name: ClassVar[str] = ""
-    axis: str
 
     def __init_subclass__(cls) -> None:
         STEPS[cls.name] = cls

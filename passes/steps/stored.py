@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 
-from stack.ir.kernel_ops import access_parts
+from stack.ir.builder import constant, make
+from stack.ir.dim import Dim, mul
+from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load, is_loop, is_store
+from stack.ir.traits import is_load, is_loop, is_number, is_store, number
 from stack.passes.steps.linear import linear, spans
 
 
@@ -50,16 +52,63 @@ def _origin(memory: Node, carried: set[Node]) -> Node | None:
 
 def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
     index, _, _ = access_parts(store)
-    tile = store.args[1].tensor
-    lead = store.args[0].tensor.rank - tile.rank
+    tile, memory = store.args[1].tensor, store.args[0].tensor
+    lead = memory.rank - tile.rank
     is_block = not any(i.tensor.rank for i in index)
-    for axis, place in enumerate(index):
+    wide = [tile.shape[k - lead] if is_block and k >= lead else 1 for k in range(memory.rank)]
+    ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
+    wholes = _wholes(index[:ones], memory.shape[:ones])
+    for place, size in (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes)):
         found = linear(place, var)
-        if found is None:
+        reach = None if found is None else spans(found[1], inner)
+        if found is None or reach is None or not isinstance(size, int):
             continue
-        step, rest = found
-        wide = tile.shape[axis - lead] if is_block and axis >= lead else 1
-        reach = spans(rest, inner) if isinstance(wide, int) else None
-        if step and reach is not None and isinstance(wide, int) and abs(step) >= reach + wide:
+        if found[0] and abs(found[0]) >= reach + size:
             return True
     return False
+
+
+def _is(node: Node, value: object) -> bool:
+    return is_number(node) and number(node) == value
+
+
+def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
+    """Numbers of which neighbouring indices are the digits: x, for x // 5 and x % 5."""
+    for last in range(len(index) - 1, 0, -1):
+        number_of, size = index[last], shape[last]
+        for axis in range(last - 1, -1, -1):
+            if number_of.op != "rem" or not _is(number_of.args[1], size):
+                break
+            whole, digit = number_of.args
+            size = mul(size, shape[axis])
+            if index[axis].op == "div" and index[axis].args == (whole, digit):
+                yield whole
+                break
+            if index[axis].op != "rem" or index[axis].args[0] is not make("div", (whole, digit)):
+                break
+            number_of = make("rem", (whole, constant(size, whole.dtype)))
+
+
+def memory_of(block: Block) -> Callable[[Node], Node]:
+    """Tells the parameter or allocation of a kernel whose state a value is."""
+    before: dict[Node, Node] = {}
+    for node in _inside(block):
+        if is_loop(node):
+            starts = loop_parts(node.args, node.attrs)[1]
+            before.update(zip(node.blocks[0].params[1:], starts, strict=True))
+
+    def found(memory: Node) -> Node:
+        while True:
+            if is_store(memory):
+                memory = memory.args[0]
+            elif is_loop(memory):
+                memory = loop_parts(memory.args, memory.attrs)[1][0]
+            elif memory.op == "item" and is_loop(memory.args[0]):
+                loop = memory.args[0]
+                memory = loop_parts(loop.args, loop.attrs)[1][int(memory.attrs["index"])]
+            elif memory in before:
+                memory = before[memory]
+            else:
+                return memory
+
+    return found

@@ -30,6 +30,7 @@ class Unroll(Step):
     """Write the turns of the loops along an axis one after another."""
 
     name: ClassVar[str] = "unroll"
+    axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         why = why_no_axis(kernel, self.axis)

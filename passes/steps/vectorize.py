@@ -47,9 +47,7 @@ from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Target
-
-MOST = 1 << 20  # elements of a tile
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,7 @@ class Vectorize(Step):
     """Take all turns of the loops along an axis at once."""
 
     name: ClassVar[str] = "vectorize"
+    axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         why = why_no_axis(kernel, self.axis)
@@ -65,13 +64,14 @@ class Vectorize(Step):
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
                 return f"axis {self.axis} is bound to {loop.attrs['kind']}"
-            why = why_no_totals(loop) or why_shared(loop) or self._why_no_tiles(loop)
+            why = why_no_totals(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
             if why:
                 return why
         return ""
 
-    def _why_no_tiles(self, loop: Node) -> str:
+    def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]
+        most = target.registers if isinstance(target, Gpu) else None
         pending = [loop.blocks[0]]
         while pending:
             for node in pending.pop().nodes:
@@ -85,8 +85,9 @@ class Vectorize(Step):
                 size = extent_of(loop)
                 for d in node.type.shape if isinstance(node.type, TensorType) else ():
                     size *= static(d)
-                if var in node.vars and not is_memory(node) and size > MOST:
-                    return f"axis {self.axis}: a tile of {size} elements, the most is {MOST}"
+                is_tile = var in node.vars and not is_memory(node)
+                if is_tile and most is not None and size > most:
+                    return f"axis {self.axis}: a tile of {size} elements, of {most} registers"
                 pending += node.blocks
         return ""
 
@@ -169,10 +170,13 @@ class _Wide:
         lanes, attrs = self.lanes, dict(node.attrs)
         shape = lanes.shape(node)
         if ops.lookup(node.op).kind == "elementwise":
-            spread = [
-                lanes.spread(new, shape, old in self.wide) if new.tensor.rank else new
-                for old, new in zip(node.args, args, strict=True)
-            ]
+            spread: list[Node] = []
+            for old, new in zip(node.args, args, strict=True):
+                if old is lanes.var:
+                    self.edit.locate(node, new)
+                if new.tensor.rank:
+                    new = self.edit.locate(node, lanes.spread(new, shape, old in self.wide))
+                spread.append(new)
             hint = TensorType(node.dtype, shape, "tile")
             return make(node.op, spread, attrs, hint=hint)
         hint = TensorType(node.dtype, shape, "tile")

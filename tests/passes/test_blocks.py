@@ -26,9 +26,10 @@ from kernel_cases import CASES, Spec, group_of, in_blocks, pointwise, program, r
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.policies.blocks import lowering_of
 from stack.passes.tile import CannotTile, alone
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 SCANS = [c for c in CASES if c[0].__name__.startswith(("running", "scatter"))]
 ROWS = [c for c in CASES if c not in SCANS]
@@ -36,7 +37,7 @@ ROWS = [c for c in CASES if c not in SCANS]
 
 def lowered(group: Node, **blocks: int) -> Func:
     """The kernel of a group, verified and printed losslessly."""
-    func = program(BlockTiler(in_blocks(group, **blocks)).kernel())
+    func = program(lowering_of(in_blocks(group, **blocks), as_gpu(None)).kernel())
     verify(func)
     assert parse(str(func)) is func
     return func
@@ -285,13 +286,13 @@ EXPECTED = """
 func @main(%x: f32[64, 48]) -> (f32[48, 64]) at tensor {
   %z = kernel(%x) {level="tile", name="exp", ops=["transpose", "exp"], stages=2, warps=2}
     : f32[48, 64] {(%p0: f32[64, 48] in global, %o0: f32[48, 64] in global)
-    %loop = loop(%o0) {kind="grid"} : f32[48, 64] in global {(%p_i1 < 3: i32,
-      %o0_0: f32[48, 64] in global)
-      %mul = mul(%p_i1, 16:i32) : i32[]
-      %y = load(%p0, 0:i32, %mul) : f32<64x16>
-      %transpose = transpose(%y) {perm=[1, 0]} : f32<16x64>
-      %z = exp(%transpose) : f32<16x64>
-      %store = store(%o0_0, %z, %mul, 0:i32) : f32[48, 64] in global
+    %loop = loop(%o0) {kind="grid"} : f32[48, 64] in global {(%i.0 < 3: i32,
+      %o0_3: f32[48, 64] in global)
+      %mul = mul(%i.0, 16:i32) : i32[]
+      %load = load(%p0, 0:i32, %mul) : f32<64x16>
+      %y = transpose(%load) {perm=[1, 0]} : f32<16x64>
+      %z = exp(%y) : f32<16x64>
+      %store = store(%o0_3, %z, %mul, 0:i32) : f32[48, 64] in global
       return %store
     }
     return %loop

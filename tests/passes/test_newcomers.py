@@ -12,9 +12,9 @@ from kernel_cases import group_of, program
 from stack.backends.cuda.printer import print_kernel as print_cuda
 from stack.backends.triton.printer import print_kernel as print_triton
 from stack.ir import Builder, Node
-from stack.passes.blocking import policies
-from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.policies import blocks as policies
+from stack.passes.policies.rows import Rows
 from stack.rewrite import Pipeline
 from stack.target import as_gpu, load
 from stack.target.files import FOLDER
@@ -51,7 +51,7 @@ def test_a_target_is_one_file(machine: str, loops: str, dtype: str) -> None:
     assert "warpgroup_mma" not in str(small.func)
 
 
-class OneWarp(BlockTiler):
+class OneWarp(Rows):
     """Kernels whose programs have one warp."""
 
     def kernel(self) -> Node:
@@ -59,7 +59,7 @@ class OneWarp(BlockTiler):
         return Node("kernel", made.args, {**made.attrs, "warps": 1}, made.type, made.blocks)
 
 
-def test_a_shape_of_kernels_is_a_tiler_and_its_line(
+def test_a_kind_of_kernels_is_a_class_and_its_line(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def takes(group: Node) -> bool:
@@ -71,7 +71,7 @@ def test_a_shape_of_kernels_is_a_tiler_and_its_line(
     def turned(b: Builder, x: Node) -> Node:
         return b.neg(x)
 
-    monkeypatch.setattr(policies, "TILERS", [(takes, OneWarp), *policies.TILERS])
+    monkeypatch.setattr(policies, "LOWERINGS", [(takes, OneWarp), *policies.LOWERINGS])
     x = rng.standard_normal((9, 40), dtype=np.float32)
     for build in (grown, turned):
         func = program(group_of(build, [("f32", 9, 40)]))

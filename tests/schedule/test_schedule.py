@@ -14,7 +14,7 @@ from stack.errors import KernelRefused, UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes.blocking.policies import block_policy
+from stack.passes.policies.blocks import block_policy
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.schedule import (

@@ -19,11 +19,12 @@ from stack.backends.triton.printer import print_kernel
 from stack.errors import UsageError
 from stack.ir import DTYPES, Block, Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.policies.blocks import lowering_of
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Kernel
 from stack.schedule import with_schedules
+from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -200,7 +201,7 @@ def test_every_elementwise_op(dtype: str) -> None:
         made = [b.op(n, [x], {}) for n in ones]
         return (*made, *(b.op(n, [x, y], {}) for n in (*twos, *COMPARE)))
 
-    kernel = BlockTiler(group_of(make, [(dtype, 100), (dtype, 100)])).kernel()
+    kernel = lowering_of(group_of(make, [(dtype, 100), (dtype, 100)]), as_gpu(None)).kernel()
     binary = build(print_kernel(kernel, "kernel"), "sm_90")
     assert binary.cubin.startswith(b"\x7fELF")
     assert "EXIT" in disassemble(binary.cubin, lambda *_: "")
@@ -216,7 +217,7 @@ def test_numbers_alone(dtype: str) -> None:
         cast = b.cast(wide, type=x.type.with_dtype(DTYPES["f64"]))
         return cast, b.eq(wide, one), b.select(b.eq(x, x), one, wide)
 
-    kernel = BlockTiler(group_of(make, [(dtype, 3, 40)])).kernel()
+    kernel = lowering_of(group_of(make, [(dtype, 3, 40)]), as_gpu(None)).kernel()
     assert build(print_kernel(kernel, "kernel"), "sm_90").cubin
 
 
@@ -247,7 +248,10 @@ def test_equal_text_of_other_element_types_and_warps_is_other_code() -> None:
     def double(b: Builder, x: Node) -> Node:
         return b.add(x, x)
 
-    kernels = [BlockTiler(group_of(double, [(d, 4096)])).kernel() for d in ("f32", "i32", "f64")]
+    kernels = [
+        lowering_of(group_of(double, [(d, 4096)]), as_gpu(None)).kernel()
+        for d in ("f32", "i32", "f64")
+    ]
     wide = kernels[0]
     kernels.append(Node("kernel", wide.args, {**wide.attrs, "warps": 8}, wide.type, wide.blocks))
     func = Func("several", Block([a for k in kernels for a in k.args], kernels), "tile")

@@ -16,13 +16,16 @@ from stack.backends.triton.source import Source
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, parse, tensor
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.policies.blocks import lowering_of
 from stack.passes.tile import alone
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 
 def printed(group: Node, **tile: int) -> Source:
-    return print_kernel(BlockTiler(in_blocks(group, **tile)).kernel(), "kernel", readable=True)
+    return print_kernel(
+        lowering_of(in_blocks(group, **tile), as_gpu(None)).kernel(), "kernel", readable=True
+    )
 
 
 def body(source: Source) -> list[str]:
@@ -35,13 +38,13 @@ def test_a_small_kernel() -> None:
     assert body(source) == [
         "def kernel(p0, o0):",
         "    pid = tl.program_id(0)",
-        "    p_j3 = (pid) % 4",
-        "    p_i1 = pid // 4",
-        "    mul = p_j3 * 1024",
-        "    load = tl.load(p0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)))",
+        "    j_0 = (pid) % 4",
+        "    i = pid // 4",
+        "    mul = j_0 * 1024",
+        "    load = tl.load(p0 + i * 4096 + (mul + tl.arange(0, 1024)))",
         "    neg = -load",
         "    exp = libdevice.exp(neg)",
-        "    tl.store(o0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)), exp)",
+        "    tl.store(o0 + i * 4096 + (mul + tl.arange(0, 1024)), exp)",
     ]
     assert source.programs == 12
 
@@ -120,7 +123,7 @@ def test_names_that_python_or_the_module_have(name: str) -> None:
     block = b.block([p], [b.abs(made)])
     outside = param("x", tensor("f32", 3, 40))
     group = Builder().fusion(outside, kind="loop", name="lambda", blocks=(block,))
-    source = print_kernel(BlockTiler(group).kernel(), "kernel")
+    source = print_kernel(lowering_of(group, as_gpu(None)).kernel(), "kernel")
     tree = ast.parse(source.text)
     (kernel,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "kernel")
     assigned = [
@@ -137,14 +140,16 @@ def test_names_that_python_or_the_module_have(name: str) -> None:
 def test_the_text_is_that_of_the_body() -> None:
     """Equal kernels have equal text, whatever their names and places."""
     group = group_of(pointwise, [("f32", 3, 40)])
-    first, second = (print_kernel(BlockTiler(group).kernel(), "kernel") for _ in range(2))
+    first, second = (
+        print_kernel(lowering_of(group, as_gpu(None)).kernel(), "kernel") for _ in range(2)
+    )
     assert first.text == second.text
 
 
 def test_what_it_has_no_code_for_is_named() -> None:
     b = Builder()
     p = param("p", tensor("f32", 40))
-    kernel = BlockTiler(alone(b.op("digamma", [p], {}))).kernel()
+    kernel = lowering_of(alone(b.op("digamma", [p], {})), as_gpu(None)).kernel()
     with pytest.raises((StackError, KeyError), match="digamma"):
         print_kernel(kernel, "kernel")
 
@@ -188,7 +193,9 @@ def test_what_is_f32_alone_keeps_its_last_digits() -> None:
 
 @pytest.mark.parametrize(("rows", "large"), [(1 << 13, True), (16, False)])
 def test_large_results_leave_the_cache_to_others(rows: int, large: bool) -> None:
-    text = print_kernel(BlockTiler(group_of(pointwise, [("f32", rows, 4096)])).kernel(), "k").text
+    text = print_kernel(
+        lowering_of(group_of(pointwise, [("f32", rows, 4096)]), as_gpu(None)).kernel(), "k"
+    ).text
     assert ('cache_modifier=".cs"' in text) == large
 
 

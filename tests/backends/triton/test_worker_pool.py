@@ -14,8 +14,9 @@ from stack.errors import StackError
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.target import Program
 from stack.ir import Builder, Node
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.policies.blocks import lowering_of
 from stack.run.cache import Cache
+from stack.target import as_gpu
 
 pytest.importorskip("triton")
 from stack.backends.device import worker_pool
@@ -34,7 +35,10 @@ def kernels() -> list[Source]:
     def root(b: Builder, x: Node) -> Node:
         return b.sqrt(x)
 
-    made = [BlockTiler(group_of(build, [("f32", 100)])).kernel() for build in (double, root)]
+    made = [
+        lowering_of(group_of(build, [("f32", 100)]), as_gpu(None)).kernel()
+        for build in (double, root)
+    ]
     return [print_kernel(node, "kernel") for node in made]
 
 

@@ -1,9 +1,10 @@
-"""Which tiler builds the kernel of blocks of a group, and which policy schedules it."""
+"""Which builder gives the kernel of a group on a GPU, and which policy schedules it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction, is_running, is_stream
@@ -24,22 +25,35 @@ from stack.passes.blocking.tile_choice import (
 )
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
+from stack.passes.policies.rows import Rows
 from stack.schedule import Policy
 from stack.target import Gpu
 
-# the shapes of kernels: the first whose test a group passes builds its kernel
-TILERS: list[tuple[Callable[[Node], bool], type[BlockTiler]]] = [
+
+class Lowering(Protocol):
+    """What gives the kernel of one group."""
+
+    def kernel(self) -> Node:
+        """The kernel node. Raises CannotTile."""
+        ...
+
+
+Maker = Callable[[Node, Gpu], Lowering]
+
+# the kinds of groups: the first whose test a group passes gives its kernel
+LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (is_stream, StreamTiler),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
     (lambda group: space_of(group.blocks[0]) is not None, MixOrderTiler),
     (lambda group: bool(parts_of(group.blocks[0])), HorizontalTiler),
-    (lambda _: True, BlockTiler),
+    (lambda group: bool(contractions(group.blocks[0].nodes)), BlockTiler),
+    (lambda _: True, Rows),
 ]
 
 
-def tiler_of(group: Node, gpu: Gpu) -> BlockTiler:
-    """What builds the kernel of blocks of a group. Raises CannotTile."""
-    return next(tiler for takes, tiler in TILERS if takes(group))(group, target=gpu)
+def lowering_of(group: Node, gpu: Gpu) -> Lowering:
+    """What gives the kernel of blocks of a group. Raises CannotTile."""
+    return next(made for takes, made in LOWERINGS if takes(group))(group, gpu)
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:
@@ -52,7 +66,12 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
     """
     if not is_stream(group) and any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu, has_threads)
-    return tiler_of(group, gpu).policy()
+    if is_stream(group):
+        return StreamTiler(group, target=gpu).policy()
+    body = group.blocks[0]
+    if any(map(is_running, body.nodes)) or space_of(body) is not None:
+        return None
+    return Rows(group, gpu).policy()
 
 
 def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:

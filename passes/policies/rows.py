@@ -1,0 +1,423 @@
+"""Rows: groups of elementwise work, and of reductions of rows or columns, on a GPU.
+
+Programs share out the kept axes in blocks. What is reduced is held whole by the lanes of a program,
+or walked in steps where it is long: then lanes sum apart, and together once.
+
+    y[i] = sum over r of x[i, r]      64 rows of 1000      split r 1024; vectorize r.1; bind i grid
+    y[j] = sum over r of x[r, j]      4096 rows of 1024    split j 128; split r 32; vectorize j.1;
+                                      vectorize r.1; rfactor r.0; pipeline r.0 3; bind j.0 grid
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from stack.ir.axes import Index, parse_rule
+from stack.ir.node import Node, topological
+from stack.ir.traits import arrays_of, is_reduction, reads_by_data
+from stack.ir.warp_ops import WARP
+from stack.passes.blocking.reduce import (
+    ACROSS,
+    AHEAD_PARTS,
+    COLUMNS,
+    MAX_WHOLE,
+    ONCE,
+    TWICE,
+    ReductionLoop,
+    held_tiles,
+    in_a_row,
+)
+from stack.passes.nest.emit import axis_names, domain, emit
+from stack.passes.nest.values import letter
+from stack.passes.steps.all import (
+    Bind,
+    ComputeWith,
+    Evict,
+    Fuse,
+    Hold,
+    IllegalStep,
+    Launch,
+    Pipeline,
+    Rewrite,
+    Rfactor,
+    Step,
+    Vectorize,
+    run_steps,
+)
+from stack.passes.steps.all import (
+    Split as Cut,
+)
+from stack.passes.steps.loops import axes
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.target import Gpu
+
+LOOP_TILE = 1024  # elements of a tile of elementwise work
+ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its index is there
+TURNED = 64  # extent of a tile that is read along one axis and written along another
+MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
+REDUCED = "r"  # all that are reduced, as one
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The loop space of a group.
+
+    Attributes:
+        root: the node whose axes span it.
+        iter_vars: a symbol for each axis.
+        places: where values sit.
+        inputs: what is read.
+        results: what is written.
+        reduced: axes that are reduced.
+        picks: reads at places that data gives.
+    """
+
+    root: Node
+    iter_vars: Index
+    places: Mapping[Node, Index]
+    inputs: Sequence[Node]
+    results: Sequence[Node]
+    reduced: tuple[int, ...]
+    picks: tuple[Node, ...]
+
+    @staticmethod
+    def of(group: Node) -> RowSpace:
+        """The space of a group. Raises CannotTile where its results do not share one."""
+        body = group.blocks[0]
+        found = domain(body)
+        if found is None:
+            raise CannotTile("its outputs do not share one index space")
+        root, iter_vars, places = found
+        axes = [n.attrs["axes"] for n in body.nodes if is_reduction(n) and n.args[0] is root]
+        reduced = sorted({int(a) for own in axes for a in own})
+        inputs = (*body.params, *arrays_of(body))
+        picks = tuple(n for n in body.nodes if reads_by_data(n))
+        return RowSpace(root, iter_vars, places, inputs, body.results, tuple(reduced), picks)
+
+    @property
+    def arrays(self) -> Sequence[Node]:
+        """What is read and written."""
+        return (*self.inputs, *self.results)
+
+    @property
+    def shape(self) -> list[int]:
+        """Extents of the axes."""
+        return [static(d) for d in self.root.shape]
+
+    @property
+    def kept(self) -> list[int]:
+        """Axes that are not reduced."""
+        return [a for a in range(len(self.iter_vars)) if a not in self.reduced]
+
+    @property
+    def is_column(self) -> bool:
+        """Whether it is reduced across the lines of memory."""
+        return bool(self.reduced) and len(self.iter_vars) - 1 not in self.reduced
+
+    @property
+    def is_one(self) -> bool:
+        """Whether what is reduced may be walked as one axis."""
+        return len(self.reduced) == 1 or in_a_row(list(self.reduced))
+
+    @property
+    def reduction_loop(self) -> ReductionLoop:
+        """How a program goes along a reduced axis that no tile holds."""
+        if self.is_column or not self.reduced:
+            return ACROSS
+        own = [d for r in self.results for d in self.places[r]]
+        return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
+
+    def is_turned(self) -> bool:
+        """Whether the last axis lies across the lines of an array."""
+        line = self.iter_vars[self.kept[-1]] if self.kept else None
+        held = [self.places[n] for n in self.arrays if n in self.places]
+        return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)
+
+    def order(self) -> list[int]:
+        """Which kept axes a tile should hold first: where memory is read and written along."""
+        found = self.kept[-1:]
+        for node in self.arrays:
+            place = self.places.get(node)
+            if place:
+                for i, iter_var in enumerate(self.iter_vars):
+                    if place[-1] == iter_var and i in self.kept and i not in found:
+                        found.append(i)
+        return [*found, *(a for a in reversed(self.kept) if a not in found)]
+
+
+class RowPolicy(Policy):
+    """Blocks of the kept axes i, j, ... and of what is reduced, r: whole in lanes, or in steps."""
+
+    def __init__(self, space: RowSpace, gpu: Gpu) -> None:
+        self.space, self.gpu = space, gpu
+        shape = space.shape
+        can_walk = space.is_one and (len(space.reduced) == 1 or space.is_column)
+        if not (self._fits() or can_walk):
+            raise CannotTile("several long axes are reduced at once")
+        axes = [Axis(letter(a), shape[a], "parallel") for a in space.kept]
+        if space.reduced:
+            axes.append(Axis(REDUCED, prod(shape[a] for a in space.reduced), "reduction"))
+        self.domain = Domain(tuple(axes))
+        self.rules = Rules(
+            {"parallel": ("grid",), "reduction": ("serial", "lane") if can_walk else ("lane",)},
+            ordered=True,
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        return [(self.complete(Schedule()), None)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        usual = self._usual()
+        made = given.filled(usual)
+        if is_walked(made):
+            reduction_loop = self.space.reduction_loop
+            return replace(
+                made,
+                warps=made.warps or reduction_loop.warps,
+                stages=made.stages or reduction_loop.ahead,
+            )
+        held = self._held(made)
+        return replace(made, warps=made.warps or min(16, max(1, power_of_two(held // 512))))
+
+    def why_illegal(self, schedule: Schedule) -> str:
+        why = super().why_illegal(schedule)
+        extent = self.domain.axis(REDUCED)
+        if why or extent is None:
+            return why
+        if not is_walked(schedule) and schedule.block(REDUCED) != self._whole():
+            return f"axis {REDUCED}: lanes hold {self._whole()} elements, all or none"
+        if schedule.stages and not is_walked(schedule):
+            return f"stages={schedule.stages}: nothing is walked in steps"
+        return ""
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        return [
+            Need("threads", schedule.warps * WARP, self.gpu.threads),
+            Need("registers for a tile", self._held(schedule), self.gpu.registers),
+        ]
+
+    def _whole(self) -> int:
+        """Elements of a tile that holds what is reduced."""
+        return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
+
+    def _fits(self) -> bool:
+        most = MAX_COLUMN if self.space.is_column and self.space.is_one else MAX_WHOLE
+        return self._whole() <= most
+
+    def _held(self, schedule: Schedule) -> int:
+        return prod(schedule.block(a.name, 1) for a in self.domain.axes)
+
+    def _usual(self) -> Schedule:
+        space, gpu = self.space, self.gpu
+        shape, kept = space.shape, space.kept
+        whole, fits = self._whole(), self._fits()
+        room = max(1, LOOP_TILE // (whole if space.reduced and fits else 1))
+        turned = not (space.reduced or space.picks) and space.is_turned()
+        if not space.reduced and space.picks:
+            # read element by element: waits are long
+            room = ROW_TILE if all(map(_is_of_rows, space.picks)) else LOOP_TILE
+            room = busy(room, prod(shape), 128, gpu)
+        elif space.reduced and not fits:
+            kept_size = prod(shape[a] for a in kept)
+            room = busy(COLUMNS, kept_size, 32, gpu) if space.is_column else 1
+        elif turned:
+            room = busy(TURNED * TURNED, prod(shape), LOOP_TILE, gpu)
+        blocks: dict[int, int] = {}
+        for axis in space.order():
+            cap = TURNED if turned else room
+            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
+            room //= blocks[axis]
+        splits = [Split(letter(a), blocks[a], "grid") for a in kept]
+        if space.reduced:
+            held = prod(blocks.values())
+            step = max(1, space.reduction_loop.block // held)
+            splits.append(Split(REDUCED, whole, "lane") if fits else Split(REDUCED, step, "serial"))
+        return Schedule(tuple(splits))
+
+
+def is_walked(schedule: Schedule) -> bool:
+    """Whether what is reduced is taken in steps."""
+    return any(s.binding == "serial" for s in schedule.of(REDUCED))
+
+
+def _is_of_rows(gather: Node) -> bool:
+    """Whether what it reads for one index is a line of memory."""
+    axes = parse_rule(gather.attrs["rule"]).inputs[0]
+    return bool(axes) and not axes[-1].mark
+
+
+def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
+    """The extent of a tile that leaves enough programs for the machine."""
+    while block > least and elements // block < 2 * gpu.processors:
+        block //= 2
+    return block
+
+
+class RowSteps:
+    """The steps that a schedule of rows stands for.
+
+    Args:
+        space: of the group.
+        schedule: complete.
+        found: axes of the plain nest, with their extents.
+        gpu: the target.
+    """
+
+    def __init__(
+        self, space: RowSpace, schedule: Schedule, found: Mapping[str, int], gpu: Gpu
+    ) -> None:
+        self.space, self.schedule, self.found, self.gpu = space, schedule, found, gpu
+        names = axis_names(space.root, set(space.reduced))
+        self.kept = {a: names[a] for a in space.kept if names[a]}
+        self.reduced = {a: names[a] for a in space.reduced if names[a]}
+        self.others = [n for n in found if n not in names]  # of reductions of other values
+
+    def steps(self) -> list[Step]:
+        """All steps, in order."""
+        blocks = {a: self.schedule.block(letter(a), 1) for a in self.kept}
+        held = prod(blocks.values())
+        made: list[Step] = []
+        walked: list[str] = []
+        tiles = {a: name for a, name in self.kept.items() if blocks[a] > 1}
+        made += [Cut(name, blocks[a]) for a, name in tiles.items()]
+        if is_walked(self.schedule) and self.reduced:
+            (first, name), *rest = self.reduced.items()
+            made += [Fuse(name, other) for _, other in rest]
+            made.append(Cut(name, self._step(name)))
+            tiles[first] = name
+            walked.append(name)
+        else:
+            tiles |= self.reduced
+            made += [Cut(name, _whole(self.found[name])) for name in self.reduced.values()]
+        inner: list[str] = []
+        for name in self.others:
+            fits = _whole(self.found[name]) * held <= MAX_WHOLE
+            step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
+            made.append(Cut(name, step))
+            inner.append(name)
+            walked += [] if fits else [name]
+        order = [*reversed(inner), *(tiles[a] for a in sorted(tiles, reverse=True))]
+        made += [Vectorize(f"{name}.1") for name in order]
+        made += self._walks(walked)
+        made += self._programs(blocks)
+        return [*made, *self._arithmetic(), self._launch()]
+
+    def _walks(self, walked: Sequence[str]) -> list[Step]:
+        """What makes a long axis quick: lanes that sum apart, reads ahead."""
+        made: list[Step] = []
+        ahead = self.schedule.stages if is_walked(self.schedule) else 0
+        for name in walked:
+            count = -(-self._extent(name) // self._step(name))
+            if count == 1:
+                continue
+            made += [ComputeWith(f"{name}.0")] if self._has_mates() else []
+            made += [Rfactor(f"{name}.0")] if self._step(name) > 1 else []
+            kept = self._kept(name)
+            made += [Hold(f"{name}.0", kept)] if kept else []
+            made += [Pipeline(f"{name}.0", ahead)] if ahead and self._has_room(ahead) else []
+        return made
+
+    def _kept(self, name: str) -> int:
+        """Steps of a row that is walked twice whose tiles are held in between."""
+        loop = self.space.reduction_loop
+        if not loop.is_first or name not in self.reduced.values():
+            return 0
+        running = sum(is_reduction(n) for n in topological(self.space.results))
+        step = replace(loop, block=self._step(name), warps=self.schedule.warps)
+        return held_tiles(step, self._extent(name), self.space.inputs, running, self.gpu)
+
+    def _has_mates(self) -> bool:
+        """Whether two reductions along the walked axes do not need each other."""
+        body = topological(self.space.results)
+        own = [n for n in body if is_reduction(n) and tuple(n.attrs["axes"]) == self.space.reduced]
+        behind = {n: set(topological([n.args[0]])) for n in own}
+        return any(
+            a is not b and a not in behind[b] and b not in behind[a] for a in own for b in own
+        )
+
+    def _extent(self, name: str) -> int:
+        own = list(self.reduced.values())
+        return prod(self.found[n] for n in own) if own[:1] == [name] else self.found[name]
+
+    def _step(self, name: str) -> int:
+        """Elements of a walked axis in a step."""
+        step = self.schedule.block(REDUCED) if name in self.reduced.values() else ONCE.block
+        return min(step, _whole(self._extent(name)))
+
+    def _has_room(self, ahead: int) -> bool:
+        """Whether shared memory holds what a loop across lines reads so many turns ahead."""
+        if self.space.reduction_loop != ACROSS:
+            return True
+        room = self.gpu.shared_bytes // AHEAD_PARTS
+        return ahead * sum(map(self._loaded, self.space.inputs)) <= room
+
+    def _loaded(self, array: Node) -> int:
+        """Bytes of the tile of an array that a turn reads."""
+        place = self.space.places.get(array, ())
+        axes = [a for a, variable in enumerate(self.space.iter_vars) if variable in place]
+        names = {REDUCED if a in self.space.reduced else letter(a) for a in axes}
+        size = prod(self.schedule.block(name, 1) for name in names)
+        return size * array.dtype.bytes if size > 1 else 0
+
+    def _programs(self, blocks: Mapping[int, int]) -> list[Step]:
+        made: list[Step] = []
+        for axis, name in self.kept.items():
+            if blocks[axis] == 1:
+                made.append(Bind(name, "grid"))
+            elif blocks[axis] < self.found[name]:
+                made.append(Bind(f"{name}.0", "grid"))
+        return made
+
+    def _arithmetic(self) -> list[Step]:
+        """The arithmetic of the frameworks' own GPU kernels, and hints to caches."""
+        made: list[Step] = [Rewrite("reciprocals")]
+        if any(a.dtype.is_float and a.dtype.bits <= 16 for a in self.space.inputs):
+            made.append(Rewrite("exp2"))
+        for i, result in enumerate(self.space.results):
+            if static(result.tensor.size) * result.dtype.bytes > self.gpu.cache_bytes:
+                made.append(Evict(f"o{i}", "first"))
+        return made
+
+    def _launch(self) -> Step:
+        return Launch(self.schedule.warps)
+
+
+def _whole(extent: int) -> int:
+    """Lanes that hold an axis."""
+    return max(2, power_of_two(extent))
+
+
+class Rows:
+    """The kernel of a group of rows, and the policy of its schedule."""
+
+    def __init__(self, group: Node, gpu: Gpu) -> None:
+        self.group, self.gpu = group, gpu
+
+    def policy(self) -> RowPolicy:
+        """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
+        return RowPolicy(RowSpace.of(self.group), self.gpu)
+
+    def steps(self, nest: Node) -> list[Step]:
+        """The steps of the schedule that the group names, or of the policy's own."""
+        policy = self.policy()
+        schedule = policy.of(self.group)
+        return RowSteps(policy.space, schedule, axes(nest), self.gpu).steps()
+
+    def kernel(self) -> Node:
+        """The kernel node. Raises CannotTile."""
+        check_powers(self.group)
+        nest = emit(self.group)
+        try:
+            return run_steps(nest, self.steps(nest), self.gpu)
+        except IllegalStep as why:
+            raise CannotTile(str(why)) from why
+
+
+def check_powers(group: Node) -> None:
+    """Raise CannotTile for a group that raises integers to powers."""
+    for block in group.blocks:
+        if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
+            raise CannotTile("it raises integers to powers")

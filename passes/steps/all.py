@@ -1,0 +1,41 @@
+"""All primitives, so that a text of steps finds them."""
+
+from __future__ import annotations
+
+from stack.passes.steps.bind import Bind
+from stack.passes.steps.compute_with import ComputeWith
+from stack.passes.steps.evict import Evict
+from stack.passes.steps.fuse import Fuse
+from stack.passes.steps.hold import Hold
+from stack.passes.steps.launch import Launch
+from stack.passes.steps.peel import Peel
+from stack.passes.steps.pipeline import Pipeline
+from stack.passes.steps.reorder import Reorder
+from stack.passes.steps.rewrite import Rewrite
+from stack.passes.steps.rfactor import Rfactor
+from stack.passes.steps.split import Split
+from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
+from stack.passes.steps.unroll import Unroll
+from stack.passes.steps.vectorize import Vectorize
+
+__all__ = [
+    "Bind",
+    "ComputeWith",
+    "Evict",
+    "Fuse",
+    "Hold",
+    "IllegalStep",
+    "Launch",
+    "Peel",
+    "Pipeline",
+    "Reorder",
+    "Rewrite",
+    "Rfactor",
+    "Split",
+    "Step",
+    "Unroll",
+    "Vectorize",
+    "applied",
+    "parse_steps",
+    "run_steps",
+]

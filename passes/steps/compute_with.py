@@ -1,0 +1,98 @@
+"""compute_with: loops along an axis that stand side by side become one.
+
+    %a = loop(0.0) {(%r < 64, %acc)  ...}      compute_with r      %a, %b = loop(0.0, 0.0) {
+    %b = loop(0.0) {(%r < 64, %acc_1) ...}                           (%r < 64, %acc, %acc_1) ...}
+
+What both read is read once. Loops of which one needs the other's result stay apart. Legal where two
+loops along the axis stand in one block, and neither needs the other.
+
+Source: `compute_with` of Halide; loop fusion (Allen and Kennedy, 2001, section 6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import make, results_of
+from stack.ir.node import Block, Node, topological
+from stack.ir.traits import is_loop
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import axis_of, held_like, is_serial, starts_of, why_no_axis
+from stack.passes.steps.step import Step
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class ComputeWith(Step):
+    """Join loops along an axis that do not need each other."""
+
+    name: ClassVar[str] = "compute_with"
+    axis: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        blocks = [kernel.blocks[0]]
+        while blocks:
+            block = blocks.pop()
+            if any(_groups(block, self.axis)):
+                return ""
+            blocks += [b for node in block.nodes for b in node.blocks]
+        return f"no two loops along {self.axis} stand side by side without needing each other"
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        return edit.finished(self._joined(edit, edit.block))
+
+    def _joined(self, edit: Edit, block: Block) -> Block:
+        inside = {
+            node: node.rebuilt(blocks=[self._joined(edit, b) for b in node.blocks])
+            for node in block.nodes
+            if node.blocks
+        }
+        done = edit.remade(block.results, {**inside, **{p: p for p in block.params}})
+        made = Block(block.params, [done[r] for r in block.results])
+        for group in list(_groups(made, self.axis)):
+            known = _as_one(edit, group)
+            done = edit.remade(made.results, {**known, **{p: p for p in made.params}})
+            return self._joined(edit, Block(made.params, [done[r] for r in made.results]))
+        return made
+
+
+def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
+    """Loops along an axis in a block that can be one: of the same turns, none needing another."""
+    loops = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis and is_serial(n)]
+    behind = {loop: set(topological([loop])) for loop in loops}
+    for first in loops:
+        group = [first]
+        for other in loops:
+            is_apart = all(other not in behind[n] and n not in behind[other] for n in group)
+            if other is not first and is_apart and extent_of(other) == extent_of(first):
+                group.append(other)
+        if len(group) > 1:
+            yield group
+
+
+def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
+    """One loop for several, and what stands for each of their results."""
+    starts = [s for loop in group for s in starts_of(loop)]
+    held: list[Node] = []
+    results: list[Node] = []
+    for loop in group:
+        block = loop.blocks[0]
+        own = held_like(block.params[1:], edit.names)  # two loops may carry the same variable
+        done = edit.remade(block.results, dict(zip(block.params[1:], own, strict=True)))
+        held += own
+        results += [done[r] for r in block.results]
+    var = group[0].blocks[0].params[0]
+    made = make("loop", starts, {"kind": "serial"}, (Block((var, *held), results),))
+    found = iter(results_of(made))
+    known: dict[Node, Node] = {}
+    for loop in group:
+        for old in results_of(loop):
+            known[old] = edit.note(old, next(found))
+    return known

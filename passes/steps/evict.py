@@ -1,0 +1,58 @@
+"""evict: when caches may forget what a memory's blocks hold.
+
+    store(%o0, ...)        evict o0 first        store(%o0, ...) {evict="first"}
+
+A hint: `first` for what nothing reads again soon, `last` for what is read again. Legal for memory
+that the kernel reads or writes in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_load, is_store
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.step import Step
+from stack.passes.steps.stored import memory_of
+from stack.target import Target
+
+WHEN = ("first", "last")
+
+
+@dataclass(frozen=True)
+class Evict(Step):
+    """Tell caches about a memory.
+
+    Attributes:
+        memory: the name of a parameter of the kernel.
+        when: `first` or `last`.
+    """
+
+    name: ClassVar[str] = "evict"
+    memory: str
+    when: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        if self.when not in WHEN:
+            return f"{self.when!r}: memory is forgotten {' or '.join(WHEN)}"
+        names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
+        if self.memory not in names:
+            return f"no memory {self.memory!r}; there are: {', '.join(names)}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        held = memory_of(kernel.blocks[0])
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+            made = old.rebuilt(args, blocks=blocks)
+            is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
+            if not is_access or str(held(old.args[0]).attrs["name"]) != self.memory:
+                return made
+            is_block = not any(a.tensor.rank for a in old.args[1 if is_load(old) else 2 :])
+            return made.rebuilt(attrs={**old.attrs, "evict": self.when}) if is_block else made
+
+        return edit.finished(edit.rewritten(edit.block, visit))

@@ -3,16 +3,18 @@ lines."""
 
 from __future__ import annotations
 
+import random
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from executed import is_sound
-from random_programs import Program, random_program
+from random_programs import Grower, Program, random_program
 
 import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
-from stack.ir import Func, parse, verify
+from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.compile import compile_func
@@ -68,6 +70,29 @@ def test_comparison_sees_small_errors() -> None:
     values = [r.copy() for r in program.results]
     values[floats[0]] += np.float32(1e-2) * (1 + np.abs(values[floats[0]]))
     assert "differs" in program.compare(values)
+
+
+Jump = Callable[[Builder, Node], Node]
+TWO = np.float32(2)
+JUMPS: dict[str, Jump] = {
+    "cast to an integer": lambda b, x: b.cast(x, type=tensor("i32", 1)),
+    "cast to bool": lambda b, x: b.cast(b.sub(x, TWO), type=tensor("bool", 1)),
+    "floor": lambda b, x: b.floor(x),
+    "round": lambda b, x: b.round(b.mul(x, np.float32(0.25))),
+    "remainder": lambda b, x: b.rem(x, np.float32(1)),
+    "comparison": lambda b, x: b.lt(x, TWO),
+}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", JUMPS)
+def test_inexact_values_are_clear_of_jumps(name: str, seed: int) -> None:
+    """A value that rounds to 2, or next to it, has jumped by luck; 2 itself has not."""
+    for number, rest, is_kept in ((8.6, 1, False), (0.0, 2, True)):
+        grower = Grower(random.Random(seed), [1], ["f32"], 1)
+        x = grower.give(param("x", tensor("f32", 1)), np.array([number], np.float32))
+        made = JUMPS[name](grower.b, grower.b.add(grower.b.tanh(x), np.float32(rest)))
+        assert (grower.keep(made) is not None) is is_kept
 
 
 @pytest.mark.parametrize("seed", range(QUICK))

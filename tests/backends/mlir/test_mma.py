@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
+from executed import agrees
 from product_cases import residual
 from stream_harness import streamed
 
@@ -23,6 +24,7 @@ from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.tile import alone, tile_group
+from stack.run.compile import compile_func
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 
 pytest.importorskip("torch_mlir")
@@ -69,6 +71,29 @@ def check(rule: str, first: Shape, second: Shape, cpu: Cpu, rng: np.random.Gener
 @pytest.mark.parametrize(("rule", "first", "second"), SHAPES + VECTORS_ALONE)
 def test_vectors(rule: str, first: Shape, second: Shape, rng: np.random.Generator) -> None:
     assert "dpbf16ps.512" in check(rule, first, second, NATIVE, rng)
+
+
+# a row has one contracted axis last, its lanes another; the first or the second has both orders
+SEVERAL: list[tuple[str, Shape, Shape]] = [
+    ("a b m, a b -> m", (11, 2, 5), (11, 2)),
+    ("a b m, b a -> m", (12, 2, 16), (2, 12)),
+    ("a b m, a b -> m", (8, 6, 40), (8, 6)),
+    ("b a, a b m -> m", (4, 10), (10, 4, 33)),
+    ("a b c m, c a b -> m", (2, 6, 4, 16), (4, 2, 6)),
+    ("a b m, r b a -> r m", (6, 4, 32), (7, 4, 6)),
+]
+
+
+@has_vectors
+@pytest.mark.parametrize(("rule", "first", "second"), SEVERAL)
+def test_orders_of_contracted_axes(
+    rule: str, first: Shape, second: Shape, rng: np.random.Generator
+) -> None:
+    x, y = (round_bf16(rng.normal(size=s).astype(np.float32)) for s in (first, second))
+    operands = [param(f"x{i}", tensor("bf16", *v.shape)) for i, v in enumerate((x, y))]
+    b = Builder()
+    func = b.func("main", operands, (b.dot(*operands, rule=rule),))
+    agrees(compile_func(func, "mlir", options={"cache": False}), func, (x, y), 2**-7)
 
 
 @has_vectors

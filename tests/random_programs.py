@@ -512,6 +512,8 @@ class Grower:
         y = self.pick(lambda n: n.shape == wanted and n.dtype is x.dtype)
         if y is None:
             y = self.b.const(self.array(x.dtype, wanted), x.dtype)
+        if x.dtype.name == "bf16" and not (self.is_finite(x) and self.is_finite(y)):
+            return None  # where a CPU has AMX, torch's own makes nan of what an inf is not part of
         out = [c for c in dict.fromkeys([*letters, *names]) if c != k]
         if self.rng.random() < 0.15:
             out = [c for c in out if self.rng.random() < 0.7]
@@ -527,6 +529,9 @@ class Grower:
             made = self.b.op(self.rng.choice(["add", "mul", "max"]), (made, z))
             made = self.b.op(self.rng.choice(["tanh", "neg", "abs", "sigmoid"]), (made,))
         return made
+
+    def is_finite(self, x: Node) -> bool:
+        return self.keep(x) is not None and bool(np.isfinite(self.values[x][0]).all())
 
     def index(self, size: int, shape: tuple[int, ...]) -> Node:
         """Positions below `size`: computed from a value of the program, or a constant."""

@@ -14,7 +14,7 @@ from random_programs import Grower, Program, random_program
 
 import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
-from stack.ir import Builder, Func, Node, param, parse, tensor, verify
+from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.compile import compile_func
@@ -93,6 +93,19 @@ def test_inexact_values_are_clear_of_jumps(name: str, seed: int) -> None:
         x = grower.give(param("x", tensor("f32", 1)), np.array([number], np.float32))
         made = JUMPS[name](grower.b, grower.b.add(grower.b.tanh(x), np.float32(rest)))
         assert (grower.keep(made) is not None) is is_kept
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_products_of_infinities(dtype: str) -> None:
+    """A library may make nan of all bf16 sums beside an infinite factor."""
+    x = param("x", tensor(dtype, 2, 3))
+    for number, is_made in ((1.0, True), (np.inf, dtype != "bf16")):
+        made: list[Node | None] = []
+        for seed in range(5):
+            grower = Grower(random.Random(seed), [2], [dtype], 99)
+            grower.give(x, np.full((2, 3), number, DTYPES[dtype].numpy))
+            made.append(grower.dot(x))
+        assert any(m is not None for m in made) is is_made
 
 
 @pytest.mark.parametrize("seed", range(QUICK))

@@ -14,7 +14,7 @@ from stream_harness import streamed
 
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
-from stack.ir import Builder, Func, param, tensor
+from stack.ir import DTYPES, Builder, Func, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
@@ -84,15 +84,17 @@ SEVERAL: list[tuple[str, Shape, Shape]] = [
 ]
 
 
-@has_vectors
+@pytest.mark.parametrize("dtype", ["bf16", "i8", "f16", "f32"])
 @pytest.mark.parametrize(("rule", "first", "second"), SEVERAL)
 def test_orders_of_contracted_axes(
-    rule: str, first: Shape, second: Shape, rng: np.random.Generator
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
 ) -> None:
-    x, y = (round_bf16(rng.normal(size=s).astype(np.float32)) for s in (first, second))
-    operands = [param(f"x{i}", tensor("bf16", *v.shape)) for i, v in enumerate((x, y))]
+    numbers = (rng.integers(-4, 5, size=s).astype(DTYPES[dtype].numpy) for s in (first, second))
+    x, y = numbers
+    operands = [param(f"x{i}", tensor(dtype, *v.shape)) for i, v in enumerate((x, y))]
     b = Builder()
-    func = b.func("main", operands, (b.dot(*operands, rule=rule),))
+    made = tensor("i32" if dtype == "i8" else dtype, *np.einsum(rule.replace(" ", ""), x, y).shape)
+    func = b.func("main", operands, (b.dot(*operands, rule=rule, type=made),))
     agrees(compile_func(func, "mlir", options={"cache": False}), func, (x, y), 2**-7)
 
 

@@ -99,12 +99,12 @@ class Noisy(NumpySpace):
 
     def op_scatter(self, node: Node, x: Any, *rest: Any) -> Any:
         meaning = partial(super().op_scatter, node)
-        # indices are their own absolute values
-        return (
-            self.summed(node, meaning, x, *rest)
-            if node.attrs["kind"] == "add"
-            else meaning(x, *rest)
-        )
+        kind = node.attrs["kind"]
+        if kind == "add":  # indices are their own absolute values
+            return self.summed(node, meaning, x, *rest)
+        found = meaning(x, *rest)
+        extreme = kind in ("max", "min") and node.dtype.kind == "f"
+        return self.signed(found) if extreme else found
 
 
 def short(x: Any, eps: float) -> Any:

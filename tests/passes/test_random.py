@@ -95,6 +95,29 @@ def test_inexact_values_are_clear_of_jumps(name: str, seed: int) -> None:
         assert (grower.keep(made) is not None) is is_kept
 
 
+EXTREMES: dict[str, Jump] = {
+    "elementwise": lambda b, x: b.max(x, b.neg(x)),
+    "reduction": lambda b, x: b.reduce(
+        b.reshape(x, type=tensor("f32", 32, 2)), kind="min", axes=(1,)
+    ),
+    "scan": lambda b, x: b.scan(x, kind="max", axis=0, reverse=False),
+    "scatter": lambda b, x: b.scatter(
+        x, b.const(np.arange(64)), b.neg(x), rule="a!, n, n -> a!", kind="min"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_the_larger_of_two_zeros_has_any_sign(name: str) -> None:
+    """So a number divided by it is either infinity, and no such program is kept."""
+    grower = Grower(random.Random(0), [64], ["f32"], 64)
+    x = grower.give(param("x", tensor("f32", 64)), np.zeros(64, np.float32))
+    grower.special = True
+    zero = EXTREMES[name](grower.b, x)
+    assert grower.keep(zero) is not None
+    assert grower.keep(grower.b.div(np.float32(1), zero)) is None
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
 def test_products_of_infinities(dtype: str) -> None:
     """A library may make nan of all bf16 sums beside an infinite factor."""

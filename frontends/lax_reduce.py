@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from stack.frontends.lax import NoLowering, Site, lower
 from stack.ir.node import Node
-from stack.ir.types import I32
+from stack.ir.types import DTYPES, I32, DType
 
 KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "and": "and", "or": "or"}
 OPS = {kind: op for op, kind in KINDS.items()}
@@ -98,8 +98,33 @@ def _sort(s: Site, *args: Node, dimension: int, num_keys: int, **_: Any) -> list
 def _top_k(s: Site, x: Node, *, k: int, axis: int = -1, **_: Any) -> list[Node]:
     axis = axis % x.tensor.rank
     place = s.b.iota(axis=axis, type=x.tensor.with_dtype(s.types[1].dtype))
-    node = s.b.sort(x, place, axis=axis, num_keys=1, descending=True)
-    return [s.slice(part, [0] * x.tensor.rank, s.type.shape) for part in s.items(node, "top")]
+    node = s.b.sort(_total_order(s, x), place, axis=axis, num_keys=1, descending=True)
+    keys, places = (s.slice(n, [0] * x.tensor.rank, s.type.shape) for n in s.items(node, "top"))
+    return [_of_total_order(s, keys, x.dtype), places]
+
+
+def _total_order(s: Site, x: Node) -> Node:
+    """Integers in the total order of floats: -nan, -inf, -0, 0, inf, nan; other types as they are.
+
+    `top_k` compares in it, where `sort` takes zeros and nans of both signs as equal.
+    """
+    if not x.dtype.is_float:
+        return x
+    bits = s.b.bitcast(x, type=x.tensor.with_dtype(DTYPES[f"i{x.dtype.bits}"]))
+    return _other_order(s, bits)
+
+
+def _of_total_order(s: Site, keys: Node, dtype: DType) -> Node:
+    """The values that have these keys."""
+    if not dtype.is_float:
+        return keys
+    return s.b.bitcast(_other_order(s, keys), type=keys.tensor.with_dtype(dtype))
+
+
+def _other_order(s: Site, x: Node) -> Node:
+    """Sign and magnitude as two's complement, or back: negative numbers have the order reversed."""
+    most = (1 << (x.dtype.bits - 1)) - 1
+    return s.b.select(s.b.lt(x, 0), s.b.xor(x, most), x)
 
 
 @lower("approx_top_k")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from stack.errors import StackError
+from stack.frontends import torch_u64 as u64
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.ir.data import Data
 from stack.ir.node import Node
@@ -36,7 +36,6 @@ _BINARY: dict[str, Callable[..., Tensor]] = {
     "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
 }  # fmt: skip
 _WIDE_UNSIGNED = {"u16": 0xFFFF, "u32": 0xFFFFFFFF}
-TOP = -(1 << 63)  # the top bit of 64
 
 
 def held_dtype(dtype: DType) -> torch.dtype:
@@ -59,9 +58,7 @@ class TorchElementwise(ArraySpace):
     def constant(self, data: Data) -> Tensor:
         kind = self.dtype(data.dtype)
         if not data.shape:
-            value = data.array.item()
-            if data.dtype.name == "u64" and value >= 1 << 63:
-                value -= 1 << 64
+            value = u64.scalar(data.array.item(), data.dtype)
             return torch.full((), value, dtype=kind, device=self.device)
         array = data.array.copy()
         if data.dtype.name == "u64":
@@ -93,12 +90,9 @@ class TorchElementwise(ArraySpace):
         if source.kind == "c" and target.kind != "c":
             x = torch.real(x)
         if source.name == "u64" and target.kind == "f":
-            # the top bit counts 2 ** 63, not - 2 ** 63
-            half = (x >> 1) & ((1 << 63) - 1)
-            low = (x & 1).to(torch.float64)
-            return (half.to(torch.float64) * 2 + low).to(self.dtype(target))
+            return u64.to_float(x, self.dtype(target))
         if target.kind == "u" and source.is_float:
-            x = x.to(torch.int64)
+            x = u64.of_float(x) if target.name == "u64" else x.to(torch.int64)
         return x.to(self.dtype(target))
 
     # ---- elementwise
@@ -107,16 +101,18 @@ class TorchElementwise(ArraySpace):
         special = getattr(self, f"op_{node.op}", None)
         if special is not None:
             return special(node, *args)
-        if node.args[0].dtype.name == "u64" and node.op in ("lt", "le", "gt", "ge", "max", "min"):
-            return self._unsigned(node.op, *args)
+        dtype = node.args[0].dtype
+        if node.op in ("lt", "le", "gt", "ge", "max", "min"):
+            out = _BINARY[node.op](*(u64.ordered(a, dtype) for a in args))
+            return u64.ordered(out, node.dtype)
         return (_UNARY.get(node.op) or _BINARY[node.op])(*args)
 
-    def _unsigned(self, op: str, x: Tensor, y: Tensor) -> Tensor:
-        """Order of 64-bit patterns: with the top bit flipped, signed order is unsigned order."""
-        out = _BINARY[op](x ^ TOP, y ^ TOP)
-        return out ^ TOP if op in ("max", "min") else out
+    def op_abs(self, node: Node, x: Tensor) -> Tensor:
+        return x if node.dtype.kind == "u" else torch.abs(x)
 
     def op_sign(self, node: Node, x: Tensor) -> Tensor:
+        if node.dtype.kind == "u":
+            return x != 0
         return torch.where(torch.isnan(x), x, torch.sign(x)) if node.dtype.is_float else x.sign()
 
     def op_not(self, node: Node, x: Tensor) -> Tensor:
@@ -130,7 +126,7 @@ class TorchElementwise(ArraySpace):
 
     def op_div(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if node.dtype.name == "u64":
-            raise StackError("division of u64 has no torch kernel")
+            return u64.quotient(x, y)
         if not node.dtype.is_integer:
             return torch.true_divide(x, y)
         whole = torch.div(x, _divisor(node, y), rounding_mode="trunc")
@@ -142,7 +138,7 @@ class TorchElementwise(ArraySpace):
 
     def op_rem(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if node.dtype.name == "u64":
-            raise StackError("the remainder of u64 has no torch kernel")
+            return u64.remainder(x, y)
         if not node.dtype.is_integer or _never_traps(node):
             return torch.fmod(x, y)
         rest = torch.fmod(x, _divisor(node, y))
@@ -151,18 +147,17 @@ class TorchElementwise(ArraySpace):
     def op_pow(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if not node.dtype.is_integer:
             return torch.pow(x, y)
+        if node.dtype.name == "u64":
+            return u64.power(x, y)
         whole = torch.pow(x, y.clamp(min=0))
         odd = torch.where(y % 2 == 0, 1, -1)
         unit = torch.where(x == 1, 1, torch.where(x == -1, odd, 0))
         return torch.where(y < 0, unit.to(whole.dtype), whole)
 
     def op_shr(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
-        out = torch.bitwise_right_shift(x, y)
-        if node.dtype.name != "u64":
-            return out
-        # an arithmetic shift brings in copies of the top bit: cut them off
-        kept = torch.bitwise_right_shift(torch.full_like(x, -1) ^ TOP, (y - 1).clamp(min=0))
-        return torch.where(y == 0, x, out & kept)
+        if node.dtype.name == "u64":
+            return u64.shifted_right(x, y)
+        return torch.bitwise_right_shift(x, y)
 
     def op_select(self, node: Node, test: Tensor, yes: Tensor, no: Tensor) -> Tensor:
         return torch.where(test, yes, no)

@@ -17,8 +17,9 @@ import torch.nn.functional as F
 from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE, decode_call, find_operator
 from stack.frontends.torch_conv import convolution
-from stack.frontends.torch_elementwise import TOP, Tensor, TorchElementwise
+from stack.frontends.torch_elementwise import Tensor, TorchElementwise
 from stack.frontends.torch_ragged import ragged_product
+from stack.frontends.torch_u64 import ordered, scalar
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
@@ -131,6 +132,13 @@ class TorchSpace(TorchElementwise):
             place.append(index.reshape([sizes.get(n, 1) for n in order]))
         return tuple(place)
 
+    def op_scatter(self, node: Node, x: Tensor, *rest: Tensor) -> Tensor:
+        if node.attrs["kind"] not in ("max", "min"):
+            return super().op_scatter(node, x, *rest)
+        *indices, updates = rest
+        x, updates = (ordered(v, node.dtype) for v in (x, updates))
+        return ordered(super().op_scatter(node, x, *indices, updates), node.dtype)
+
     def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
         places = [p.expand(updates.shape) for p in place]
         x = x.contiguous()  # Inductor (2.13) writes into an expanded tensor as if it were one
@@ -158,7 +166,7 @@ class TorchSpace(TorchElementwise):
                 x = torch.prod(x, dim=axis, dtype=self.wide(node.dtype))
             return x
         if not x.numel():
-            fill = identity(kind, node.dtype)
+            fill = scalar(identity(kind, node.dtype), node.dtype)
             return torch.full(sizes(node), fill, dtype=self.dtype(node.dtype), device=x.device)
         if kind in ("max", "min"):
             return self._extremum(node, x, axes, kind)
@@ -171,9 +179,7 @@ class TorchSpace(TorchElementwise):
 
     def _extremum(self, node: Node, x: Tensor, axes: Sequence[int], kind: str) -> Tensor:
         pick = torch.amax if kind == "max" else torch.amin
-        if node.dtype.name == "u64":
-            return pick(x ^ TOP, dim=tuple(axes)) ^ TOP
-        return pick(x, dim=tuple(axes))
+        return ordered(pick(ordered(x, node.dtype), dim=tuple(axes)), node.dtype)
 
     def _bitwise(self, x: Tensor, axes: Sequence[int], kind: str) -> Tensor:
         combine = torch.bitwise_and if kind == "and" else torch.bitwise_or
@@ -183,15 +189,18 @@ class TorchSpace(TorchElementwise):
 
     def op_argreduce(self, node: Node, x: Tensor) -> Tensor:
         pick = torch.argmax if node.attrs["kind"] == "max" else torch.argmin
-        if x.dtype is torch.bool:
-            x = x.to(torch.uint8)
+        x = x.to(torch.uint8) if x.dtype is torch.bool else ordered(x, node.args[0].dtype)
         return pick(x, dim=node.attrs["axis"])
 
     def op_scan(self, node: Node, x: Tensor) -> Tensor:
         axis = node.attrs["axis"]
         if node.attrs["reverse"]:
             x = torch.flip(x, (axis,))
-        out = self.running(node.attrs["kind"], x, axis)
+        kind = node.attrs["kind"]
+        if kind in ("max", "min"):
+            out = ordered(self.running(kind, ordered(x, node.dtype), axis), node.dtype)
+        else:
+            out = self.running(kind, x, axis)
         return torch.flip(out, (axis,)) if node.attrs["reverse"] else out
 
     def running(self, kind: str, x: Tensor, axis: int) -> Tensor:
@@ -209,12 +218,11 @@ class TorchSpace(TorchElementwise):
         known: list[Tensor] = []  # results that the sort itself makes
         order: Tensor | None = None
         for key, source in reversed(list(zip(args, node.args))[: node.attrs["num_keys"]]):
-            is_signed = source.dtype.name != "u64"
-            key = key if is_signed else key ^ TOP
+            key = ordered(key, source.dtype)
             view = key if order is None else torch.take_along_dim(key, order, axis)
             found = torch.sort(view, dim=axis, stable=True, descending=descending)
             step = found.indices
-            known = [found.values.narrow(axis, start, count)] if is_signed else []
+            known = [ordered(found.values.narrow(axis, start, count), source.dtype)]
             order = step if order is None else torch.take_along_dim(order, step, axis)
         assert order is not None
         order = order.narrow(axis, start, count)

@@ -89,6 +89,7 @@ class _Axes:
         self.kept: set[int] = set()  # dims of axes that are merged with no other
         self.read: set[int] = set()  # dims that windows read: of axes that no other takes
         self.sides: list[tuple[int, int]] = []  # dims that windows read, and what they make of them
+        self.named: list[list[int]] = []  # of each op, a dim of every axis that its rule names
         self.is_known = True  # whether all ops say what they do to axes
         for node in (n for block in group.blocks for n in (*block.params, *block.nodes)):
             if not isinstance(node.type, TensorType):
@@ -137,6 +138,7 @@ class _Axes:
                     self._bind_window(window, dim, named, is_whole=not axis.mark)
                 else:
                     self._join(named.setdefault(axis.names[0], dim), dim)
+        self.named.append(list(named.values()))
         if is_stream(self.group) and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
@@ -193,10 +195,12 @@ class _Axes:
         kept, read = {sides[d] for d in self.kept}, {self._axis(d) for d in self.read}
         before: dict[int, set[int]] = {}
         after: dict[int, set[int]] = {}
-        for node in self.dims:
-            axes = self._of(node)
+        for dims in (*self.named, *self.dims.values()):
+            axes = [self._axis(d) for d in dims]
             if len(set(axes)) < len(axes):
                 return set()  # an axis meets itself, as in x x^T
+        for node in self.dims:
+            axes = self._of(node)
             for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):
                 before.setdefault(axis, set()).add(left if left < 0 else sides[left])
                 after.setdefault(sides[axis], set()).add(right)

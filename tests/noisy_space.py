@@ -4,8 +4,8 @@ correct compiler may change too."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -99,15 +99,31 @@ class Noisy(NumpySpace):
 
     def op_scatter(self, node: Node, x: Any, *rest: Any) -> Any:
         meaning = partial(super().op_scatter, node)
-        # indices are their own absolute values
-        return (
-            self.summed(node, meaning, x, *rest)
-            if node.attrs["kind"] == "add"
-            else meaning(x, *rest)
-        )
+        kind = node.attrs["kind"]
+        if kind == "add":  # indices are their own absolute values
+            return self.summed(node, meaning, x, *rest)
+        found = meaning(x, *rest)
+        extreme = kind in ("max", "min") and node.dtype.kind == "f"
+        return self.signed(found) if extreme else found
 
 
 def short(x: Any, eps: float) -> Any:
     """Numbers of few bits, whose sums are exact in any order."""
     x = np.asarray(x)
     return (np.abs(x) < 2.0 ** (math.log2(1 / eps) - 5)) & (np.round(x * 16) == x * 16)
+
+
+def pushed(values: Sequence[Any], dtype: DType, sign: int) -> Any:
+    """A value, each inexact element of it as far off in one direction as it may be.
+
+    Args:
+        values: the value, then the value with noise, several times.
+        sign: the direction; 1 or -1.
+    """
+    if dtype.kind != "f":
+        return values[0]
+    want, *noisy = (np.asarray(v, np.float64) for v in values)
+    with np.errstate(invalid="ignore"):
+        moved = reduce(np.fmax, [np.abs(n - want) for n in noisy])
+        most = 8 * moved + 8 * EPS[dtype.name] * np.abs(want)
+        return np.where(np.isfinite(want) & (moved > 0), want + sign * most, want)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -164,6 +165,29 @@ class Program:
     exact: list[np.ndarray]
     eps: list[float]
     text: str
+    wide: Callable[..., Any]  # the same function, for arguments in f64
+
+    def gradient(self) -> Program | None:
+        """The gradients of all float results with respect to all float arguments.
+
+        None where JAX has none (of `while`), or where they are no results that a program may have.
+        """
+        if not any(is_float(r.dtype) for r in self.results):
+            return None
+        places = tuple(i for i, a in enumerate(self.args) if is_float(a.dtype))
+        fn = jax.grad(partial(_total, self.fn), argnums=places)
+        wide = jax.grad(partial(_total, self.wide), argnums=places)
+        try:
+            normal = [np.asarray(g) for g in jax.jit(fn)(*self.args)]
+        except ValueError as error:
+            if "Reverse-mode differentiation does not work" in str(error):
+                return None
+            raise
+        true = in_f64(wide, self.args)
+        eps = [max(*self.eps, EPS[str(g.dtype)]) for g in normal]
+        if not all(map(_is_near, eps, normal, true)):
+            return None
+        return Program(fn, self.args, normal, true, eps, f"gradients of\n{self.text}", wide)
 
     def compare(self, found: Sequence[Any]) -> str:
         """What is wrong with other results; empty when nothing is."""
@@ -231,14 +255,7 @@ def random_jax(seed: int, steps: int = 10) -> Program | None:
         normal = [np.asarray(r) for r in jax.jit(everything)(*args)]
     except jax.errors.JaxRuntimeError:
         return None  # XLA's own verifier refuses what XLA made
-    with jax.enable_x64(True):
-        wide = [np.asarray(a, np.float64) if is_float(a.dtype) else a for a in args]
-        true = [
-            np.asarray(r)
-            for r in jax.jit(
-                lambda *g: grower.run(Types(True), g)[grower.count :], compiler_options=QUICK
-            )(*wide)
-        ]
+    true = in_f64(lambda *g: grower.run(Types(True), g)[grower.count :], args)
     fit = [
         i
         for i, (v, n, t) in enumerate(zip(grower.values[grower.count :], normal, true, strict=True))
@@ -252,6 +269,10 @@ def random_jax(seed: int, steps: int = 10) -> Program | None:
         made = everything(*given)
         return [made[i] for i in kept]
 
+    def wide(*given: Any) -> Any:
+        made = grower.run(Types(True), given)[grower.count :]
+        return [made[i] for i in kept]
+
     return Program(
         fn,
         tuple(args),
@@ -260,18 +281,36 @@ def random_jax(seed: int, steps: int = 10) -> Program | None:
         [grower.values[grower.count + i].eps for i in kept],
         "\n".join(f"{i}: {line}" for i, line in enumerate(grower.log))
         + f"\n-> {kept} of {[str(v.dtype) + str(v.shape) for v in grower.values]}",
+        wide,
     )
+
+
+def _total(fn: Callable[..., Any], *args: Any) -> Any:
+    """A number that depends on all float results, on each element in another way."""
+    made = [r for r in fn(*args) if is_float(r.dtype)]
+    return sum(jnp.sum(jnp.sin(r.astype(jnp.promote_types(r.dtype, jnp.float32)))) for r in made)
+
+
+def in_f64(fn: Callable[..., Any], args: Sequence[Any]) -> list[np.ndarray]:
+    """What a function of many results gives of arguments in f64."""
+    with jax.enable_x64(True):
+        wide = [np.asarray(a, np.float64) if is_float(a.dtype) else a for a in args]
+        return [np.asarray(r) for r in jax.jit(fn, compiler_options=QUICK)(*wide)]
 
 
 def _is_fit(value: Value, normal: np.ndarray, true: np.ndarray) -> bool:
     if not is_float(value.dtype):
         return value.exact
+    return _is_near(value.eps, normal, true)
+
+
+def _is_near(eps: float, normal: np.ndarray, true: np.ndarray) -> bool:
+    """Whether results are finite and right to about the third digit."""
     true = np.asarray(true, np.float64)
     if not (np.isfinite(true).all() and np.isfinite(normal.astype(np.float64)).all()):
         return False
     scale = np.abs(true).max(initial=0)
     return bool(
         scale < 1e4
-        and np.abs(normal.astype(np.float64) - true).max(initial=0)
-        <= max(1e-3, 30 * value.eps) * scale
+        and np.abs(normal.astype(np.float64) - true).max(initial=0) <= max(1e-3, 30 * eps) * scale
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from noisy_space import EPS, Noisy, short
+from noisy_space import EPS, Noisy, pushed, short
 
 from stack.errors import RuleError
 from stack.ir import DTYPES, Block, Builder, DType, Func, Node, param, tensor
@@ -26,6 +26,7 @@ from stack.ir.space import NumpySpace
 from stack.ir.tensor_ops import BINARY, COMPARE, UNARY
 from stack.ir.types import BOOL, I64, TensorType, TupleType
 
+JUMPS = frozenset({*COMPARE, "cast", "floor", "ceil", "round", "trunc", "sign", "rem"})
 RARE = frozenset({"erfinv", "lgamma", "digamma"})
 FLOATS = ("f32", "f32", "f32", "f32", "f64", "bf16", "f16")
 OTHERS = ("i32", "i64", "i64", "bool", "i8", "u8", "i16", "u16", "u32", "u64")
@@ -158,8 +159,26 @@ class Grower:
             for k, t in enumerate(node.type.items):
                 if not self.steady([m[k] for m in made], t.dtype):
                     return None
+        if isinstance(node.type, TensorType) and not self.clear_of_jumps(node, made[0], alone):
+            return None
         self.values[node] = made
         return node
+
+    def clear_of_jumps(self, node: Node, want: Any, alone: Node) -> bool:
+        """Whether operands may be as far off as `error` allows without a jump of the result.
+
+        Noise finds a jump that is near with some luck only: the nearest integer of a value that is
+        about to be truncated, or a number that it is compared with.
+        """
+        if node.op not in JUMPS or (node.op == "cast" and node.dtype.kind == "f"):
+            return True
+        block = Block(alone.args, (alone,))
+        for signs in ((1, -1), (-1, 1)):
+            args = [pushed(self.values[a], a.dtype, s) for a, s in zip(node.args, signs)]
+            (found,) = evaluate(block, args, self.spaces[1])
+            if not self.steady([want, found], node.dtype):
+                return False
+        return True
 
     def good(self, node: Node, made: Values) -> bool:
         if node.op == "cast" and node.dtype.is_integer and node.args[0].dtype.kind == "f":
@@ -493,6 +512,8 @@ class Grower:
         y = self.pick(lambda n: n.shape == wanted and n.dtype is x.dtype)
         if y is None:
             y = self.b.const(self.array(x.dtype, wanted), x.dtype)
+        if x.dtype.name == "bf16" and not (self.is_finite(x) and self.is_finite(y)):
+            return None  # where a CPU has AMX, torch's own makes nan of what an inf is not part of
         out = [c for c in dict.fromkeys([*letters, *names]) if c != k]
         if self.rng.random() < 0.15:
             out = [c for c in out if self.rng.random() < 0.7]
@@ -508,6 +529,9 @@ class Grower:
             made = self.b.op(self.rng.choice(["add", "mul", "max"]), (made, z))
             made = self.b.op(self.rng.choice(["tanh", "neg", "abs", "sigmoid"]), (made,))
         return made
+
+    def is_finite(self, x: Node) -> bool:
+        return self.keep(x) is not None and bool(np.isfinite(self.values[x][0]).all())
 
     def index(self, size: int, shape: tuple[int, ...]) -> Node:
         """Positions below `size`: computed from a value of the program, or a constant."""

@@ -105,8 +105,14 @@ class _WordSums(_MmaSums):
         self.b = replace(self.b, to=self.b.dtype)  # the instruction widens
         self.is_packed = self.lane_stride == mma.group
         if self.is_packed:
-            self.axes.pop()  # of neighbours
+            name, _ = self.axes.pop()  # of neighbours
         else:
+            # the operand with lanes may have another contracted axis last
+            self.axes.sort(key=lambda axis: self.a_stride[axis[0]] == 1)
+            name, _ = self.axes[-1]
+        if self.a_stride[name] != 1:
+            raise Unprintable("a dot of words whose elements are apart in memory")
+        if not self.is_packed:
             self.widen_steps(mma.group)
         self.join_axes()
 

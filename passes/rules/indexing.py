@@ -13,7 +13,7 @@ from stack.ir.axes import Rule, parse_rule
 from stack.ir.builder import Builder, make
 from stack.ir.integers import INT32
 from stack.ir.node import Node
-from stack.ir.traits import spread, writes_by_data
+from stack.ir.traits import spread
 from stack.ir.types import I32, TensorType, holds_all
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -75,12 +75,47 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make("select", (is_here, made, x))
 
 
+@on("scatter")
+def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A scatter that marks no axis combines its operand with the updates, place by place.
+
+    Updates that meet along an axis of their own are combined first. Of those that set, the last
+    one counts.
+    """
+    rule = parse_rule(node.attrs["rule"])
+    if any(a.mark == "!" for a in rule.inputs[0]):
+        return None
+    x, updates = node.args
+    names, own = ([a.names[0] for a in operand] for operand in rule.inputs)
+    meeting = tuple(i for i, n in enumerate(own) if n not in names)
+    kind = str(node.attrs["kind"])
+    if meeting and kind == "set":
+        if not all(isinstance(s, int) for s in updates.shape):
+            return None  # whether there are updates shows in a call
+        if updates.tensor.size == 0:
+            return x
+        updates = _last_along(updates, meeting)
+    elif meeting:
+        reduction = {"add": "sum", "mul": "prod"}.get(kind, kind)
+        updates = make("reduce", (updates,), {"axes": meeting, "kind": reduction})
+        own = [n for n in own if n in names]
+    update = spread_along(updates, own, names, node)
+    return update if kind == "set" else make(kind, (x, update))
+
+
+def _last_along(x: Node, axes: Sequence[int]) -> Node:
+    """The last elements along some axes."""
+    start = tuple(s - 1 if i in axes else 0 for i, s in enumerate(x.shape))
+    attrs = {"start": start, "limit": x.shape, "step": (1,) * len(start)}
+    return make("slice", (x,), attrs)
+
+
 @on("gather", "scatter")
 def index_of_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     """An index that repeats along an axis of what it is for, or of another, names whole rows."""
     rule = parse_rule(node.attrs["rule"])
     own = [[a.names[0] for a in operand] for operand in rule.inputs]
-    last = len(node.args) - writes_by_data(node)
+    last = 1 + sum(a.mark == "!" for a in rule.inputs[0])  # of a scatter, the updates
     for i, index in enumerate(node.args):
         kept = spread(index)
         if not 0 < i < last or kept is None or len(kept) == index.tensor.rank:
@@ -112,4 +147,9 @@ def spread_along(x: Node, own: Sequence[str], names: Sequence[str], like: Node) 
     return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(like.shape))
 
 
-INDEX_RULES: tuple[Simple, ...] = (gather_first, index_of_rows, scatter_by_comparison)
+INDEX_RULES: tuple[Simple, ...] = (
+    gather_first,
+    index_of_rows,
+    scatter_without_indices,
+    scatter_by_comparison,
+)

@@ -213,6 +213,33 @@ def test_an_array_that_meets_itself_keeps_its_axes() -> None:
     assert Pipeline("coalesce").run(func, check=True).func is func
 
 
+# sums of both operands, one array, beside which another axis is shared
+MET = """func @f(%x: f32[3, 20]) -> (f32[T]) at tensor {
+  %y = fusion(%x) {kind="gemm", name="y"} : f32[T] {(%p0: f32[3, 20])
+    %dot = dot(%p0, %p0) {rule="R"} : f32[T]
+    %y = exp(%dot) : f32[T]
+    return %y
+  }
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "result", "shape"),
+    [
+        ("m b, a b -> ", "", (3, 20)),
+        ("b m, b a -> ", "", (3, 20)),
+        ("m b, m a -> m", "3", (3, 20)),
+        ("m b, m b -> ", "", (60,)),
+    ],
+)
+def test_axes_that_meet_only_in_sums_stay(rule: str, result: str, shape: tuple[int, ...]) -> None:
+    text = MET.replace("T", result).replace("R", rule)
+    (group,) = [n for n in coalesced(text).nodes if n.op == "fusion"]
+    assert group.blocks[0].params[0].shape == shape
+
+
 def test_several_results() -> None:
     made = coalesced(
         """func @f(%x: X) -> (X, f32[3, 5]) at tensor {

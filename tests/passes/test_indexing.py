@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
+from stack.ir import parse
+from stack.rewrite import Pipeline
+
 ROWS = "%x: bf16[4, 50]"
 ONE = "%u: f32[4], %v: f32[4, 1]"
 # indices have to be in range, for the numerical check too: the places of a line
@@ -77,9 +80,43 @@ REWRITES: Rewrites = {
         '%z = gather(%o, %j) {rule="a! b, k b -> k b"} : f32[4, 50]',
         LINE + '%z = gather(%o, %i) {rule="a! b, k -> k b"} : f32[4, 50]',
     ),
+    "updates of every place": (
+        "%o: f32[4, 50], %v: f32[50, 4]",
+        '%z = scatter(%o, %v) {kind="max", rule="a b, b a -> a b"} : f32[4, 50]',
+        "%t = transpose(%v) {perm=[1, 0]} : f32[4, 50]\n%z = max(%o, %t) : f32[4, 50]",
+    ),
+    "every place is set, by updates that repeat": (
+        "%o: f32[4, 50], %v: f32[50]",
+        "%w = broadcast(%v) {axes=[1]} : f32[4, 50]\n"
+        '%s = scatter(%o, %w) {kind="set", rule="a b, a b -> a b"} : f32[4, 50]\n'
+        "%z = neg(%s) : f32[4, 50]",
+        "%n = neg(%v) : f32[50]\n%z = broadcast(%n) {axes=[1]} : f32[4, 50]",
+    ),
+    "updates of every place that meet": (
+        "%o: f32[4, 50], %v: f32[4, 3, 50]",
+        '%z = scatter(%o, %v) {kind="add", rule="a b, a n b -> a b"} : f32[4, 50]',
+        '%r = reduce(%v) {axes=[1], kind="sum"} : f32[4, 50]\n%z = add(%o, %r) : f32[4, 50]',
+    ),
+    "the last of the updates that set every place": (
+        "%o: f32[4, 50], %v: f32[4, 3, 50]",
+        '%z = scatter(%o, %v) {kind="set", rule="a b, a n b -> a b"} : f32[4, 50]',
+        "%s = slice(%v) {limit=[4, 3, 50], start=[0, 2, 0], step=[1, 1, 1]} : f32[4, 1, 50]\n"
+        "%z = reshape(%s) : f32[4, 50]",
+    ),
+    "no updates of every place": (
+        "%o: f32[4, 50], %v: f32[4, 0, 50]",
+        '%s = scatter(%o, %v) {kind="set", rule="a b, a n b -> a b"} : f32[4, 50]\n'
+        "%z = neg(%s) : f32[4, 50]",
+        "%z = neg(%o) : f32[4, 50]",
+    ),
 }
 
 KEPT: Kept = {
+    "updates that repeat along an axis of the rows": (
+        "%o: f32[4, 50], %i: i64[3], %v: f32[3]",
+        "%w = broadcast(%v) {axes=[0]} : f32[3, 50]\n"
+        '%z = scatter(%o, %i, %w) {kind="set", rule="a! b, k, k b -> a! b"} : f32[4, 50]',
+    ),
     "a place that repeats where updates meet": (
         "%o: f32[4, 50], %v: f32[4, 3, 50]",
         LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 3]\n"
@@ -122,3 +159,12 @@ def test_rewrites(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_keeps(name: str) -> None:
     check_kept("canonicalize", KEPT[name])
+
+
+def test_keeps_updates_whose_number_a_call_says() -> None:
+    text = """func @f<n in 0..9>(%o: f32[4, 50], %v: f32[4, n, 50]) -> (f32[4, 50]) at tensor {
+  %z = scatter(%o, %v) {kind="set", rule="a b, a n b -> a b"} : f32[4, 50]
+  return %z
+}"""
+    func = parse(text)
+    assert Pipeline("canonicalize").run(func).func.results == func.results

@@ -3,16 +3,18 @@ lines."""
 
 from __future__ import annotations
 
+import random
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from executed import is_sound
-from random_programs import Program, random_program
+from random_programs import Grower, Program, random_program
 
 import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
-from stack.ir import Func, parse, verify
+from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.compile import compile_func
@@ -68,6 +70,65 @@ def test_comparison_sees_small_errors() -> None:
     values = [r.copy() for r in program.results]
     values[floats[0]] += np.float32(1e-2) * (1 + np.abs(values[floats[0]]))
     assert "differs" in program.compare(values)
+
+
+Jump = Callable[[Builder, Node], Node]
+TWO = np.float32(2)
+JUMPS: dict[str, Jump] = {
+    "cast to an integer": lambda b, x: b.cast(x, type=tensor("i32", 1)),
+    "cast to bool": lambda b, x: b.cast(b.sub(x, TWO), type=tensor("bool", 1)),
+    "floor": lambda b, x: b.floor(x),
+    "round": lambda b, x: b.round(b.mul(x, np.float32(0.25))),
+    "remainder": lambda b, x: b.rem(x, np.float32(1)),
+    "comparison": lambda b, x: b.lt(x, TWO),
+}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", JUMPS)
+def test_inexact_values_are_clear_of_jumps(name: str, seed: int) -> None:
+    """A value that rounds to 2, or next to it, has jumped by luck; 2 itself has not."""
+    for number, rest, is_kept in ((8.6, 1, False), (0.0, 2, True)):
+        grower = Grower(random.Random(seed), [1], ["f32"], 1)
+        x = grower.give(param("x", tensor("f32", 1)), np.array([number], np.float32))
+        made = JUMPS[name](grower.b, grower.b.add(grower.b.tanh(x), np.float32(rest)))
+        assert (grower.keep(made) is not None) is is_kept
+
+
+EXTREMES: dict[str, Jump] = {
+    "elementwise": lambda b, x: b.max(x, b.neg(x)),
+    "reduction": lambda b, x: b.reduce(
+        b.reshape(x, type=tensor("f32", 32, 2)), kind="min", axes=(1,)
+    ),
+    "scan": lambda b, x: b.scan(x, kind="max", axis=0, reverse=False),
+    "scatter": lambda b, x: b.scatter(
+        x, b.const(np.arange(64)), b.neg(x), rule="a!, n, n -> a!", kind="min"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_the_larger_of_two_zeros_has_any_sign(name: str) -> None:
+    """So a number divided by it is either infinity, and no such program is kept."""
+    grower = Grower(random.Random(0), [64], ["f32"], 64)
+    x = grower.give(param("x", tensor("f32", 64)), np.zeros(64, np.float32))
+    grower.special = True
+    zero = EXTREMES[name](grower.b, x)
+    assert grower.keep(zero) is not None
+    assert grower.keep(grower.b.div(np.float32(1), zero)) is None
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32"])
+def test_products_of_infinities(dtype: str) -> None:
+    """A library may make nan of all bf16 sums beside an infinite factor."""
+    x = param("x", tensor(dtype, 2, 3))
+    for number, is_made in ((1.0, True), (np.inf, dtype != "bf16")):
+        made: list[Node | None] = []
+        for seed in range(5):
+            grower = Grower(random.Random(seed), [2], [dtype], 99)
+            grower.give(x, np.full((2, 3), number, DTYPES[dtype].numpy))
+            made.append(grower.dot(x))
+        assert any(m is not None for m in made) is is_made
 
 
 @pytest.mark.parametrize("seed", range(QUICK))

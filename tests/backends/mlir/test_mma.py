@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
+from executed import agrees
 from product_cases import residual
 from stream_harness import streamed
 
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
-from stack.ir import Builder, Func, param, tensor
+from stack.ir import DTYPES, Builder, Func, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
@@ -23,6 +24,7 @@ from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.tile import alone, tile_group
+from stack.run.compile import compile_func
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 
 pytest.importorskip("torch_mlir")
@@ -69,6 +71,31 @@ def check(rule: str, first: Shape, second: Shape, cpu: Cpu, rng: np.random.Gener
 @pytest.mark.parametrize(("rule", "first", "second"), SHAPES + VECTORS_ALONE)
 def test_vectors(rule: str, first: Shape, second: Shape, rng: np.random.Generator) -> None:
     assert "dpbf16ps.512" in check(rule, first, second, NATIVE, rng)
+
+
+# a row has one contracted axis last, its lanes another; the first or the second has both orders
+SEVERAL: list[tuple[str, Shape, Shape]] = [
+    ("a b m, a b -> m", (11, 2, 5), (11, 2)),
+    ("a b m, b a -> m", (12, 2, 16), (2, 12)),
+    ("a b m, a b -> m", (8, 6, 40), (8, 6)),
+    ("b a, a b m -> m", (4, 10), (10, 4, 33)),
+    ("a b c m, c a b -> m", (2, 6, 4, 16), (4, 2, 6)),
+    ("a b m, r b a -> r m", (6, 4, 32), (7, 4, 6)),
+]
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "i8", "f16", "f32"])
+@pytest.mark.parametrize(("rule", "first", "second"), SEVERAL)
+def test_orders_of_contracted_axes(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
+) -> None:
+    numbers = (rng.integers(-4, 5, size=s).astype(DTYPES[dtype].numpy) for s in (first, second))
+    x, y = numbers
+    operands = [param(f"x{i}", tensor(dtype, *v.shape)) for i, v in enumerate((x, y))]
+    b = Builder()
+    made = tensor("i32" if dtype == "i8" else dtype, *np.einsum(rule.replace(" ", ""), x, y).shape)
+    func = b.func("main", operands, (b.dot(*operands, rule=rule, type=made),))
+    agrees(compile_func(func, "mlir", options={"cache": False}), func, (x, y), 2**-7)
 
 
 @has_vectors

@@ -11,6 +11,8 @@ import pytest
 from jax import lax
 from jax_harness import all_nodes, check
 
+import stack
+
 RNG = np.random.default_rng(2)
 MODES = ["clip", "fill", "promise_in_bounds"]
 
@@ -226,3 +228,23 @@ def test_gradients_of_reads_out_of_range(mode: str) -> None:
     x = jnp.arange(5.0) + 1
     check(jax.grad(lambda x: (x.at[BEYOND].get(mode=mode, fill_value=0) ** 3).sum()), x)
     check(lambda x: x.at[BEYOND].add(2 - 1j, mode=mode), x + 2j)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("k", [3, 5, 10])
+def test_top_k_is_in_total_order(dtype: str, k: int) -> None:
+    """0 comes before -0, and a nan with its sign bit set comes last, as in XLA."""
+    odd = [-0.0, 0.0, -0.0, 1.0, 0.0, -1.0, np.nan, -np.nan, np.inf, -np.inf]
+    x = jnp.asarray(np.array(odd, np.float32)).astype(dtype)
+    want = lax.top_k(x, k)
+    for fn in (stack.compile(lambda v: lax.top_k(v, k), x), jax.jit(lambda v: lax.top_k(v, k))):
+        values, places = fn(x)
+        np.testing.assert_array_equal(np.asarray(places), np.asarray(want[1]))
+        np.testing.assert_array_equal(np.signbit(values), np.signbit(want[0]))
+    check(lambda v: lax.top_k(v, k), x)
+
+
+def test_top_k_of_integers() -> None:
+    x = jnp.array([[3, -7, 3, 2**31 - 1, -(2**31)]], jnp.int32)
+    check(lambda v: lax.top_k(v, 4), x)
+    check(lambda v: lax.top_k(v, 4), x.astype(jnp.uint32))

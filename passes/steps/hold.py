@@ -98,7 +98,7 @@ def _written_out(
         known = {**dict(zip(held, values, strict=True)), var: constant(turn, var.dtype)}
         done = edit.remade(block.results, known)
         if again:
-            read = {done[n] for n in block.all_nodes if is_load(n) and var in n.vars}
+            read = {done.get(n, n) for n in block.all_nodes if is_load(n) and var in n.vars}
             kept = {n: make("again", (n,)) for n in read if n.dtype.bits == 16 and n.tensor.rank}
             done |= edit.remade([done[r] for r in block.results], kept) if kept else {}
             values = [done.get(done[r], done[r]) for r in block.results]

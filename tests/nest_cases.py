@@ -1,0 +1,117 @@
+"""Groups as plain loop nests, and functions of one kernel, for the tests of steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import numpy as np
+from random_programs import random_program
+
+from stack.ir import Func, Node, parse
+from stack.ir.builder import results_of
+from stack.ir.node import Block
+from stack.passes.nest.emit import emit
+from stack.passes.steps.all import Step, parse_steps, run_steps
+from stack.passes.steps.loops import axes
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite import Pipeline, random_inputs
+
+AXIS_SIZES = (1, 2, 3, 4, 7, 8, 16, 64)
+
+
+def around(node: Node) -> Func:
+    """A function of a group or a kernel alone."""
+    params = [Node("param", (), {"name": f"a{i}"}, a.type) for i, a in enumerate(node.args)]
+    return Func("g", Block(params, results_of(node.rebuilt(params))))
+
+
+def group_in(text: str) -> Node:
+    """The only group of a function, alone."""
+    (group,) = (n for n in parse(text).nodes if n.op in ("fusion", "stream"))
+    return next(n for n in around(group).nodes if n.op == group.op)
+
+
+def fused(text: str) -> Node:
+    """The only group that pass fuse makes of a function."""
+    return group_in(str(Pipeline("fuse").run(parse(text)).func))
+
+
+def kernel_of(text: str, steps: str = "") -> Node:
+    """The nest of the only group of a function, after steps."""
+    return run_steps(emit(fused(text)), parse_steps(steps))
+
+
+def groups(seeds: Sequence[int], most: int = 400) -> Iterator[tuple[Func, Node]]:
+    """Groups of random programs with their plain nests; small enough to be interpreted."""
+    for seed in seeds:
+        func = Pipeline("canonicalize,fuse").run(random_program(seed).func).func
+        for node in func.nodes:
+            if node.op != "fusion":
+                continue
+            alone = around(node)
+            (group,) = (n for n in alone.nodes if n.op == "fusion")
+            values = (*group.blocks[0].params, *group.blocks[0].nodes)
+            if max(prod(map(int, t.shape)) for v in values for t in v.types) > most:  # pyright: ignore[reportArgumentType]
+                continue
+            try:
+                yield alone, emit(group)
+            except CannotTile:
+                continue
+
+
+def wrong(kernel: Node, func: Func, arrays: Sequence[np.ndarray]) -> str:
+    """How a kernel differs from what its group computes; "" where it does not."""
+    made = around(kernel)
+    if parse(str(made)) is not made:
+        return "its text reads back as another kernel"
+    short = any(
+        t.dtype.is_float and t.dtype.bits <= 16
+        for n in (*func.params, *next(n for n in func.nodes if n.blocks).blocks[0].nodes)
+        for t in n.types
+    )
+    near = 3e-2 if short else 1e-4
+    with np.errstate(all="ignore"):
+        found, want = made.interpret(*arrays), func.interpret(*arrays)
+    pairs = zip(_all(found), _all(want), strict=True)
+    for i, (have, expected) in enumerate(pairs):
+        if not _close(np.asarray(have), np.asarray(expected), near):
+            return f"result {i} differs"
+    return ""
+
+
+def _all(found: object) -> tuple[object, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _close(have: np.ndarray, want: np.ndarray, near: float) -> bool:
+    if have.shape != want.shape or not have.size:
+        return have.shape == want.shape
+    if want.dtype.kind in "biu":
+        # what a float rounds to may jump where it is compared or made an integer
+        return bool((have != want).mean() < 0.02)
+    a, b = have.astype(np.float64), want.astype(np.float64)
+    scale = np.abs(b[np.isfinite(b)]).max(initial=0)
+    same = (np.abs(a - b) <= near * scale) | (a == b) | (np.isnan(a) & np.isnan(b))
+    return bool(same.mean() > 0.98)
+
+
+def drawn(rng: random.Random, kernel: Node) -> Step:
+    """A step that may be legal for a kernel, or not."""
+    known = [*axes(kernel), "z"]
+    axis, other = rng.choice(known), rng.choice(known)
+    size = rng.choice(AXIS_SIZES)
+    texts = [
+        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "peel")),
+        *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
+        *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
+        *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
+        *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
+        *("rewrite reciprocals", "rewrite exp2"),
+    ]
+    (step,) = parse_steps(rng.choice(texts))
+    return step
+
+
+__all__ = ["around", "drawn", "fused", "group_in", "groups", "kernel_of", "random_inputs", "wrong"]

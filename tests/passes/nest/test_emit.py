@@ -1,0 +1,135 @@
+"""The plain loop nest of a group computes what the group computes."""
+
+from __future__ import annotations
+
+import pytest
+from nest_cases import around, fused, groups, random_inputs, wrong
+
+from stack.ir import parse
+from stack.ir.tile_contract import breaches
+from stack.passes.nest.emit import emit
+from stack.passes.tiling.frame import CannotTile
+
+SOFTMAX = """func @f(%x: f32[4, 5]) -> (f32[4, 5]) at tensor {
+  %m = reduce(%x) {axes=[1], kind="max"} : f32[4]
+  %w = broadcast(%m) {axes=[0]} : f32[4, 5]
+  %s = sub(%x, %w) : f32[4, 5]
+  %e = exp(%s) : f32[4, 5]
+  %t = reduce(%e) {axes=[1], kind="sum"} : f32[4]
+  %v = broadcast(%t) {axes=[0]} : f32[4, 5]
+  %y = div(%e, %v) : f32[4, 5]
+  return %y
+}
+"""
+NEST = """func @g(%a0: f32[4, 5]) -> (f32[4, 5]) at tensor {
+  %y = kernel(%a0) {level="tile", name="reduce_sub_exp_div",
+    ops=["reduce", "broadcast", "sub", "exp", "div"]} : f32[4, 5]
+    {(%p0: f32[4, 5] in global, %o0: f32[4, 5] in global)
+    %loop = loop(%o0) {kind="serial"} : f32[4, 5] in global
+      {(%i < 4: i32, %o0_1: f32[4, 5] in global)
+      %m = loop(-inf:f32) {kind="serial"} : f32[] {(%r < 5: i32, %acc: f32[])
+        %load = load(%p0, %i, %r) : f32[]
+        %max = max(%acc, %load) : f32[]
+        return %max
+      }
+      %t = loop(0.0:f32) {kind="serial"} : f32[] {(%r < 5: i32, %acc_1: f32[])
+        %load = load(%p0, %i, %r) : f32[]
+        %s = sub(%load, %m) : f32[]
+        %e = exp(%s) : f32[]
+        %add = add(%acc_1, %e) : f32[]
+        return %add
+      }
+      %loop_1 = loop(%o0_1) {kind="serial"} : f32[4, 5] in global
+        {(%r < 5: i32, %o0_2: f32[4, 5] in global)
+        %load = load(%p0, %i, %r) : f32[]
+        %s = sub(%load, %m) : f32[]
+        %e = exp(%s) : f32[]
+        %y = div(%e, %t) : f32[]
+        %store = store(%o0_2, %y, %i, %r) : f32[4, 5] in global
+        return %store
+      }
+      return %loop_1
+    }
+    return %loop
+  }
+  return %y
+}
+"""
+
+
+def test_a_softmax_is_three_loops_along_its_row() -> None:
+    found = str(around(emit(fused(SOFTMAX)))).replace("%kernel", "%y", 1)
+    assert found.replace("return %kernel\n", "return %y\n") == str(parse(NEST))
+
+
+CASES = {
+    "product": """func @f(%x: f32[3, 4], %y: f32[4, 5]) -> (f32[3, 5]) at tensor {
+  %d = dot(%x, %y) {rule="m k, k n -> m n"} : f32[3, 5]
+  %r = max(%d, 0.0:f32) : f32[3, 5]
+  return %r
+}
+""",
+    "short floats": """func @f(%x: bf16[3, 5]) -> (bf16[3, 5]) at tensor {
+  %e = exp(%x) : bf16[3, 5]
+  %y = mul(%e, %x) : bf16[3, 5]
+  return %y
+}
+""",
+    "border": """func @f(%x: f32[3, 5]) -> (f32[6, 9]) at tensor {
+  %p = pad(%x, 1.5:f32) {high=[1, 2], interior=[0, 0], low=[2, 2]} : f32[6, 9]
+  %y = neg(%p) : f32[6, 9]
+  return %y
+}
+""",
+    "turned": """func @f(%x: f32[3, 5]) -> (f32[5, 3]) at tensor {
+  %t = transpose(%x) {perm=[1, 0]} : f32[5, 3]
+  %y = exp(%t) : f32[5, 3]
+  return %y
+}
+""",
+    "one place": """func @f(%x: f32[1, 1]) -> (f32[1]) at tensor {
+  %e = exp(%x) : f32[1, 1]
+  %y = reduce(%e) {axes=[0], kind="sum"} : f32[1]
+  return %y
+}
+""",
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str) -> None:
+    group = fused(CASES[name])
+    kernel, func = emit(group), around(group)
+    assert not list(breaches(kernel))
+    assert not wrong(kernel, func, random_inputs(func))
+
+
+def test_what_has_no_nest_says_why() -> None:
+    text = CASES["turned"].replace("[3, 5]", "[0, 5]").replace("[5, 3]", "[5, 0]")
+    with pytest.raises(CannotTile, match="empty"):
+        emit(fused(text))
+
+
+def check(start: int, stop: int) -> int:
+    count = 0
+    for func, kernel in groups(range(start, stop)):
+        try:
+            arrays = random_inputs(func)
+            func.interpret(*arrays)
+        except IndexError:
+            continue  # what it is given to look up lies outside
+        count += 1
+        assert not list(breaches(kernel))
+        why = wrong(kernel, func, arrays)
+        assert not why, f"{why}\n{func}\n{around(kernel)}"
+    return count
+
+
+def test_groups_of_random_programs() -> None:
+    assert check(0, 12) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(100, 1100, 100))
+def test_many_groups_of_random_programs(start: int) -> None:
+    assert check(start, start + 100) > 50

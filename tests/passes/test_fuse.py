@@ -237,9 +237,9 @@ KEPT = {
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_detour_through_gathers_of_gathers(view: str, kept: str) -> None:
     """The second gather is stored for `kept`; so is the first one, and what that reads."""
-    type_ = "f32[64]" if kept == "result" else "f32[8, 8]"
+    out = "f32[64]" if kept == "result" else "f32[8, 8]"
     made = parse(
-        f"""func @main(%x: f32[8, 8], %w: f32[8, 8], %i: i64[8]) -> (f32[8, 8], {type_}) at tensor {{
+        f"""func @main(%x: f32[8, 8], %w: f32[8, 8], %i: i64[8]) -> (f32[8, 8], {out}) at tensor {{
           %p = exp(%x) : f32[8, 8]
           %d = dot(%p, %w) {{rule="m k, k n -> m n"}} : f32[8, 8]
           %q = tanh(%d) : f32[8, 8]

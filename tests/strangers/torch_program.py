@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import stack
+from stack.errors import StackError
 
 STEPS = 3
 STRIDE = 0.01  # of the length of all parameters: the first training step
@@ -59,8 +60,14 @@ class TorchProgram:
         prepare(module, args)
 
     def compile(self, module: nn.Module) -> Callable[..., Any]:
-        """For one call, without gradients."""
-        return stack.compile(module, *self.args)
+        """For one call, without gradients. In parts where Dynamo does not trace it as a whole."""
+        try:
+            return stack.compile(module, *self.args)
+        except StackError as error:
+            is_dynamos = isinstance(error.__cause__, torch._dynamo.exc.TorchDynamoException)
+            if not is_dynamos or "does not make one graph" not in str(error):
+                raise
+            return torch.compile(module, backend="stack")
 
     def compile_training(self, module: nn.Module) -> Callable[..., Any]:
         return torch.compile(module, backend="stack")
@@ -73,9 +80,9 @@ class TorchProgram:
         with torch.no_grad(), widened():
             return arrays(double(self.module)(*wide_args(self.args)))
 
-    def eager(self) -> dict[str, np.ndarray]:
+    def eager(self, start: int) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            return arrays(self.module(*self.args))
+            return arrays(self._started(start).eval()(*self.args))
 
     def found(self) -> dict[str, np.ndarray]:
         with torch.no_grad():
@@ -93,22 +100,23 @@ class TorchProgram:
         with widened():
             return self._train(module, module, args)
 
-    def trained_eager(self) -> list[dict[str, np.ndarray]]:
-        """Also from weights that are moved by up to half a unit in their last place."""
-        runs: list[dict[str, np.ndarray]] = []
-        for seed in range(3):
-            module = copy.deepcopy(self.module).train()
-            if seed:
-                generator = torch.Generator().manual_seed(seed)
-                for weight in module.parameters():
-                    noise = torch.rand(weight.shape, generator=generator) - 0.5
-                    weight.data.mul_(1 + 2.0**-23 * noise.double())
-            runs.append(self._train(module, module, self.args))
-        return runs
+    def trained_eager(self, start: int) -> dict[str, np.ndarray]:
+        module = self._started(start).train()
+        return self._train(module, module, self.args)
 
-    def trained_found(self) -> dict[str, np.ndarray]:
-        module = copy.deepcopy(self.module).train()
+    def trained_found(self, start: int) -> dict[str, np.ndarray]:
+        module = self._started(start).train()
         return self._train(module, self.compile_training(module), self.args)
+
+    def _started(self, start: int) -> nn.Module:
+        """A copy; past the first with weights moved by up to half a unit in their last place."""
+        module = copy.deepcopy(self.module)
+        if start:
+            generator = torch.Generator().manual_seed(start)
+            for weight in module.parameters():
+                noise = torch.rand(weight.shape, generator=generator) - 0.5
+                weight.data.mul_(1 + 2.0**-23 * noise.double())
+        return module
 
     def _train(
         self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...]

@@ -21,6 +21,10 @@ class Absent(ImportError):
     """A library, or a model in this release of it, is not installed."""
 
 
+class Untraced(RuntimeError):
+    """Torch does not trace a program in parts either, whatever compiles them."""
+
+
 @dataclass
 class Report:
     """What became of one architecture.

@@ -169,6 +169,17 @@ def test_what_makes_several_graphs_is_compiled_in_parts() -> None:
         assert (f"{parts} graphs" in report.why(row.as_dict())) == (parts > 1)
 
 
+def test_what_torch_does_not_trace_is_a_failure_of_torchs() -> None:
+    class Untraced(Small):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            if torch.compiler.is_compiling():
+                x = x + torch.ones(5)
+            return super().forward(x)
+
+    row = check(lambda: (Untraced(), (torch.randn(16, 6),)), "untraced")
+    assert row.failed.startswith("capture: Untraced: torch.compile fails with any backend")
+
+
 @pytest.mark.parametrize(
     "before",
     [

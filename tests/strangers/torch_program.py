@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from strangers.report_row import Untraced
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -64,10 +65,18 @@ class TorchProgram:
         try:
             return stack.compile(module, *self.args)
         except StackError as error:
-            is_dynamos = isinstance(error.__cause__, torch._dynamo.exc.TorchDynamoException)
-            if not is_dynamos or "does not make one graph" not in str(error):
+            if not isinstance(error.__cause__, torch._dynamo.exc.TorchDynamoException):
                 raise
-            return torch.compile(module, backend="stack")
+            return self._in_parts(module)
+
+    def _in_parts(self, module: nn.Module) -> Callable[..., Any]:
+        """Raises Untraced where that fails with no compiler behind torch's tracing too."""
+        try:
+            torch.compile(module, backend="eager")(*self.args)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise Untraced(f"torch.compile fails with any backend: {error}") from error
+        torch.compiler.reset()
+        return torch.compile(module, backend="stack")
 
     def compile_training(self, module: nn.Module) -> Callable[..., Any]:
         return torch.compile(module, backend="stack")

@@ -119,6 +119,19 @@ def test_other_memory_for_an_argument_is_refused(compiles: Any) -> None:
         compiles(moved, X.clone())
 
 
+def test_what_torch_compiles_in_no_parts_is_not_said_to_be() -> None:
+    def program(x: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return x + torch.ones(5, 7)
+        return x * 2
+
+    with pytest.raises(StackError, match=r"torch does not trace the function, at test_errors"):
+        stack.compile(program, X)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
+        torch.compile(program, backend="stack")(X)
+
+
 LAYER = torch.nn.Linear(3, 3)
 
 

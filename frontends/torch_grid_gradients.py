@@ -43,8 +43,10 @@ def grid_sampler_2d_backward(
     if x.device.type != "cpu":
         return NotImplemented
     if x.dtype in (torch.bfloat16, torch.float16):
-        wide = (t.float() for t in (grad, x, grid))
-        found = grid_sampler_2d_backward(*wide, interpolation, padding, align_corners, output_mask)
+        found = grid_sampler_2d_backward(
+            grad.float(), x.float(), grid.float(), interpolation, padding, align_corners,
+            output_mask,
+        )  # fmt: skip
         return tuple(None if t is None else t.to(x.dtype) for t in found)
     places = [grid[..., i].unsqueeze(1).expand(-1, x.shape[1], -1, -1) for i in (0, 1)]
     columns, rows = (

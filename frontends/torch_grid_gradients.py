@@ -28,11 +28,23 @@ from stack.frontends.torch_grid import (
 
 @dataclass(frozen=True)
 class _Tap:
-    """A pixel that is read along one axis, its weight, and how that changes with the place."""
+    """A pixel that is read along one axis.
 
-    pixel: Tensor
+    Attributes:
+        number: its index; 0 where it is outside of the image.
+        inside: where it is not.
+        weight, slope: what it counts, and how that changes with the coordinate.
+    """
+
+    number: Tensor
+    inside: Tensor
     weight: Tensor
     slope: Tensor
+
+
+def _tap(pixel: Tensor, size: int, weight: Tensor, slope: Tensor) -> _Tap:
+    inside = (pixel >= 0) & (pixel < size)
+    return _Tap(torch.where(inside, pixel.long(), 0), inside, weight, slope)
 
 
 def grid_sampler_2d_backward(
@@ -53,10 +65,13 @@ def grid_sampler_2d_backward(
         _taps(place, x.shape[-1 - axis], interpolation, padding, align_corners)
         for axis, place in enumerate(places)
     )
+    image = torch.arange(x.shape[0], device=x.device).view(-1, 1, 1, 1)
+    channel = torch.arange(x.shape[1], device=x.device).view(-1, 1, 1)
     grad_x, of_column, of_row = torch.zeros_like(x), 0.0, 0.0
     for row in rows:
         for column in columns:
-            inside, where = _where(x, column.pixel, row.pixel)
+            inside = column.inside & row.inside
+            where = image, channel, row.number, column.number
             if output_mask[0]:
                 part = torch.where(inside, grad * column.weight * row.weight, 0.0)
                 grad_x = grad_x.index_put(where, part, accumulate=True)
@@ -76,15 +91,18 @@ def _taps(
     if interpolation == BICUBIC:
         slopes = cubic_slopes(place)
         return [
-            _Tap(within(pixel, size, padding, align_corners), weight, slope * scale)
+            _tap(within(pixel, size, padding, align_corners), size, weight, slope * scale)
             for (pixel, weight), slope in zip(cubic(place), slopes, strict=True)
         ]
     inner = within(place, size, padding, align_corners)
     if interpolation == NEAREST:
-        return [_Tap(inner.round(), torch.ones_like(inner), torch.zeros_like(inner))]
+        return [_tap(inner.round(), size, torch.ones_like(inner), torch.zeros_like(inner))]
     slope = _turns(place, size, padding, align_corners) * scale
     first = inner.floor()
-    return [_Tap(first, first + 1 - inner, -slope), _Tap(first + 1, inner - first, slope)]
+    return [
+        _tap(first, size, first + 1 - inner, -slope),
+        _tap(first + 1, size, inner - first, slope),
+    ]
 
 
 def _turns(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
@@ -102,16 +120,6 @@ def _turns(place: Tensor, size: int, padding: int, align_corners: bool) -> Tenso
         turn = torch.where(is_low != is_odd, -turn, turn)
         place = within(place, size, padding, align_corners)
     return torch.where((place > 0) & (place < size - 1), turn, 0.0)
-
-
-def _where(x: Tensor, column: Tensor, row: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Which places are inside of the images, and the indices of their pixels."""
-    count, channels, height, width = x.shape
-    inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    image = torch.arange(count, device=x.device).view(count, 1, 1, 1)
-    channel = torch.arange(channels, device=x.device).view(1, channels, 1, 1)
-    down, across = (torch.where(inside, p.long(), 0) for p in (row, column))
-    return inside, (image, channel, down, across)
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -45,6 +45,7 @@ from stack.frontends.torch_layouts import lay_out_as_eager
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_refusals import raise_refusals
+from stack.frontends.torch_set_data import drop_own_memory
 from stack.frontends.torch_tangents import takes_tangents
 from stack.frontends.torch_written import write_out
 from stack.phases import phase
@@ -82,6 +83,7 @@ def compile_graph(
             forward pass keeps is weighed.
         target: what the record calls the program.
     """
+    drop_own_memory(gm)
     _refuse_other_memory(gm, fn)
     guard_identity()
     if takes_tangents():

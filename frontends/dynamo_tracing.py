@@ -27,9 +27,11 @@ from stack.errors import StackError
 from stack.frontends import (
     torch_draws,
     torch_grid,
+    torch_grid_gradients,
     torch_layouts,
     torch_lists,
     torch_loss_gradients,
+    torch_weight_norm,
 )
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
@@ -72,7 +74,10 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         for op, fn in table.items()
         if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
-    parts = (torch_draws, torch_grid, torch_layouts, torch_lists, torch_loss_gradients)
+    parts = (
+        torch_draws, torch_grid, torch_grid_gradients, torch_layouts, torch_lists,
+        torch_loss_gradients, torch_weight_norm,
+    )  # fmt: skip
     return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
 
 

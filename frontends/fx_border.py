@@ -20,6 +20,7 @@ from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from stack.frontends.torch_aliases import Aliases
+from stack.frontends.torch_draws import with_strides
 
 Order = tuple[int, ...]
 
@@ -250,9 +251,7 @@ class Border:
         if order is not None:
             is_row_major = order == tuple(range(len(order)))
             return tensor if is_row_major else tensor.permute(inverse(order))
-        strides = [self._number(s, args) for s in like.stride()]
-        held = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-        return held.copy_(tensor)
+        return with_strides(tensor, [self._number(s, args) for s in like.stride()])
 
     def _number(self, size: Any, args: Sequence[Any]) -> int:
         """A size or a stride, where the graph's own inputs say what its symbols are."""

@@ -110,7 +110,10 @@ def break_text(error: Exception) -> str:
     kept = [p.rstrip() for p in said if not p.strip().startswith(_INTERNAL)]
     lines = [line for p in kept for line in p.splitlines() if not line.startswith(_ADVICE)]
     place = place_of(getattr(error, "real_stack", None) or ())
-    head = f"the function does not make one graph{place and f', at {place}'}; {PARTS}."
+    place = place and f", at {place}"
+    head = f"the function does not make one graph{place}; {PARTS}."
+    if isinstance(error, exc.TorchRuntimeError):  # it ends `torch.compile` with any backend
+        head = f"torch does not trace the function{place}; eager runs it."
     branch = _BRANCH.search(str(error))
     if branch is not None:
         why = f"Which way it goes depends on data: whether {branch[1]}, where u0, u1 and so on are"

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch._decomp import global_decomposition_table
 
 _OP = torch.ops.aten.grid_sampler_2d.default
-_ZEROS, _BORDER = 0, 1
-_NEAREST, _BICUBIC = 1, 2
+ZEROS, BORDER = 0, 1
+NEAREST, BICUBIC = 1, 2
 _SHARPNESS = -0.75  # of torch's cubic convolution
 
 
@@ -42,19 +42,19 @@ def grid_sampler_2d(
         return wide.to(x.dtype)
     # A place for each channel: all of it is then one kernel, which computes places once for a row.
     grid = grid.unsqueeze(1).expand(-1, x.shape[1], -1, -1, -1)
-    places = [_place(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
+    places = [place_of(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
-    def within(axis: int, place: Tensor) -> Tensor:
-        return _within(place, x.shape[-1 - axis], padding, align_corners)
+    def inner(axis: int, place: Tensor) -> Tensor:
+        return within(place, x.shape[-1 - axis], padding, align_corners)
 
-    if interpolation == _BICUBIC:
+    if interpolation == BICUBIC:
         columns, rows = (
-            [(within(axis, pixel), weight) for pixel, weight in _cubic(places[axis])]
+            [(inner(axis, pixel), weight) for pixel, weight in cubic(places[axis])]
             for axis in (0, 1)
         )
         return sum(_read(x, c, r, v * w) for r, w in rows for c, v in columns)  # pyright: ignore
-    column, row = map(within, (0, 1), places)
-    if interpolation == _NEAREST:
+    column, row = map(inner, (0, 1), places)
+    if interpolation == NEAREST:
         column, row = column.round(), row.round()
         return _read(x, column, row, torch.ones_like(column))
     left, top = column.floor(), row.floor()
@@ -67,28 +67,46 @@ def grid_sampler_2d(
     )
 
 
-def _place(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:
+def place_of(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:
     """A coordinate from -1 to 1 as a place among pixels."""
-    scale = size * 0.5 - 0.5 if align_corners else size * 0.5
-    return coordinate * scale + (size * 0.5 - 0.5)
+    return coordinate * scale_of(size, align_corners) + (size * 0.5 - 0.5)
 
 
-def _within(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
+def scale_of(size: int, align_corners: bool) -> float:
+    """Pixels that a coordinate of 1 is away from one of 0."""
+    return size * 0.5 - 0.5 if align_corners else size * 0.5
+
+
+def within(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
     """A place that is brought into the image; nan is the first one, and has no gradient."""
-    if padding == _ZEROS:
+    if padding == ZEROS:
         return place
-    if padding != _BORDER:
+    if padding != BORDER:
         place = _reflected(place, size, align_corners)
     return torch.where(place > 0, torch.where(place < size - 1, place, size - 1.0), 0.0)
 
 
-def _cubic(place: Tensor) -> list[tuple[Tensor, Tensor]]:
+def cubic(place: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The four pixels around a place along one axis, and their weights."""
     first = place.floor()
     near = place - first
     far = 1 - near
     weights = (_outer(near + 1), _inner(near), _inner(far), _outer(far + 1))
     return [(first + i, w) for i, w in enumerate(weights, -1)]
+
+
+def cubic_slopes(place: Tensor) -> list[Tensor]:
+    """How the four weights change with the place."""
+    near = place - place.floor()
+    far, a = 1 - near, _SHARPNESS
+
+    def inner(t: Tensor) -> Tensor:
+        return (3 * (a + 2) * t - 2 * (a + 3)) * t
+
+    def outer(t: Tensor) -> Tensor:
+        return (3 * a * t - 10 * a) * t + 8 * a
+
+    return [outer(near + 1), inner(near), -inner(far), -outer(far + 1)]
 
 
 def _inner(t: Tensor) -> Tensor:

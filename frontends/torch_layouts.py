@@ -21,7 +21,9 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
     """Have the values of a graph of Dynamo's lie as eager's do, where its calls read by strides.
 
     Only torch's own kernels say how: the graph runs once in eager. A call that reads a view by
-    strides reads its memory, so it is made one of the whole: torch traces no writes through both.
+    strides becomes one of the whole memory, if the graph writes to that: torch's tracing loses
+    writes past the view, and eager too derives such a view anew from the whole. Without writes it
+    stays: eager's gradient of it is zero past the view.
 
     Args:
         gm: the graph; what it makes is laid out in that order of axes behind each call.
@@ -31,11 +33,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
     by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in _BY_STRIDES]
     if not by_strides:
         return
-    roots: dict[int, Node] = {}
-    for node in gm.graph.nodes:
-        value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
-            roots.setdefault(memory_of(value), node)
+    roots = _written_roots(gm)
     for node in by_strides:
         _read_whole(node, roots)
     made: dict[int, torch.Tensor] = {}  # by address, and kept: no other gets one of these
@@ -61,6 +59,20 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
         gm.recompile()
 
 
+def _written_roots(gm: GraphModule) -> dict[int, Node]:
+    """The first node of each memory that the graph writes to."""
+    roots: dict[int, Node] = {}
+    written: set[int] = set()
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            memory = memory_of(value)
+            roots.setdefault(memory, node)
+            if value._version:
+                written.add(memory)
+    return {memory: node for memory, node in roots.items() if memory in written}
+
+
 def _read_whole(node: Node, roots: dict[int, Node]) -> None:
     """Have `as_strided` of a view read that of which it is one."""
     view = node.args[0]
@@ -74,6 +86,11 @@ def _read_whole(node: Node, roots: dict[int, Node]) -> None:
     given = dict(zip(names, node.args[1:], strict=False)) | dict(node.kwargs)
     if given.get("storage_offset") is None:
         given["storage_offset"] = value.storage_offset()
+    if root.meta["example_value"].requires_grad and not value.requires_grad:
+        with node.graph.inserting_before(node):
+            whole = node.graph.call_method("detach", (root,))
+        whole.meta = dict(root.meta) | {"example_value": root.meta["example_value"].detach()}
+        root = whole
     node.args, node.kwargs = (root, *(given[name] for name in names)), {}
 
 

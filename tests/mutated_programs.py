@@ -12,11 +12,13 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.graph import allow_mutation_on_saved_tensors
+
+from stack.errors import StackError
 
 ROWS, COLUMNS, STEPS = 4, 3, 3
 BUFFERS = ("self.a", "self.b")
@@ -136,10 +138,17 @@ class _Holder(nn.Module):
 
 @dataclass
 class Trace:
-    """What three training steps gave: names and values, in order; what was raised, if anything."""
+    """What three training steps gave.
+
+    Attributes:
+        values: names and values, in order.
+        error: what was raised; empty if nothing was.
+        is_refused: whether Dynamo refused to make one graph, and we say so.
+    """
 
     values: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     error: str = ""
+    is_refused: bool = False
 
     def compare(self, other: Trace) -> str:
         """What is different in another trace; empty when nothing is."""
@@ -175,7 +184,15 @@ def run(program: Program, compiled: Compile | None = None, saved: bool = False) 
                 _step(module, call, x, y, step, trace)
     except Exception as error:
         trace.error = f"{type(error).__name__}: {error}"
+        trace.is_refused = _is_refused(error)
     return trace
+
+
+def _is_refused(error: Exception) -> bool:
+    """True if the function as a whole is nothing that Dynamo traces, and the message says where."""
+    is_dynamos = isinstance(error.__cause__, torch._dynamo.exc.Unsupported)
+    is_clear = "does not make one graph, at <mutated program " in str(error)
+    return isinstance(error, StackError) and is_dynamos and is_clear
 
 
 def _step(module: nn.Module, call: Any, x: Any, y: Any, step: int, trace: Trace) -> None:
@@ -297,14 +314,31 @@ def random_program(seed: int, shared: bool = False) -> Program:
     return Program(seed, text, scope["forward"], shares)
 
 
-def check(program: Program, compiled: Compile) -> str:
-    """What differs from eager in a compiled program; empty where nothing does.
+class Verdict(NamedTuple):
+    """What came of a program: "right", "wrong" or "refused by Dynamo", and why."""
+
+    kind: str
+    why: str = ""
+
+
+def judged(program: Program, compiled: Compile) -> Verdict:
+    """Hold a compiled program against eager.
 
     Where autograd refuses to go on, the compiled program may refuse too, or give what is right.
     """
     eager = run(program)
     found = run(program, compiled)
+    if found.is_refused:
+        return Verdict("refused by Dynamo", found.error)
     if not eager.error:
-        return found.error or eager.compare(found)
-    right = run(program, saved=True)
-    return "" if found.error or right.error else right.compare(found)
+        why = found.error or eager.compare(found)
+    else:
+        right = run(program, saved=True)
+        why = "" if found.error or right.error else right.compare(found)
+    return Verdict("wrong" if why else "right", why)
+
+
+def check(program: Program, compiled: Compile) -> str:
+    """What is wrong with a compiled program; empty where nothing is."""
+    verdict = judged(program, compiled)
+    return verdict.why if verdict.kind == "wrong" else ""

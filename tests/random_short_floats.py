@@ -70,8 +70,12 @@ class _Grower:
         return self.rng.choice(found[-3:] if self.rng.random() < 0.6 else found)
 
     def add(self, what: str, step: Step, *reads: int) -> None:
+        """Append a step, unless torch refuses it: it may need an axis, or a longer one."""
         values = [torch.ones(s, dtype=t) for t, s in self.types]
-        made = step(values, lambda x, t: x.to(t))
+        try:
+            made = step(values, lambda x, t: x.to(t))
+        except (IndexError, RuntimeError):
+            return
         if not 0 < made.numel() <= 1000:
             return
         self.types.append((made.dtype, made.shape))

@@ -51,6 +51,7 @@ class Units:
         self.refused = refused  # groups do not hold them, whatever they are
         self.place = {n: i for i, n in enumerate(block.nodes)}
         self.cheap = self._find_cheap()
+        self.cheap -= self._kept_gathers()
         self.roots = self._find_roots()
         self.units = [n for n in block.nodes if n not in self.cheap or n in self.roots]
         self.reads: dict[Node, list[Node]] = {n: self.sources(n) for n in self.units}
@@ -82,32 +83,32 @@ class Units:
             free = node.op in ("cast", "neg", "not", "bitcast") and node.shape
             if self._moves(node) or (free and not _narrows(node)):
                 found.add(node)
-        return frozenset(found) - self._kept_gathers(found)
+        return frozenset(found)
 
     def _moves(self, node: Node) -> bool:
         if node.op == "concat":
             return len(node.args) <= MAX_CHEAP_CONCAT
         return ops.lookup(node.op).kind == "movement" and not writes_by_data(node)
 
-    def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
-        """A gather is cheap for groups; one that a bare op or a result needs stays bare."""
-        kept: set[Node] = set()
-        for node in reversed(self.block.nodes):
-            if node in cheap:
-                continue
-            if not self.is_grouped(node) or is_contraction(node):
-                kept.update(self._through(node.args, cheap))
-        kept.update(self._through(self.block.results, cheap))
-        return kept
+    def _kept_gathers(self) -> set[Node]:
+        """A gather is cheap for groups; one that a bare op or a result needs stays bare.
 
-    def _through(self, values: Iterable[Node], cheap: set[Node]) -> list[Node]:
-        found: list[Node] = []
-        for value in values:
-            while value in cheap and is_alias(value):
-                value = value.args[0]
-            if value in cheap and reads_by_data(value):
-                found.append(value)
-        return found
+        So does one that such a gather needs: a bare op too reads its operands from memory.
+        """
+        kept: set[Node] = set()
+
+        def keep(value: Node) -> None:
+            if value in self.cheap and reads_by_data(value):
+                kept.add(value)
+
+        for result in self.block.results:
+            keep(self.behind_reshape(result))
+        for node in reversed(self.block.nodes):
+            is_stored = node not in self.cheap or node in kept
+            if is_stored and (not self.is_grouped(node) or is_contraction(node)):
+                for arg in node.args:
+                    keep(self._in_memory(node, arg))
+        return kept
 
     def is_grouped(self, node: Node) -> bool:
         """Whether groups may hold a node."""

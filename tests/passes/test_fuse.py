@@ -217,6 +217,43 @@ def test_a_copied_value_that_the_consumer_waits_for_is_a_detour() -> None:
     Pipeline("fuse").run(made, check=True)
 
 
+VIEWS = {
+    "none": "%t = neg(%q) : f32[8, 8]",
+    "transpose": "%t = transpose(%q) {perm=[1, 0]} : f32[8, 8]",
+    "reshape": """%r = reshape(%q) : f32[4, 16]
+          %t = reshape(%r) : f32[8, 8]""",
+    "pad": """%p1 = slice(%q) {limit=[8, 8], start=[0, 1], step=[1, 1]} : f32[8, 7]
+          %t = pad(%p1, 0.0:f32) {high=[0, 0], interior=[0, 0], low=[0, 1]} : f32[8, 8]""",
+}
+KEPT = {
+    "dot": '%u = dot(%g2, %w) {rule="m k, k n -> m n"} : f32[8, 8]',
+    "result": "%u = reshape(%g2) : f32[64]",
+    "sort": """%s = sort(%g2) {axis=1, descending=false, num_keys=1} : (f32[8, 8])
+          %u = item(%s) {index=0} : f32[8, 8]""",
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_detour_through_gathers_of_gathers(view: str, kept: str) -> None:
+    """The second gather is stored for `kept`; so is the first one, and what that reads."""
+    out = "f32[64]" if kept == "result" else "f32[8, 8]"
+    made = parse(
+        f"""func @main(%x: f32[8, 8], %w: f32[8, 8], %i: i64[8]) -> (f32[8, 8], {out}) at tensor {{
+          %p = exp(%x) : f32[8, 8]
+          %d = dot(%p, %w) {{rule="m k, k n -> m n"}} : f32[8, 8]
+          %q = tanh(%d) : f32[8, 8]
+          {VIEWS[view]}
+          %g1 = gather(%t, %i) {{rule="a! b, k -> k b"}} : f32[8, 8]
+          %g2 = gather(%g1, %i) {{rule="a! b, k -> k b"}} : f32[8, 8]
+          {KEPT[kept]}
+          %c = add(%g2, %p) : f32[8, 8]
+          return %c, %u
+        }}"""
+    )
+    Pipeline("fuse").run(made, check=True)
+
+
 NORMED = """func @f(%x: bf16[8, 16], %w: bf16[16, 32], %r: A) -> (A) at tensor {{
   %d = dot(%x, %w) {{rule="m k, k n -> m n"}} : f32[8, 32]
   %a = mul(%d, 2.0:f32) : f32[8, 32]

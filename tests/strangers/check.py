@@ -17,15 +17,22 @@ Results = dict[str, np.ndarray]
 
 
 class Program(Protocol):
-    """What a framework has to do: results, and parameters and buffers after three steps."""
+    """What a framework has to do: results, and parameters and buffers after three steps.
+
+    `start` numbers the starting weights: those of the module, and others that differ from them by
+    rounding.
+    """
 
     def start(self) -> Results: ...
     def exact(self) -> Results: ...
-    def eager(self) -> Results: ...
+    def eager(self, start: int) -> Results: ...
     def found(self) -> Results: ...
     def trained_exact(self) -> Results: ...
-    def trained_eager(self) -> list[Results]: ...
-    def trained_found(self) -> Results: ...
+    def trained_eager(self, start: int) -> Results: ...
+    def trained_found(self, start: int) -> Results: ...
+
+
+STARTS = range(3)
 
 
 def program(model: Any, args: tuple[Any, ...]) -> Program:
@@ -51,27 +58,30 @@ def check(factory: Factory, name: str = "", program: Callable[..., Program] = pr
     try:
         made = program(*seeded(factory))
         at = "eager"
-        exact, eager = made.exact(), made.eager()
+        exact, eager = made.exact(), [made.eager(i) for i in STARTS]
         at = "capture"
         began = time.perf_counter()
         with stack.capture() as seen:
             found = made.found()
         report.seconds = time.perf_counter() - began
-        report.captured = bool(seen.runs)
+        report.captured, report.parts = bool(seen.runs), len(seen.runs)
         report.ops, report.native = _count(report, seen.runs)
         report.compare_results(exact, eager, found)
         at = "train in f64"
         start, exact = made.start(), made.trained_exact()
         at = "train in eager"
-        runs = made.trained_eager()
+        runs = [made.trained_eager(i) for i in STARTS]
         at = "train"
         began = time.perf_counter()
         with stack.capture() as seen:
-            found = made.trained_found()
+            trained = [made.trained_found(0)]
         report.train_seconds = time.perf_counter() - began
         report.graphs = len(seen.runs)
         report.train_ops, report.train_native = _count(report, seen.runs)
-        report.compare_training(start, exact, runs, found)
+        report.compare_training(start, exact, runs, trained)
+        if report.leaving:
+            trained += [made.trained_found(i) for i in STARTS[1:]]
+            report.compare_training(start, exact, runs, trained)
     except Exception as error:
         if at == "build" and is_absent(error):
             report.skipped = first_line(error)

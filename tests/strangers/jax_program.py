@@ -38,8 +38,8 @@ class JaxProgram:
         with jax.enable_x64(True):
             return arrays(jax.jit(self.apply)(*wide(self.args)))
 
-    def eager(self) -> dict[str, np.ndarray]:
-        return arrays(jax.jit(self.apply)(*self.args))
+    def eager(self, start: int) -> dict[str, np.ndarray]:
+        return arrays(jax.jit(self.apply)(*self._started(start)))
 
     def found(self) -> dict[str, np.ndarray]:
         return arrays(self.compile(self.apply)(*self.args))
@@ -52,11 +52,26 @@ class JaxProgram:
             self.rate = STRIDE * _length(args[0]) / _length(grads)
             return self._train(jax.jit(self._step), args)
 
-    def trained_eager(self) -> list[dict[str, np.ndarray]]:
-        return [self._train(jax.jit(self._step), self.args)]
+    def trained_eager(self, start: int) -> dict[str, np.ndarray]:
+        return self._train(jax.jit(self._step), self._started(start))
 
-    def trained_found(self) -> dict[str, np.ndarray]:
-        return self._train(self.compile_training(self._step), self.args)
+    def trained_found(self, start: int) -> dict[str, np.ndarray]:
+        return self._train(self.compile_training(self._step), self._started(start))
+
+    def _started(self, start: int) -> tuple[Any, ...]:
+        """The arguments; past the first start with parameters moved by up to half a unit in their
+        last place."""
+        if not start:
+            return self.args
+        rng = np.random.default_rng(start)
+
+        def moved(a: Any) -> Any:
+            if not jnp.issubdtype(a.dtype, jnp.floating):
+                return a
+            noise = 2.0**-23 * (rng.random(a.shape) - 0.5)
+            return jnp.asarray(np.asarray(a, np.float64) * (1 + noise), a.dtype)
+
+        return (jax.tree.map(moved, self.args[0]), *self.args[1:])
 
     def _loss(self, params: Any, *inputs: Any) -> Any:
         """The mean square distance of all results from numbers between -1 and 1."""

@@ -44,6 +44,10 @@ def verdict(row: dict[str, Any]) -> str:
 def why(row: dict[str, Any]) -> str:
     """What a row says besides its figures."""
     parts = [row["skipped"] or row["failed"]]
+    if row["parts"] > 1:
+        parts.append(f"{row['parts']} graphs")
+    if row["leaving"]:
+        parts.append(f"{row['leaving']} of {row['starts']} starts go another way")
     if row["fallback"]:
         parts.append(", ".join(f"{op} x{n}" for op, n in row["fallback"].items()))
     if row["captured"] and not row["failed"] and not row["right"]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -70,7 +72,7 @@ def test_nothing_planted() -> None:
     row = planted()
     assert row.right and row.trained and not row.failed and not row.skipped
     assert not row.captured  # nothing went through the compiler
-    assert row.error == row.eager_error <= row.limit
+    assert row.error <= row.eager_error <= row.limit
 
 
 @pytest.mark.parametrize(
@@ -102,6 +104,80 @@ def test_wrong_gradients(name: str, factor: float) -> None:
     row = planted(training=functools.partial(scaled_gradient, name, factor))
     assert row.right and not row.trained
     assert report.verdict(row.as_dict()) == "untrained"
+
+
+@pytest.mark.parametrize("wrong", [(0,), (0, 1), (0, 2), (0, 1, 2)])
+def test_most_starts_have_to_be_right(wrong: tuple[int, ...]) -> None:
+    started = itertools.count()
+
+    def train(module: nn.Module) -> nn.Module:
+        return scaled_gradient("last.bias", 1.1 if next(started) in wrong else 1.0, module)
+
+    row = planted(training=train)
+    assert (row.starts, row.leaving) == (3, len(wrong))
+    assert row.trained == (len(wrong) == 1) == (row.train_error <= 1)
+    assert f"{len(wrong)} of 3 starts go another way" in report.why(row.as_dict())
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+def test_a_run_of_eager_that_goes_another_way_allows_nothing(gone: int) -> None:
+    class Kinked(TorchProgram):
+        def trained_eager(self, start: int) -> dict[str, np.ndarray]:
+            run = super().trained_eager(start)
+            return (
+                {k: v * 1.5 if v.dtype.kind == "f" else v for k, v in run.items()}
+                if (start == gone)
+                else run
+            )
+
+        def compile(self, module: nn.Module) -> Callable[..., Any]:
+            return module
+
+        def compile_training(self, module: nn.Module) -> Callable[..., Any]:
+            return scaled_gradient("first.weight", 1.001, module)
+
+    assert not check(small, "small", Kinked).trained
+
+
+@pytest.mark.parametrize("factor", [0.0, float("inf"), float("nan")])
+def test_nothing_that_moves(factor: float) -> None:
+    class Still(TorchProgram):
+        def trained_exact(self) -> dict[str, np.ndarray]:
+            start, run = self.start(), super().trained_exact()
+            if factor == 0.0:
+                return start
+            return {k: v * factor if v.dtype.kind == "f" else v for k, v in run.items()}
+
+    row = check(small, "small", Still)
+    expected = "no parameter moved" if factor == 0.0 else "training in f64 is not finite"
+    assert not row.trained and row.worst == expected
+
+
+def test_what_makes_several_graphs_is_compiled_in_parts() -> None:
+    class Broken(Small):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            torch._dynamo.graph_break()
+            return super().forward(x.sin())
+
+    class Twice(Broken):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return super().forward(x.cos())
+
+    for module, parts in ((Broken, 1), (Twice, 2)):
+        row = check(lambda made=module: (made(), (torch.randn(16, 6),)), "broken")
+        assert row.ok and row.parts == parts, row
+        assert (f"{parts} graphs" in report.why(row.as_dict())) == (parts > 1)
+
+
+def test_what_torch_does_not_trace_is_a_failure_of_torchs() -> None:
+    class Untraced(Small):
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            if torch.compiler.is_compiling():
+                x = x + torch.ones(5)
+            return super().forward(x)
+
+    row = check(lambda: (Untraced(), (torch.randn(16, 6),)), "untraced")
+    assert row.failed.startswith("capture: Untraced: torch.compile fails with any backend")
 
 
 @pytest.mark.parametrize(

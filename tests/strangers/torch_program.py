@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from strangers.report_row import Untraced
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 import stack
+from stack.errors import StackError
 
 STEPS = 3
 STRIDE = 0.01  # of the length of all parameters: the first training step
@@ -59,8 +61,22 @@ class TorchProgram:
         prepare(module, args)
 
     def compile(self, module: nn.Module) -> Callable[..., Any]:
-        """For one call, without gradients."""
-        return stack.compile(module, *self.args)
+        """For one call, without gradients. In parts where Dynamo does not trace it as a whole."""
+        try:
+            return stack.compile(module, *self.args)
+        except StackError as error:
+            if not isinstance(error.__cause__, torch._dynamo.exc.TorchDynamoException):
+                raise
+            return self._in_parts(module)
+
+    def _in_parts(self, module: nn.Module) -> Callable[..., Any]:
+        """Raises Untraced where that fails with no compiler behind torch's tracing too."""
+        try:
+            torch.compile(module, backend="eager")(*self.args)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            raise Untraced(f"torch.compile fails with any backend: {error}") from error
+        torch.compiler.reset()
+        return torch.compile(module, backend="stack")
 
     def compile_training(self, module: nn.Module) -> Callable[..., Any]:
         return torch.compile(module, backend="stack")
@@ -73,9 +89,9 @@ class TorchProgram:
         with torch.no_grad(), widened():
             return arrays(double(self.module)(*wide_args(self.args)))
 
-    def eager(self) -> dict[str, np.ndarray]:
+    def eager(self, start: int) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            return arrays(self.module(*self.args))
+            return arrays(self._started(start).eval()(*self.args))
 
     def found(self) -> dict[str, np.ndarray]:
         with torch.no_grad():
@@ -93,22 +109,23 @@ class TorchProgram:
         with widened():
             return self._train(module, module, args)
 
-    def trained_eager(self) -> list[dict[str, np.ndarray]]:
-        """Also from weights that are moved by up to half a unit in their last place."""
-        runs: list[dict[str, np.ndarray]] = []
-        for seed in range(3):
-            module = copy.deepcopy(self.module).train()
-            if seed:
-                generator = torch.Generator().manual_seed(seed)
-                for weight in module.parameters():
-                    noise = torch.rand(weight.shape, generator=generator) - 0.5
-                    weight.data.mul_(1 + 2.0**-23 * noise.double())
-            runs.append(self._train(module, module, self.args))
-        return runs
+    def trained_eager(self, start: int) -> dict[str, np.ndarray]:
+        module = self._started(start).train()
+        return self._train(module, module, self.args)
 
-    def trained_found(self) -> dict[str, np.ndarray]:
-        module = copy.deepcopy(self.module).train()
+    def trained_found(self, start: int) -> dict[str, np.ndarray]:
+        module = self._started(start).train()
         return self._train(module, self.compile_training(module), self.args)
+
+    def _started(self, start: int) -> nn.Module:
+        """A copy; past the first with weights moved by up to half a unit in their last place."""
+        module = copy.deepcopy(self.module)
+        if start:
+            generator = torch.Generator().manual_seed(start)
+            for weight in module.parameters():
+                noise = torch.rand(weight.shape, generator=generator) - 0.5
+                weight.data.mul_(1 + 2.0**-23 * noise.double())
+        return module
 
     def _train(
         self, module: nn.Module, call: Callable[..., Any], args: tuple[Any, ...]

@@ -18,7 +18,7 @@ from stack.target import Cpu, as_cpu, load
 
 pytest.importorskip("torch_mlir")
 torch = pytest.importorskip("torch")
-from random_short_floats import wrong  # noqa: E402
+from random_short_floats import short_floats, wrong  # noqa: E402
 
 CPUS: dict[str, Cpu] = {name: as_cpu(load(name)) for name in ("avx512", "amx", "avx2")}
 CPUS["sse2"] = replace(as_cpu(load("generic")), name="sse2", arch="x86-64")
@@ -72,6 +72,13 @@ def test_programs(seed: int) -> None:
 def test_torch_programs_and_their_gradients(seed: int) -> None:
     assert not wrong(seed, backward=False)
     assert not wrong(100 + seed, backward=True)
+
+
+@pytest.mark.parametrize("seed", [100058, 100193, 100268, 200042])
+def test_programs_of_scalars_have_no_steps_that_need_an_axis(seed: int) -> None:
+    program = short_floats(seed)
+    assert any(line.endswith(" []") for line in program.log)
+    assert not wrong(seed, backward=True)
 
 
 @pytest.mark.slow

@@ -121,6 +121,58 @@ def test_gradients(program: str, name: str) -> None:
     assert not difference(mine, world(PROGRAMS[program], copied([x], True), True))
 
 
+# A view by strides past what its operand is a view of: eager's gradient there is zero, unless the
+# memory is written to: then such a view is derived anew from the whole.
+PAST_A_VIEW: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "row": lambda x: (x[0].as_strided((3, 2), (3, 2)) * 2,),
+    "chunk": lambda x: (x.chunk(2, 1)[1].as_strided((2, 2), (1, 1)) + 0, x.sin()),
+    "part of a value": lambda x: (x.exp()[1:3].as_strided((5, 2), (1, 1)) * 3,),
+    "expanded": lambda x: (x[1].expand(2, 6).as_strided((2, 3), (1, 2)),),
+    "detached": lambda x: (x.detach()[1].as_strided((2, 2), (1, 1)), x * 2),
+    "written": lambda x: (written_past_a_view(x * 3),),
+    "written and detached": lambda x: (written_past_a_view(x * 3, torch.Tensor.detach),),
+}
+
+
+def written_past_a_view(
+    x: torch.Tensor, of: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.t
+) -> torch.Tensor:
+    y = of(x)[1].as_strided((3, 2), (2, 1))
+    x[0].mul_(2)
+    return y + x.sum()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("program", PAST_A_VIEW)
+def test_gradients_of_strides_past_a_view(program: str, name: str, dynamic: bool) -> None:
+    x = torch.randn(4, 6)
+    made = entry(name, PAST_A_VIEW[program], copied([x], True), dynamic)
+    mine = world(made, copied([x], True), True)
+    assert not difference(mine, world(PAST_A_VIEW[program], copied([x], True), True))
+
+
+# Parts of a value that nobody sees the rest of, stretched along an axis: one element is many.
+STRETCHED: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "new axis": lambda x: (x.flip(0)[:1].expand(3, *x[:1].shape),),
+    "chunk": lambda x: (x.exp().chunk(4, 1)[0].unsqueeze(0).expand(2, -1, -1),),
+    "last axis": lambda x: (x.sin()[:, :1].expand(-1, 4),),
+    "permuted": lambda x: (x.cos()[1:2].expand(3, -1).t(),),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("program", STRETCHED)
+def test_stretched_parts(program: str, name: str, dynamic: bool) -> None:
+    made = None
+    for sizes in ((8, 6), (9, 8)):
+        x = torch.randn(sizes)
+        made = made or entry(name, STRETCHED[program], copied([x], False), dynamic)
+        mine = world(made, copied([x], False), False)
+        assert not difference(mine, world(STRETCHED[program], copied([x], False), False))
+
+
 def written_row(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     x[0].fill_(1)
     return x[:, 1:], x.narrow(0, 1, 2)

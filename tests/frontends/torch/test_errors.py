@@ -119,6 +119,58 @@ def test_other_memory_for_an_argument_is_refused(compiles: Any) -> None:
         compiles(moved, X.clone())
 
 
+def test_what_torch_compiles_in_no_parts_is_not_said_to_be() -> None:
+    def program(x: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return x + torch.ones(5, 7)
+        return x * 2
+
+    with pytest.raises(StackError, match=r"torch does not trace the function, at test_errors"):
+        stack.compile(program, X)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
+        torch.compile(program, backend="stack")(X)
+
+
+LAYER = torch.nn.Linear(3, 3)
+
+
+def converted(x: Any) -> Any:
+    LAYER.to(torch.float32)
+    return LAYER(x)
+
+
+def given_its_own(x: Any) -> Any:
+    x.data = x.data
+    return x * 2
+
+
+def given_its_own_in_steps(x: Any) -> Any:
+    x.data = x.detach().data.float()
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [converted, given_its_own, given_its_own_in_steps])
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_argument_may_be_given_the_memory_that_it_has(whole: bool, program: Any) -> None:
+    x = torch.randn(2, 3)
+    torch._dynamo.reset()
+    call = stack.compile(program, x) if whole else torch.compile(program, backend="stack")
+    where, version = x.data_ptr(), x._version
+    torch.testing.assert_close(call(x), program(x.clone()))
+    assert (x.data_ptr(), x._version) == (where, version)
+
+
+@pytest.mark.parametrize("compiles", [stack.compile, through_torch])
+def test_a_part_of_its_memory_is_other_memory(compiles: Any) -> None:
+    def program(x: Any) -> Any:
+        x.data = x.data.t()
+        return x * 2
+
+    with pytest.raises(Exception, match=r"`x\.data = `"):
+        compiles(program, X.clone())
+
+
 def test_element_types_that_the_ir_lacks_are_named() -> None:
     narrow = torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     with pytest.raises(UnsupportedOp, match=r"argument x .*\n.*float4_e2m1fn_x2; it has bool"):

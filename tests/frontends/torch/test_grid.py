@@ -85,6 +85,38 @@ def test_gradients(places: list[tuple[float, float]], modes: list[tuple[str, str
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("mode", "size"),
+    [(m, (4, 5)) for m in FEW]
+    + [pytest.param(m, s, marks=sweep) for m in MODES for s in ((1, 1), (1, 5), (4, 5))],
+)
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("wanted", ["both", "grid"])
+def test_gradients_are_compiled(
+    mode: tuple[str, str], size: tuple[int, int], aligned: bool, wanted: str
+) -> None:
+    def program(x: Tensor, grid: Tensor) -> Tensor:
+        return sampled([mode], x, grid, aligned)[0]
+
+    torch.manual_seed(0)
+    pictures, places = torch.randn(2, 3, *size), 1.7 * torch.randn(2, 4, 6, 2)
+    torch._dynamo.reset()
+    grads: list[list[Tensor | None]] = []
+    with stack.capture() as seen:
+        for call in (program, torch.compile(program, backend="stack", fullgraph=True)):
+            x = pictures.clone().requires_grad_(wanted == "both")
+            grid = places.clone().requires_grad_()
+            made = call(x, grid)
+            (made * torch.linspace(-1, 1, made.numel()).view(made.shape)).sum().backward()
+            grads.append([x.grad, grid.grad])
+    for a, b in zip(*grads, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    assert len(seen.runs) == 2
+    assert not any(run.coverage["fallback"] for run in seen.runs)
+
+
 def test_volumes_are_torchs() -> None:
     torch.manual_seed(0)
     x = torch.randn(1, 2, 3, 4, 5)

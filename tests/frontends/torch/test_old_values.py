@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from mutated_programs import Compile, check, random_program
+from mutated_programs import Compile, check, judged, random_program
 from torch import nn
 from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.nn.utils.parametrizations import spectral_norm
 
 import stack
+from stack.errors import StackError
 
 ENTRIES = ("torch.compile", "stack.compile")
 STEPS = 3
@@ -306,10 +307,30 @@ def test_random_programs_that_write_to_state(seed: int) -> None:
 @pytest.mark.parametrize("start", range(1000, 5000, 100))
 def test_many_random_programs_that_write_to_state(start: int) -> None:
     wrong: dict[int, str] = {}
+    refused = 0
     for seed in range(start, start + 100):
         program = random_program(seed, shared=seed % 3 == 2)
         for entry in ENTRIES:
-            why = check(program, by(entry, backend="interpreter"))
-            if why:
-                wrong[seed] = f"{entry}: {why}\n{program.text}"
+            verdict = judged(program, by(entry, backend="interpreter"))
+            refused += verdict.kind == "refused by Dynamo"
+            if verdict.kind == "wrong":
+                wrong[seed] = f"{entry}: {verdict.why}\n{program.text}"
     assert not wrong, "\n".join(f"{seed}: {why}" for seed, why in wrong.items())
+    assert refused <= 4
+
+
+@pytest.mark.parametrize("seed", [200198, 200241])
+def test_what_dynamo_does_not_trace_is_refused_and_compiled_in_parts(seed: int) -> None:
+    """It does not trace `out=` of a tensor that is not contiguous."""
+    program = random_program(seed, shared=seed % 3 == 2)
+    whole = judged(program, by("stack.compile", backend="interpreter"))
+    assert whole.kind == "refused by Dynamo"
+    assert "non-contiguous `out=` tensor" in whole.why and ":8: `with torch.no_grad()" in whole.why
+    assert judged(program, by("torch.compile", backend="interpreter")).kind == "right"
+
+
+def test_what_we_do_not_compile_is_not_refused_by_dynamo() -> None:
+    def refuse(module: nn.Module, example: Any) -> Any:
+        raise StackError("the function does not make one graph, at <mutated program 0>:1")
+
+    assert judged(random_program(0), refuse).kind == "wrong"

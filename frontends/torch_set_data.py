@@ -1,0 +1,38 @@
+"""`x.data = y` where `y` is the memory of `x` already, as `module.to(dtype)` writes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+_GET_DATA: Any = torch._C._autograd._get_data_attr  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def drop_own_memory(gm: GraphModule) -> None:
+    """Leave out what gives a tensor of a graph of Dynamo's the memory that it has."""
+    made: dict[int, Node] = {}  # a conversion that converts nothing gives its operand itself
+    for node in gm.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.Tensor):
+            made.setdefault(id(value), node)
+
+    def origin(node: Any) -> Any:
+        return made.get(id(node.meta.get("example_value"))) if isinstance(node, Node) else None
+
+    dropped = False
+    for node in gm.graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+        if len(node.args) != 2 or node.kwargs:
+            continue
+        given, source = map(origin, node.args)
+        while source is not None and source.target in (_GET_DATA, "detach"):
+            source = origin(source.args[0])
+        if given is None or source is not given or any(u.users for u in node.users):
+            continue
+        for user in list(node.users):  # it counts the version of the tensor back
+            gm.graph.erase_node(user)
+        gm.graph.erase_node(node)
+        dropped = True
+    if dropped:
+        gm.recompile()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from nest_cases import around, fused, groups, random_inputs, wrong
+from nest_cases import around, fused, groups, is_short, random_inputs, results, wrong
 
 from stack.ir import parse
 from stack.ir.tile_contract import breaches
@@ -101,7 +101,9 @@ def test_values(name: str) -> None:
     group = fused(CASES[name])
     kernel, func = emit(group), around(group)
     assert not list(breaches(kernel))
-    assert not wrong(kernel, func, random_inputs(func))
+    arrays = random_inputs(func)
+    near = 3e-2 if is_short(func) else 1e-5
+    assert not wrong(kernel, arrays, results(func, arrays), near)
 
 
 def test_what_has_no_nest_says_why() -> None:
@@ -113,14 +115,16 @@ def test_what_has_no_nest_says_why() -> None:
 def check(start: int, stop: int) -> int:
     count = 0
     for func, kernel in groups(range(start, stop)):
+        assert not list(breaches(kernel))
+        arrays = random_inputs(func)
         try:
-            arrays = random_inputs(func)
-            func.interpret(*arrays)
+            want = results(func, arrays)
         except IndexError:
             continue  # what it is given to look up lies outside
+        if is_short(func):
+            continue
         count += 1
-        assert not list(breaches(kernel))
-        why = wrong(kernel, func, arrays)
+        why = wrong(kernel, arrays, want, 1e-4)
         assert not why, f"{why}\n{func}\n{around(kernel)}"
     return count
 

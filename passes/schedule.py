@@ -16,7 +16,7 @@ from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
-from stack.passes.policies.blocks import block_policy
+from stack.passes.policies.blocks import block_policy, taken_steps
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -28,6 +28,7 @@ from stack.schedule import (
     Policy,
     Schedule,
     given_for,
+    is_list,
     is_pattern,
     of_part,
     with_schedules,
@@ -120,7 +121,7 @@ class _Writer:
                 self.refused.setdefault(name, f"there is one way to compute {what}")
                 continue
             self.names[f"%{name}"] = None
-            found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
+            found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
             self.log.choices.append(Choice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
@@ -136,12 +137,15 @@ class _Writer:
             self.policies[key] = _policy(node, self.loops, self.log.target)
         return self.policies[key]
 
-    def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
+    def _given(self, node: Node, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """The schedule that somebody wrote for a group of these names. Raises UsageError."""
         is_part = names[0].endswith(PART)
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
         if not text or names[0] + PART in self.values:
             return []  # the sum of parts that have it
+        if is_list(text):
+            self.taken.add(entry)
+            return [self._list(node, text, lines, names[0])]
         given = Schedule.parse(text)
         if is_part:
             given = of_part(given)
@@ -154,6 +158,18 @@ class _Writer:
             raise UsageError(f"%{names[0]}: {error}") from error
         self.log.note(f"{names[0]} of {policy.domain}: {found}, as {text!r} asks", lines)
         return [found]
+
+    def _list(self, node: Node, text: str, lines: tuple[str, ...], name: str) -> str:
+        """A list of steps that somebody wrote for a group. Raises UsageError."""
+        if self.loops not in ("blocks", "warps"):
+            raise UsageError(f"%{name}: steps are for kernels of GPUs; here write n=64 m=6")
+        try:
+            steps = taken_steps(_group(node), text, as_gpu(self.log.target))
+        except UsageError as error:
+            raise UsageError(f"%{name}: {error}") from error
+        made = "; ".join(map(str, steps))
+        self.log.note(f"{name}: {made}, as asked", lines)
+        return made
 
     def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:
         found = policy.considered

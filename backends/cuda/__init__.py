@@ -61,6 +61,7 @@ BACKEND = Backend(
     compile=compile_cuda,
     missing=_missing,
     lowering=Lowering(
+        steps="stack.passes.policies.blocks:shown_steps",
         level="loop",
         stages=(
             (

@@ -89,6 +89,7 @@ BACKEND = Backend(
     compile=compile_triton,
     missing=_missing,
     lowering=Lowering(
+        steps="stack.passes.policies.blocks:shown_steps",
         level="tile",
         stages=(
             (

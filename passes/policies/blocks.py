@@ -6,8 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_contraction, is_running, is_stream
+from stack.ir.traits import (
+    contractions,
+    is_contraction,
+    is_generated,
+    is_running,
+    is_stream,
+    writes_by_data,
+)
 from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
 from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.multi_gemm import parts_of, products_of
@@ -18,6 +26,7 @@ from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
     horizontal_product,
+    is_given_to_library,
     is_lone,
     library_seconds,
     product_of,
@@ -25,9 +34,13 @@ from stack.passes.blocking.tile_choice import (
 )
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
+from stack.passes.nest.emit import emit
 from stack.passes.policies.rows import Rows
+from stack.passes.steps.all import Step, applied, parse_steps, run_steps
+from stack.passes.tile import alone, is_bare
+from stack.passes.tiling.frame import CannotTile
 from stack.schedule import Policy
-from stack.target import Gpu
+from stack.target import Gpu, Target, as_gpu
 
 
 class Lowering(Protocol):
@@ -54,6 +67,45 @@ LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
 def lowering_of(group: Node, gpu: Gpu) -> Lowering:
     """What gives the kernel of blocks of a group. Raises CannotTile."""
     return next(made for takes, made in LOWERINGS if takes(group))(group, gpu)
+
+
+def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
+    """The steps of a text, all of them legal for the nest of a group.
+
+    Raises:
+        UsageError: the text cannot be read, a step is not legal, or the group is of a kind whose
+            kernels are made whole.
+    """
+    made = lowering_of(group, gpu)
+    steps = parse_steps(text)
+    if not isinstance(made, Rows):
+        kind = type(made).__name__.removesuffix("Tiler").lower()
+        raise UsageError(
+            f"a kernel of kind {kind} is made whole: write m=128 n=64 in place of steps"
+        )
+    run_steps(emit(group), steps, gpu)
+    return steps
+
+
+def shown_steps(node: Node, target: Target) -> list[tuple[str, Node]]:
+    """The plain loop nest of a group, and the kernel after each step of its schedule.
+
+    For a kind whose kernels are made whole: the nest, and the kernel. Nothing for a node that has
+    no kernel of blocks, such as one that a library computes.
+    """
+    gpu = as_gpu(target)
+    is_own = is_generated(node) and not is_given_to_library(node)
+    if not (is_bare(node) or is_own or is_stream(node)) or writes_by_data(node):
+        return []
+    group = alone(node) if is_bare(node) else node
+    try:
+        made, nest = lowering_of(group, gpu), emit(group)
+        if not isinstance(made, Rows):
+            return [("the plain loop nest", nest), ("made whole", made.kernel())]
+        steps = list(applied(nest, made.steps(nest), gpu))
+    except CannotTile:
+        return []
+    return [("the plain loop nest", nest), *((str(step), kernel) for step, kernel in steps)]
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:

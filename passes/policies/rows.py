@@ -16,7 +16,14 @@ from math import prod
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.node import Node, topological
-from stack.ir.traits import arrays_of, is_reduction, reads_by_data
+from stack.ir.traits import (
+    arrays_of,
+    divides,
+    is_exponential,
+    is_number,
+    is_reduction,
+    reads_by_data,
+)
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.reduce import (
     ACROSS,
@@ -44,6 +51,7 @@ from stack.passes.steps.all import (
     Rfactor,
     Step,
     Vectorize,
+    parse_steps,
     run_steps,
 )
 from stack.passes.steps.all import (
@@ -51,7 +59,18 @@ from stack.passes.steps.all import (
 )
 from stack.passes.steps.loops import axes
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import (
+    Axis,
+    Domain,
+    Need,
+    Policy,
+    Prediction,
+    Rules,
+    Schedule,
+    Split,
+    is_list,
+    schedules_of,
+)
 from stack.target import Gpu
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
@@ -373,8 +392,13 @@ class RowSteps:
 
     def _arithmetic(self) -> list[Step]:
         """The arithmetic of the frameworks' own GPU kernels, and hints to caches."""
-        made: list[Step] = [Rewrite("reciprocals")]
-        if any(a.dtype.is_float and a.dtype.bits <= 16 for a in self.space.inputs):
+        nodes = topological(self.space.results)
+        made: list[Step] = []
+        if any(divides(n) and is_number(n.args[1]) for n in nodes):
+            made.append(Rewrite("reciprocals"))
+        if any(map(is_exponential, nodes)) and any(
+            a.dtype.is_float and a.dtype.bits <= 16 for a in self.space.inputs
+        ):
             made.append(Rewrite("exp2"))
         for i, result in enumerate(self.space.results):
             if static(result.tensor.size) * result.dtype.bytes > self.gpu.cache_bytes:
@@ -401,7 +425,10 @@ class Rows:
         return RowPolicy(RowSpace.of(self.group), self.gpu)
 
     def steps(self, nest: Node) -> list[Step]:
-        """The steps of the schedule that the group names, or of the policy's own."""
+        """The steps that the group names, or of the schedule that it names, or of the policy's."""
+        named = schedules_of(self.group)
+        if named and is_list(named[0]):
+            return parse_steps(named[0])
         policy = self.policy()
         schedule = policy.of(self.group)
         return RowSteps(policy.space, schedule, axes(nest), self.gpu).steps()

@@ -12,8 +12,10 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.bisect import bisect
 from stack.explore.check import Verdict, check_stages
+from stack.explore.diff import without_lines
 from stack.explore.dump import describe
 from stack.explore.lowering import (
+    Settings,
     all_stages,
     compile_target,
     inspect_target,
@@ -23,6 +25,7 @@ from stack.explore.lowering import (
 from stack.explore.repeatable import check_draws
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
+from stack.explore.steps import STAGE, stepped
 from stack.explore.table import table
 from stack.explore.target import Target
 from stack.explore.training import train_runs
@@ -48,6 +51,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
       stackc dump model.py:net -i 'f32[8,128]' --profile
       stackc dump model.py:net -i 'f32[8,128]' --check
+      stackc dump model.py:net -i 'f32[8,128]' --backend triton --target sm_90 --steps
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
       stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
       stackc dump model.py:net -i 'bf16[8,128]' --backend 'triton{excess_precision=false}'
@@ -66,6 +70,12 @@ def add(subparsers: common.Subparsers) -> None:
     common.add_compile(parser)
     parser.add_argument(
         "--to", metavar="STAGE", help="stop after this stage, and print it (see `stackc stages`)"
+    )
+    parser.add_argument(
+        "--steps",
+        action="store_true",
+        help="how each kernel is made: its plain loop nest, then each step of its schedule; with"
+        " --all the kernel after each, else see `stackc show RUN y.step3` (triton, cuda)",
     )
     common.add_mesh(parser)
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
@@ -121,9 +131,11 @@ def run(args: argparse.Namespace) -> int:
         common.print_json({**manifest, **held})
         return int(is_wrong)
     print(describe(manifest))
+    if args.steps:
+        _print_steps(record, backend, settings, args.all)
     if measured is not None:
         print(f"\n{measured}")
-    if args.all:
+    if args.all and not args.steps:
         _print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
@@ -134,6 +146,18 @@ def run(args: argparse.Namespace) -> int:
         assert imported is not None
         print(bisect(imported, *all_stages(imported, settings)) or "no single pass is wrong")
     return int(is_wrong)
+
+
+def _print_steps(record: Run, backend: Backend, settings: Settings, texts: bool) -> None:
+    """The steps of each kernel, and, where asked, the kernel after each."""
+    if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
+        raise UsageError(f"--steps are those of stage {STAGE}, which this run does not have")
+    func = record[STAGE].func
+    assert func is not None
+    for kernel in stepped(func, backend, target_of(backend, settings.options)):
+        print(f"\n%{kernel.value}\n{kernel.told()}")
+        for number, (text, made) in enumerate(kernel.steps if texts else ()):
+            print(f"\n# {kernel.value}.step{number}: {text}\n{without_lines(str(made)).rstrip()}")
 
 
 def _print_check(verdicts: Sequence[Verdict]) -> None:
@@ -161,7 +185,7 @@ def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
         common.print_json({**record.manifest(), "collectives": rows})
         return 0
     print(f"{describe(record.manifest())}\n\n{summary(record)}")
-    if args.all:
+    if args.all and not args.steps:
         _print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
+from stack.explore.diff import diff_runs, diff_texts, summary, without_lines
 from stack.explore.dump import describe
-from stack.explore.saved import SavedRun, is_run, load_run, same_run
+from stack.explore.saved import SavedRun, is_run, load_run
+from stack.explore.steps import is_step, same_run, stage_text
 from stack.explore.table import table
 from stack.ir import files
 
@@ -20,6 +21,7 @@ SHOW = """
       stackc show r1                   the tables of the run
       stackc show r1 fused             a stage (captured, imported, ..., asm)
       stackc show r1 fused --no-lines  without source lines
+      stackc show r1 y.step3           the kernel of %y after step 3; step0: its loop nest
       stackc show r1 --kernel k3       the code of a kernel
       stackc show block.stack          parse, check and print IR text
 """
@@ -33,6 +35,7 @@ DIFF = """
     examples:
       stackc diff r1:canonical r1:fused
       stackc diff r1:canonical fused      the same
+      stackc diff r1:y.step2 y.step3      what step 3 did to the kernel of %y
       stackc diff r1 r2
       stackc diff r1 r2 --stage fused
 """
@@ -75,8 +78,9 @@ def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
     if args.kernel:
         print(run.kernel_text(args.kernel).rstrip())
     elif args.stage:
-        text = run.text(args.stage)
-        print((without_lines(text) if args.no_lines and run.is_ir(args.stage) else text).rstrip())
+        text = stage_text(run, args.stage)
+        is_ir = is_step(args.stage) or run.is_ir(args.stage)
+        print((without_lines(text) if args.no_lines and is_ir else text).rstrip())
     elif args.json:
         common.print_json(run.manifest)
     else:
@@ -91,10 +95,10 @@ def _side(spec: str, stage: str | None) -> tuple[str, str]:
         run = load_run(path)
         if stage is None:
             raise UsageError(f"which stage of {spec}? write {spec}:STAGE or add --stage")
-        return f"{spec}:{stage}", one_stage(run, stage)
+        return f"{spec}:{stage}", stage_text(run, stage)
     left, colon, name = spec.rpartition(":")
     if colon and is_run(Path(left)):
-        return spec, one_stage(load_run(left), name)
+        return spec, stage_text(load_run(left), name)
     try:
         return spec, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

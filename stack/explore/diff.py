@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 
-from stack.errors import unknown_name
 from stack.explore.saved import SavedRun
 
 _FROM = re.compile(r' from "(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*")*')
@@ -59,10 +58,3 @@ def summary(text: str) -> str:
         if line[:1] in counts:
             counts[line[0]] += 1
     return f"{counts['+']} added, {counts['-']} removed, {counts['~']} moved"
-
-
-def one_stage(run: SavedRun, stage: str) -> str:
-    """A stage's text; raises UsageError where the run has no such stage."""
-    if stage not in run.stages:
-        raise unknown_name(f"{run.folder} has no stage", stage, run.stages)
-    return run.text(stage)

@@ -9,7 +9,7 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
-from stack.explore.diff import diff_texts, one_stage, without_lines
+from stack.explore.diff import diff_texts, without_lines
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun
 from stack.explore.where import explain, where
@@ -66,7 +66,7 @@ class Text(str):
 def diff_text(run: Run, before: str, after: str) -> Text:
     """What changed between two stages, without source lines; empty where nothing did."""
     view = held(run)
-    old, new = (without_lines(one_stage(view, name)) for name in (before, after))
+    old, new = (without_lines(view.text(name)) for name in (before, after))
     return Text(diff_texts(old, new, (before, after)))
 
 

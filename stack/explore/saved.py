@@ -103,17 +103,6 @@ def machine_of(run: SavedRun) -> Target | None:
         return None
 
 
-def same_run(spec: str, other: str) -> str:
-    """`RUN:spec` where `other` is a stage of RUN, and `spec` is another of its stages; else `spec`.
-
-    So the second of two stages may leave out the run.
-    """
-    folder, colon, _ = other.rpartition(":")
-    if not colon or Path(spec).exists() or not is_run(Path(folder)):
-        return spec
-    return f"{folder}:{spec}" if spec in load_run(folder).stages else spec
-
-
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a saved run."""
     return (folder / "manifest.json").is_file()

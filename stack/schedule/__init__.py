@@ -5,6 +5,7 @@ from stack.schedule.considered import Choice, Considered
 from stack.schedule.given import (
     PART,
     given_for,
+    is_list,
     is_pattern,
     named_schedules,
     of_part,
@@ -29,6 +30,7 @@ __all__ = [
     "Split",
     "first_schedule",
     "given_for",
+    "is_list",
     "is_pattern",
     "named_schedules",
     "of_part",

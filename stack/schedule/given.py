@@ -25,7 +25,8 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
 
     Args:
         specs: each `NAME: SCHEDULE`, more of them after semicolons, or the path of a file with
-            one in each line; what follows a # is left out.
+            one in each line; what follows a # is left out. A list of steps may go on over
+            semicolons and lines.
 
     Raises:
         UsageError: naming what cannot be read.
@@ -34,13 +35,28 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
     for spec in specs:
         text = Path(spec).read_text(encoding="utf-8") if _is_file(spec) else spec
         lines = (line.partition("#")[0].strip() for line in re.split("[;\n]", text))
+        last = ""
         for line in filter(None, lines):
             name, colon, schedule = line.partition(":")
+            if not colon and last and is_list(line):
+                found[last] += f"; {line}"
+                continue
             if not colon:
-                raise UsageError(f"schedule {line!r}: write 'NAME: m=128 n=64', or name a file")
-            Schedule.parse(schedule.strip())
-            found[name.strip().removeprefix("%")] = schedule.strip()
+                raise UsageError(
+                    f"schedule {line!r}: write 'NAME: m=128 n=64', a list of steps as"
+                    " 'NAME: split r 1024; vectorize r.1; bind i grid', or name a file"
+                )
+            if not is_list(schedule):
+                Schedule.parse(schedule.strip())
+            last = name.strip().removeprefix("%")
+            found[last] = schedule.strip()
     return found
+
+
+def is_list(text: str) -> bool:
+    """Whether a schedule is a list of steps: each begins with the name of a primitive."""
+    words = text.partition(";")[0].split()
+    return len(words) > 1 and "=" not in words[0] and "=" not in words[1]
 
 
 def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,119 @@
+"""The steps of a kernel: its plain loop nest, and the kernel after each step of its schedule.
+
+A step is named after the value that the kernel makes: `y.step0` is the nest, `y.step1` the kernel
+after the first step, and so on. Steps are made anew from the group of stage `scheduled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import stack.plugins as plugins
+from stack.errors import UsageError, unknown_name
+from stack.explore.saved import SavedRun, is_run, load_run, machine_of
+from stack.imports import function_of
+from stack.ir.builder import param, results_of
+from stack.ir.node import Block, Func, Node
+from stack.run.backend import Backend
+from stack.target import Target
+
+STAGE = "scheduled"
+_NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
+Shown = Callable[[Node, Target], list[tuple[str, Node]]]
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A kernel, step by step.
+
+    Attributes:
+        value: the name of the value that it makes.
+        steps: what each step says, and the kernel after it as a function; the nest first.
+    """
+
+    value: str
+    steps: tuple[tuple[str, Func], ...]
+
+    def told(self) -> str:
+        """The list of the steps, numbered."""
+        return "\n".join(f"  {i:2} {text}" for i, (text, _) in enumerate(self.steps))
+
+
+def is_step(name: str) -> bool:
+    """Whether a name is that of a step, as `y.step3`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Stepped]:
+    """The kernels of a function at stage `scheduled`, step by step.
+
+    A group that has no kernel of its own, such as one that a library computes, is left out.
+
+    Raises:
+        UsageError: the backend makes its kernels whole.
+    """
+    shown = _shown(backend)
+    assert target is not None
+    for node in func.nodes:
+        found = shown(node, target)
+        if found:
+            steps = tuple((text, _alone(kernel)) for text, kernel in found)
+            yield Stepped(func.body.names.get(node, node.op), steps)
+
+
+def _shown(backend: Backend) -> Shown:
+    if not backend.lowering.steps:
+        raise UsageError(
+            f"backend {backend.name} makes its kernels whole; there are steps with triton and cuda"
+        )
+    return cast("Shown", function_of(backend.lowering.steps))
+
+
+def step_text(name: str, func: Func, backend: Backend, target: Target | None) -> str:
+    """The text of a step of a kernel. Raises UsageError with the names that there are."""
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
+    kernel = known.get(match["value"])
+    if kernel is None:
+        raise unknown_name("no kernel with steps makes", match["value"], list(known))
+    number = int(match["number"])
+    if number >= len(kernel.steps):
+        raise UsageError(f"%{kernel.value} has steps 0 to {len(kernel.steps) - 1}, not {number}")
+    return str(kernel.steps[number][1])
+
+
+def stage_text(run: SavedRun, name: str) -> str:
+    """The text of a stage of a saved run, or of a step of one of its kernels, as `y.step3`.
+
+    Raises:
+        UsageError: the run has neither.
+    """
+    if name in run.stages or not is_step(name):
+        return run.text(name)
+    backend = plugins.load("stack.backends", str(run.manifest["backend"]))
+    return step_text(name, run.func(STAGE), backend, machine_of(run))
+
+
+def same_run(spec: str, other: str) -> str:
+    """`RUN:spec` where `other` is a stage or a step of RUN, and `spec` is another; else `spec`.
+
+    So the second of two stages may leave out the run.
+    """
+    folder, colon, _ = other.rpartition(":")
+    if not colon or Path(spec).exists() or not is_run(Path(folder)):
+        return spec
+    return f"{folder}:{spec}" if is_step(spec) or spec in load_run(folder).stages else spec
+
+
+def _alone(kernel: Node) -> Func:
+    """A function of one kernel."""
+    params = [param(f"x{i}", a.type) for i, a in enumerate(kernel.args)]
+    return Func(str(kernel.attrs["name"]), Block(params, results_of(kernel.rebuilt(params))))
+
+
+__all__ = ["STAGE", "Stepped", "is_step", "same_run", "stage_text", "step_text", "stepped"]

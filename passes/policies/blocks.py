@@ -36,10 +36,10 @@ from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.nest.emit import emit
 from stack.passes.policies.rows import Rows
-from stack.passes.steps.all import Step, applied, parse_steps, run_steps
+from stack.passes.steps.all import Launch, Step, applied, parse_steps, run_steps
 from stack.passes.tile import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
-from stack.schedule import Policy
+from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu
 
 
@@ -70,7 +70,8 @@ def lowering_of(group: Node, gpu: Gpu) -> Lowering:
 
 
 def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
-    """The steps of a text, all of them legal for the nest of a group.
+    """The steps of a text, all of them legal for the nest of a group; where none says with how many
+    warps the kernel runs, the last one does.
 
     Raises:
         UsageError: the text cannot be read, a step is not legal, or the group is of a kind whose
@@ -83,6 +84,8 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
         raise UsageError(
             f"a kernel of kind {kind} is made whole: write m=128 n=64 in place of steps"
         )
+    if not any(isinstance(step, Launch) for step in steps):
+        steps.append(Launch(made.policy().complete(Schedule()).warps))
     run_steps(emit(group), steps, gpu)
     return steps
 

@@ -12,7 +12,8 @@ from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import BlockPass
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
-from stack.passes.tile import alone, check_code, is_bare
+from stack.passes.tile import check_code
+from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log

@@ -29,7 +29,7 @@ from stack.passes.control import BlockPass
 from stack.passes.hoist import with_values
 from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
-from stack.passes.tile import alone
+from stack.passes.tiling.bare import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.trip_counts import counter
 from stack.rewrite import engine

@@ -15,7 +15,7 @@ from stack.passes.blocking.horizontal import side_by_side
 from stack.passes.blocking.multi_gemm import left_of
 from stack.passes.blocking.tile_choice import Product, best_seconds, horizontal_product, product_of
 from stack.passes.control import BlockPass
-from stack.passes.tile import group_of
+from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log

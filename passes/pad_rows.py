@@ -20,7 +20,7 @@ from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.control import BlockPass
 from stack.passes.exact_tiling.whole_products import whole_product
-from stack.passes.tile import group_of
+from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log

@@ -17,7 +17,7 @@ from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.policies.blocks import block_policy, taken_steps
-from stack.passes.tile import alone
+from stack.passes.tiling.bare import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log

@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir import ops
-from stack.ir.builder import Builder, param
+from stack.ir.builder import Builder
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import (
     contractions,
-    is_alias,
-    is_contraction,
-    is_formula,
     is_fusion,
     is_generated,
     is_stream,
     mixes,
 )
-from stack.ir.types import I64, TensorType
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
@@ -29,6 +24,7 @@ from stack.passes.exact_tiling.serial import SerialTiler
 from stack.passes.exact_tiling.short_rows import ShortRowsTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.rules.update_producers import with_producer
+from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
@@ -38,7 +34,7 @@ from stack.rewrite.verdict import Why
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
-__all__ = ["CannotTile", "Tile", "alone", "check_code", "group_of", "tile_group"]
+__all__ = ["CannotTile", "Tile", "check_code", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -120,47 +116,6 @@ def check_code(group: Node, refuse: Sequence[str]) -> None:
     foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
     if foreign:
         raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-
-
-def is_bare(node: Node) -> bool:
-    """Whether fusion left an op on its own that a kernel can hold."""
-    if not isinstance(node.type, TensorType) or is_alias(node):
-        return False
-    is_positions = is_formula(node) and bool(node.shape)
-    by_kind = ops.lookup(node.op).kind in ("elementwise", "movement", "reduction")
-    return by_kind or is_contraction(node) or is_positions
-
-
-def alone(node: Node) -> Node:
-    """A group of one op that fusion left bare."""
-    b = Builder()
-    params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
-    if node.op == "argreduce":
-        result = _first_position(b, node, params[0])
-    else:
-        result = b.op(node.op, params, node.attrs, hint=node.type)
-    attrs = {"kind": "loop", "name": node.op}
-    return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
-
-
-def group_of(node: Node) -> Node | None:
-    """The group that a node is, or, bare, is alone; None for a library's and for other nodes."""
-    if is_contraction(node):
-        return alone(node)
-    return node if is_generated(node) else None
-
-
-def _first_position(b: Builder, node: Node, x: Node) -> Node:
-    """argreduce as two reductions: the value, then the first place that holds it (or a nan)."""
-    axis, kind = node.attrs["axis"], node.attrs["kind"]
-    best = b.reduce(x, kind=kind, axes=(axis,))
-    others = tuple(a for a in range(x.tensor.rank) if a != axis)
-    same = b.eq(x, b.broadcast(best, axes=others, type=x.type) if others else best)
-    if x.dtype.is_float:
-        same = b.or_(same, b.ne(x, x))
-    places = b.iota(axis=axis, type=TensorType(I64, x.shape))
-    first = b.reduce(b.select(same, places, x.shape[axis]), kind="min", axes=(axis,))
-    return first if node.dtype == I64 else b.cast(first, type=node.type)
 
 
 def tile_group(group: Node, target: Target | None = None) -> Node:

@@ -8,7 +8,7 @@ from stack.ir.traits import is_fusion, items_of
 from stack.passes.blocking.horizontal import alone_of, unscheduled
 from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.tile_choice import first_text
-from stack.passes.tile import alone
+from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import rest_of
 from stack.rewrite.engine import Replacement, replace
 

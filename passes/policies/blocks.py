@@ -37,7 +37,7 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.nest.emit import emit
 from stack.passes.policies.rows import Rows
 from stack.passes.steps.all import Launch, Step, applied, parse_steps, run_steps
-from stack.passes.tile import alone, is_bare
+from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu

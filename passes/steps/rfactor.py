@@ -102,7 +102,8 @@ def _factored(
         starts.append(make("broadcast", (zero,), {"axes": ()}, hint=hint))
         inside.append(Node("var", (), {"name": edit.names.own("lanes")}, hint))
         results.append(edit.note(result, make(result.op, (inside[-1], tile))))
-    loop = edit.made(old, "loop", starts, old.attrs, (Block((var, *inside), results),))
+    loop = make("loop", starts, old.attrs, (Block((var, *inside), results),))
+    edit.locate(old, loop)
     made: list[Node] = []
     for variable, result, part, total in zip(
         held, block.results, parts, results_of(loop), strict=True

@@ -18,7 +18,8 @@ from stack.passes.cpu_loops.walk import Walk, walk_of
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.exact_tiling.mma import depth_tile
-from stack.passes.tile import CannotTile, Tile, alone, tile_group
+from stack.passes.tile import CannotTile, Tile, tile_group
+from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import roles_of, split_dot
 from stack.rewrite.log import Log
 from stack.target import Cpu, as_cpu, load

@@ -13,7 +13,8 @@ from stack.ir import Block, Builder, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.passes.blocks import Blocks
 from stack.passes.distribute import Distribute, distribute_kernel
-from stack.passes.tile import CannotTile, alone, tile_group
+from stack.passes.tile import CannotTile, tile_group
+from stack.passes.tiling.bare import alone
 from stack.rewrite.log import Log
 
 

@@ -8,7 +8,8 @@ from kernel_cases import program
 
 from stack.ir import Func, Node, parse, verify
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import alone, tile_group
+from stack.passes.tile import tile_group
+from stack.passes.tiling.bare import alone
 from stack.passes.updates import Update, copied, in_place
 from stack.rewrite.pipeline import Pipeline
 

@@ -14,7 +14,8 @@ from stack.ir import Builder, Node, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
-from stack.passes.tile import alone, tile_group
+from stack.passes.tile import tile_group
+from stack.passes.tiling.bare import alone
 from stack.run.compile import compile_func
 from stack.target import cpu_at_hand
 

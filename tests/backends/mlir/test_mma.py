@@ -23,7 +23,8 @@ from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.tile import alone, tile_group
+from stack.passes.tile import tile_group
+from stack.passes.tiling.bare import alone
 from stack.run.compile import compile_func
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 

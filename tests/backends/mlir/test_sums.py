@@ -11,7 +11,7 @@ from emulated_amx import NATIVE, compiled
 from stack.ir import Builder, param, tensor
 from stack.passes.distribute import distribute_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.tile import alone
+from stack.passes.tiling.bare import alone
 
 pytest.importorskip("torch_mlir")
 

@@ -1,0 +1,117 @@
+"""Kernels step by step on the command line: listed, shown, compared, written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stack.cli import main
+
+TEXT = """func @f(%x: f32[6, 40]) -> (f32[6, 40]) at tensor {
+  %m = reduce(%x) {axes=[1], kind="max"} : f32[6]
+  %w = broadcast(%m) {axes=[0]} : f32[6, 40]
+  %s = sub(%x, %w) : f32[6, 40]
+  %e = exp(%s) : f32[6, 40]
+  %t = reduce(%e) {axes=[1], kind="sum"} : f32[6]
+  %v = broadcast(%t) {axes=[0]} : f32[6, 40]
+  %y = div(%e, %v) : f32[6, 40]
+  return %y
+}
+"""
+GPU = ("--backend", "triton", "--target", "sm_90")
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "f.stack"
+    path.write_text(TEXT)
+    return str(path)
+
+
+def dump(program: str, *more: str) -> int:
+    return main(["dump", program, *GPU, "--to", "tiled", *more])
+
+
+def test_steps_are_listed_shown_and_compared(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "r1")
+    assert dump(program, "--steps", "-o", run) == 0
+    listed = capsys.readouterr().out
+    assert "%y\n   0 the plain loop nest\n   1 split " in listed
+    assert main(["show", run, "y.step0"]) == 0
+    nest = capsys.readouterr().out
+    assert nest.count('kind="serial"') == 4 and "bool" not in nest
+    assert main(["diff", f"{run}:y.step0", "y.step1"]) == 1
+    assert "+" in capsys.readouterr().out
+    assert main(["show", run, "y.step99"]) == 2
+    assert "%y has steps 0 to" in capsys.readouterr().err
+    assert main(["show", run, "z.step1"]) == 2
+    assert "no kernel with steps makes 'z'" in capsys.readouterr().err
+
+
+def test_all_prints_the_kernel_after_each_step(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dump(program, "--steps", "--all") == 0
+    printed = capsys.readouterr().out
+    assert "# y.step0: the plain loop nest\nfunc @" in printed
+    assert "# y.step1: split " in printed
+
+
+def test_a_list_by_hand(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = "y: split r 16; vectorize r.1; rfactor r.0; bind i grid; launch 2"
+    assert dump(program, "--steps", "--schedule", mine) == 0
+    printed = capsys.readouterr().out
+    assert "   1 split r 16\n   2 vectorize r.1\n   3 rfactor r.0\n   4 bind i grid" in printed
+    assert "f32<16>" in printed
+
+
+def test_a_list_in_a_file_goes_over_lines(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text("y: split r 64  # all of a row\nvectorize r.1\nbind i grid\n")
+    assert dump(program, "--steps", "--schedule", str(path)) == 0
+    assert "   3 bind i grid\n   4 launch " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("mine", "message"),
+    [
+        ("y: split q 4", "%y: step 1, `split q 4`: no loop runs along 'q'; the axes are: i of 6"),
+        ("y: bind i grid; vectorize i", "step 2, `vectorize i`: axis i is bound to grid"),
+        ("y: tensorise r 4", "there is no primitive 'tensorise'"),
+        ("z: split r 4", "no group to schedule is called %z"),
+        ("split r 4", "a list of steps as"),
+    ],
+)
+def test_a_list_that_is_not_legal(
+    program: str, mine: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dump(program, "--schedule", mine) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_backend_that_makes_kernels_whole_says_so(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dump", program, "--to", "scheduled", "--steps"]) == 2
+    assert "backend mlir makes its kernels whole" in capsys.readouterr().err
+    mine = "y: split r 4"
+    assert main(["dump", program, "--to", "scheduled", "--schedule", mine]) == 2
+
+
+def test_a_product_is_made_whole_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.stack"
+    path.write_text("""func @g(%x: f16[64, 64], %w: f16[64, 64]) -> (f16[64, 64]) at tensor {
+  %d = dot(%x, %w) {rule="m k, k n -> m n"} : f16[64, 64]
+  %y = max(%d, 0.0:f16) : f16[64, 64]
+  return %y
+}
+""")
+    assert dump(str(path), "--steps") == 0
+    assert "%y\n   0 the plain loop nest\n   1 made whole" in capsys.readouterr().out
+    assert dump(str(path), "--schedule", "y: split i 16") == 2
+    assert "is made whole" in capsys.readouterr().err

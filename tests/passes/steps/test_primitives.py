@@ -1,0 +1,678 @@
+"""What each primitive makes of a kernel, as text, and what it refuses."""
+
+from __future__ import annotations
+
+import pytest
+from nest_cases import around, fused, kernel_of, random_inputs, results, wrong
+
+from stack.errors import UsageError
+from stack.ir import Node, parse
+from stack.passes.nest.emit import emit
+from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
+from stack.target import as_gpu, load
+
+SUM = """func @f(%x: f32[3, 6]) -> (f32[3]) at tensor {
+  %y = reduce(%x) {axes=[1], kind="sum"} : f32[3]
+  return %y
+}
+"""
+NEG = """func @f(%x: f32[3, 5]) -> (f32[3, 5]) at tensor {
+  %y = neg(%x) : f32[3, 5]
+  return %y
+}
+"""
+TWO = """func @f(%x: f32[6]) -> (f32[], f32[]) at tensor {
+  %f = fusion(%x) {kind="reduction", name="two"} : (f32[], f32[]) {(%p0: f32[6])
+    %y = reduce(%p0) {axes=[0], kind="sum"} : f32[]
+    %z = reduce(%p0) {axes=[0], kind="max"} : f32[]
+    return %y, %z
+  }
+  %a = item(%f) {index=0} : f32[]
+  %b = item(%f) {index=1} : f32[]
+  return %a, %b
+}
+"""
+SHARE = """func @f(%x: f32[6]) -> (f32[6]) at tensor {
+  %t = reduce(%x) {axes=[0], kind="sum"} : f32[]
+  %w = broadcast(%t) {axes=[]} : f32[6]
+  %y = div(%x, %w) : f32[6]
+  return %y
+}
+"""
+HALF = """func @f(%x: f16[2, 4]) -> (f16[2, 4]) at tensor {
+  %m = reduce(%x) {axes=[1], kind="max"} : f16[2]
+  %w = broadcast(%m) {axes=[0]} : f16[2, 4]
+  %s = sub(%x, %w) : f16[2, 4]
+  %e = exp(%s) : f16[2, 4]
+  return %e
+}
+"""
+THIRD = """func @f(%x: f32[3, 5]) -> (f32[3, 5]) at tensor {
+  %y = div(%x, 4.0:f32) : f32[3, 5]
+  return %y
+}
+"""
+
+# name: (program, steps before, the step, kernel before, kernel after); without "in global"
+CASES: dict[str, tuple[str, str, str, str, str]] = {
+    "split_mask": (
+        NEG,
+        "",
+        "split j 4",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j.0 < 2: i32, %o0_3: f32[3, 5])
+    %mul = mul(%j.0, 4:i32) : i32[]
+    %loop_2 = loop(%o0_3) {kind="serial"} : f32[3, 5] {(%j.1 < 4: i32, %o0_2: f32[3, 5])
+      %add = add(%mul, %j.1) : i32[]
+      %lt = lt(%add, 5:i32) : bool[]
+      %load = load(%p0, %i, %add, %lt, 0.0:f32) : f32[]
+      %y = neg(%load) : f32[]
+      %store = store(%o0_2, %y, %i, %add, %lt) : f32[3, 5]
+      return %store
+    }
+    return %loop_2
+  }
+  return %loop_1
+}
+return %loop
+""",
+    ),
+    "split_peel": (
+        SUM,
+        "",
+        "split r 4 tail=peel",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {kind="serial"} : f32[] {(%r < 6: i32, %acc: f32[])
+    %load = load(%p0, %i, %r) : f32[]
+    %add = add(%acc, %load) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %loop_1 = loop(0.0:f32) {kind="serial"} : f32[] {(%r.1 < 4: i32, %acc: f32[])
+    %load = load(%p0, %i, %r.1) : f32[]
+    %add = add(%acc, %load) : f32[]
+    return %add
+  }
+  %y = loop(%loop_1) {kind="serial"} : f32[] {(%r.1 < 2: i32, %acc: f32[])
+    %add_1 = add(%r.1, 4:i32) : i32[]
+    %load_1 = load(%p0, %i, %add_1) : f32[]
+    %add_2 = add(%acc, %load_1) : f32[]
+    return %add_2
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+    ),
+    "vectorize": (
+        SUM,
+        "",
+        "vectorize r",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {kind="serial"} : f32[] {(%r < 6: i32, %acc: f32[])
+    %load = load(%p0, %i, %r) : f32[]
+    %add = add(%acc, %load) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %load = load(%p0, %i, 0:i32) : f32<6>
+  %y = reduce(%load) {axes=[0], kind="sum"} : f32[]
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+    ),
+    "vectorize_masked": (
+        NEG,
+        "split j 8",
+        "vectorize j.1",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j.1 < 8: i32, %o0_2: f32[3, 5])
+    %lt = lt(%j.1, 5:i32) : bool[]
+    %load = load(%p0, %i, %j.1, %lt, 0.0:f32) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j.1, %lt) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) {clip=true} : f32<8>
+  %y = neg(%load) : f32<8>
+  %store = store(%o0_1, %y, %i, 0:i32) {clip=true} : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+    ),
+    "rfactor": (
+        SUM,
+        "split r 3; vectorize r.1",
+        "rfactor r.0",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 2: i32, %acc_1: f32[])
+    %mul = mul(%r.0, 3:i32) : i32[]
+    %load = load(%p0, %i, %mul) : f32<3>
+    %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+    %add = add(%acc_1, %reduce) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+        """
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<3>
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %loop_1 = loop(%broadcast) {kind="serial"} : f32<3> {(%r.0 < 2: i32, %lanes: f32<3>)
+    %mul = mul(%r.0, 3:i32) : i32[]
+    %load = load(%p0, %i, %mul) : f32<3>
+    %add = add(%lanes, %load) : f32<3>
+    return %add
+  }
+  %y = reduce(%loop_1) {axes=[0], kind="sum"} : f32[]
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+    ),
+    "fuse": (
+        NEG,
+        "",
+        "fuse i j",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 15: i32, %o0_2: f32[3, 5])
+  %div = div(%i, 5:i32) : i32[]
+  %rem = rem(%i, 5:i32) : i32[]
+  %load = load(%p0, %div, %rem) : f32[]
+  %y = neg(%load) : f32[]
+  %store = store(%o0_2, %y, %div, %rem) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+    ),
+    "reorder": (
+        NEG,
+        "",
+        "reorder i j",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%j < 5: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+    ),
+    "peel": (
+        NEG,
+        "vectorize j",
+        "peel i 1",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 2: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+%loop_1 = loop(%loop) {kind="serial"} : f32[3, 5] {(%i.last < 1: i32, %o0_1: f32[3, 5])
+  %add = add(%i.last, 2:i32) : i32[]
+  %load_1 = load(%p0, %add, 0:i32) : f32<5>
+  %y_1 = neg(%load_1) : f32<5>
+  %store_1 = store(%o0_1, %y_1, %add, 0:i32) : f32[3, 5]
+  return %store_1
+}
+return %loop_1
+""",
+    ),
+    "unroll": (
+        SUM,
+        "split r 2; vectorize r.1",
+        "unroll r.0",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 3: i32, %acc_1: f32[])
+    %mul = mul(%r.0, 2:i32) : i32[]
+    %load = load(%p0, %i, %mul) : f32<2>
+    %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+    %add = add(%acc_1, %reduce) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+        """
+%mul = mul(0:i32, 2:i32) : i32[]
+%mul_1 = mul(1:i32, 2:i32) : i32[]
+%mul_2 = mul(2:i32, 2:i32) : i32[]
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %load = load(%p0, %i, %mul) : f32<2>
+  %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+  %add = add(0.0:f32, %reduce) : f32[]
+  %load_1 = load(%p0, %i, %mul_1) : f32<2>
+  %reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
+  %add_1 = add(%add, %reduce_1) : f32[]
+  %load_2 = load(%p0, %i, %mul_2) : f32<2>
+  %reduce_2 = reduce(%load_2) {axes=[0], kind="sum"} : f32[]
+  %y = add(%add_1, %reduce_2) : f32[]
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+    ),
+    "compute_with": (
+        TWO,
+        "",
+        "compute_with r",
+        """
+%y = loop(0.0:f32) {kind="serial"} : f32[] {(%r < 6: i32, %acc: f32[])
+  %load = load(%p0, %r) : f32[]
+  %add = add(%acc, %load) : f32[]
+  return %add
+}
+%store = store(%o0, %y) : f32[]
+%z = loop(-inf:f32) {kind="serial"} : f32[] {(%r < 6: i32, %acc_1: f32[])
+  %load = load(%p0, %r) : f32[]
+  %max = max(%acc_1, %load) : f32[]
+  return %max
+}
+%store_1 = store(%o1, %z) : f32[]
+return %store, %store_1
+""",
+        """
+%loop = loop(0.0:f32, -inf:f32) {kind="serial"} : (f32[], f32[])
+  {(%r < 6: i32, %acc_2: f32[], %acc_3: f32[])
+  %load = load(%p0, %r) : f32[]
+  %add = add(%acc_2, %load) : f32[]
+  %max = max(%acc_3, %load) : f32[]
+  return %add, %max
+}
+%y = item(%loop) {index=0} : f32[]
+%store = store(%o0, %y) : f32[]
+%z = item(%loop) {index=1} : f32[]
+%store_1 = store(%o1, %z) : f32[]
+return %store, %store_1
+""",
+    ),
+    "hold": (
+        SHARE,
+        "split r 2; vectorize r.1",
+        "hold r.0 1",
+        """
+%t = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 3: i32, %acc_1: f32[])
+  %mul = mul(%r.0, 2:i32) : i32[]
+  %load = load(%p0, %mul) : f32<2>
+  %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+  %add = add(%acc_1, %reduce) : f32[]
+  return %add
+}
+%loop = loop(%o0) {kind="serial"} : f32[6] {(%r.0 < 3: i32, %o0_2: f32[6])
+  %mul = mul(%r.0, 2:i32) : i32[]
+  %load = load(%p0, %mul) : f32<2>
+  %y = div(%load, %t) : f32<2>
+  %store = store(%o0_2, %y, %mul) : f32[6]
+  return %store
+}
+return %loop
+""",
+        """
+%mul = mul(2:i32, 2:i32) : i32[]
+%load = load(%p0, %mul) : f32<2>
+%loop = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 2: i32, %acc_1: f32[])
+  %mul_1 = mul(%r.0, 2:i32) : i32[]
+  %load_1 = load(%p0, %mul_1) : f32<2>
+  %reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
+  %add = add(%acc_1, %reduce_1) : f32[]
+  return %add
+}
+%reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+%t = add(%loop, %reduce) : f32[]
+%y = div(%load, %t) : f32<2>
+%store = store(%o0, %y, %mul) : f32[6]
+%loop_1 = loop(%store) {kind="serial"} : f32[6] {(%r.0 < 2: i32, %o0_2: f32[6])
+  %mul_1 = mul(%r.0, 2:i32) : i32[]
+  %load_1 = load(%p0, %mul_1) : f32<2>
+  %y_1 = div(%load_1, %t) : f32<2>
+  %store_1 = store(%o0_2, %y_1, %mul_1) : f32[6]
+  return %store_1
+}
+return %loop_1
+""",
+    ),
+    "pipeline": (
+        SUM,
+        "split r 2; vectorize r.1",
+        "pipeline r.0 3",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 3: i32, %acc_1: f32[])
+    %mul = mul(%r.0, 2:i32) : i32[]
+    %load = load(%p0, %i, %mul) : f32<2>
+    %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+    %add = add(%acc_1, %reduce) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
+  %y = loop(0.0:f32) {ahead=3, kind="serial"} : f32[] {(%r.0 < 3: i32, %acc_1: f32[])
+    %mul = mul(%r.0, 2:i32) : i32[]
+    %load = load(%p0, %i, %mul) : f32<2>
+    %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+    %add = add(%acc_1, %reduce) : f32[]
+    return %add
+  }
+  %store = store(%o0_1, %y, %i) : f32[3]
+  return %store
+}
+return %loop
+""",
+    ),
+    "bind": (
+        NEG,
+        "vectorize j",
+        "bind i grid",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+    ),
+    "rewrite_reciprocals": (
+        THIRD,
+        "vectorize j; bind i grid",
+        "rewrite reciprocals",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = div(%load, 4.0:f32) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = mul(%load, 0.25:f32) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+    ),
+    "rewrite_exp2": (
+        HALF,
+        "vectorize r; vectorize i",
+        "rewrite exp2",
+        """
+%load = load(%p0, 0:i32, 0:i32) : f16<2x4>
+%cast = cast(%load) : f32<2x4>
+%m = reduce(%cast) {axes=[1], kind="max"} : f32<2>
+%broadcast = broadcast(%m) {axes=[0]} : f32<2x4>
+%s = sub(%cast, %broadcast) : f32<2x4>
+%e = exp(%s) : f32<2x4>
+%cast_1 = cast(%e) : f16<2x4>
+%store = store(%o0, %cast_1, 0:i32, 0:i32) : f16[2, 4]
+return %store
+""",
+        """
+%load = load(%p0, 0:i32, 0:i32) : f16<2x4>
+%cast = cast(%load) : f32<2x4>
+%m = reduce(%cast) {axes=[1], kind="max"} : f32<2>
+%abs = abs(%m) : f32<2>
+%lt = lt(%abs, 1.0737418e+09:f32) : bool<2>
+%select = select(%lt, 1.442695:f32, 1.0:f32) : f32<2>
+%broadcast = broadcast(%select) {axes=[0]} : f32<2x4>
+%mul = mul(%cast, %broadcast) : f32<2x4>
+%mul_1 = mul(%m, %select) : f32<2>
+%broadcast_1 = broadcast(%mul_1) {axes=[0]} : f32<2x4>
+%sub = sub(%mul, %broadcast_1) : f32<2x4>
+%e = exp2(%sub) : f32<2x4>
+%cast_1 = cast(%e) : f16<2x4>
+%store = store(%o0, %cast_1, 0:i32, 0:i32) : f16[2, 4]
+return %store
+""",
+    ),
+    "evict": (
+        NEG,
+        "vectorize j; bind i grid",
+        "evict o0 first",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %load = load(%p0, %i, 0:i32) : f32<5>
+  %y = neg(%load) : f32<5>
+  %store = store(%o0_1, %y, %i, 0:i32) {evict="first"} : f32[3, 5]
+  return %store
+}
+return %loop
+""",
+    ),
+}
+
+
+def inside(kernel: Node) -> str:
+    """The text of what a kernel does."""
+    lines = str(around(kernel)).split("\n")
+    first = next(k for k, line in enumerate(lines) if "= kernel(" in line)
+    depth = len(lines[first]) - len(lines[first].lstrip())
+    end = lines.index(" " * depth + "}", first)
+    return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_before_and_expected(name: str) -> None:
+    program, first, step, before, expected = CASES[name]
+    kernel = kernel_of(program, first)
+    assert inside(kernel) == before.strip()
+    made = run_steps(kernel, parse_steps(step))
+    assert inside(made) == expected.strip().replace("\n  {(", " {(")
+    arrays = random_inputs(around(kernel))
+    assert not wrong(made, arrays, results(around(kernel), arrays), 1e-3)
+
+
+def test_launch() -> None:
+    made = kernel_of(NEG, "vectorize j; bind i grid; launch 4 stages=3")
+    assert (made.attrs["warps"], made.attrs["stages"]) == (4, 3)
+
+
+RUNNING = """func @f(%x: f32[6]) -> (f32[6]) at tensor {
+  %f = fusion(%x) {kind="loop", name="running"} : f32[6] {(%p0: f32[6])
+    %y = scan(%p0) {axis=0, kind="sum", reverse=false} : f32[6]
+    return %y
+  }
+  return %f
+}
+"""
+LOOKUP = """func @f(%x: f32[6], %i: i32[4], %u: f32[4]) -> (f32[6]) at tensor {
+  %f = fusion(%x, %i, %u) {kind="loop", name="update"} : f32[6]
+    {(%p0: f32[6], %p1: i32[4], %p2: f32[4])
+    %y = scatter(%p0, %p1, %p2) {kind="add", rule="a!, b, b -> a!"} : f32[6]
+    return %y
+  }
+  return %f
+}
+"""
+# program, steps, the step that is refused, and what its message says
+REFUSED = {
+    "no such axis": (NEG, "split q 4", 1, "no loop runs along 'q'; the axes are: i of 3, j of 5"),
+    "split by zero": (NEG, "vectorize j; split i 0", 2, "one element or more, not 0"),
+    "no such tail": (NEG, "split j 4 tail=drop", 1, "treated by mask or peel"),
+    "split twice": (NEG, "split j 2; split j 2", 2, "no loop runs along 'j'"),
+    "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
+    "split what is bound": (NEG, "bind i grid; split i 2", 2, "bound to grid: split it before"),
+    "bound inside": (NEG, "bind j grid", 1, "inside of the serial loop along i"),
+    "bound to nothing": (NEG, "bind i lane", 1, "nothing that an axis is bound to"),
+    "a total in programs": (SHARE, "bind r grid", 1, "carries a value"),
+    "a carried dependence": (RUNNING, "vectorize i", 1, "carries acc from turn to turn"),
+    "colliding places": (LOOKUP, "vectorize b", 1, "reads what another one stores"),
+    "more than a nest": (SUM, "fuse i r", 1, "has more in it than a loop along r"),
+    "no nest": (NEG, "reorder j i", 1, "has more in it than a loop along i"),
+    "too many turns": (NEG, "peel i 3", 1, "3 of its 3 turns"),
+    "walked once": (SUM, "split r 2; vectorize r.1; hold r.0 1", 3, "not walked twice"),
+    "no tile is added": (SUM, "rfactor r", 1, "adds the reduction of a tile"),
+    "nothing side by side": (SUM, "compute_with r", 1, "no two loops along r"),
+    "nothing is read": (NEG, "pipeline i 2", 1, "no loop along i loads a tile"),
+    "in flight": (SUM, "split r 2; vectorize r.1; pipeline r.0 0", 3, "one turn or more"),
+    "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
+    "rounding would show": (NEG, "rewrite exp2", 1, "no memory holds floats of 16 bits"),
+    "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
+    "warps": (NEG, "launch 3", 1, "no power of two"),
+    "threads": (NEG, "launch 64", 1, "2048 threads, and a program has 1024 at most"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_legal_is_refused(name: str) -> None:
+    program, text, number, message = REFUSED[name]
+    nest, steps = emit(fused(program)), parse_steps(text)
+    with pytest.raises(IllegalStep) as found:
+        run_steps(nest, steps, as_gpu(load("sm_90")))
+    assert (found.value.number, str(found.value.step)) == (number, str(steps[number - 1]))
+    assert f"step {number}, `{steps[number - 1]}`" in str(found.value)
+    assert message in str(found.value)
+
+
+def test_a_tile_fits_in_registers() -> None:
+    text = NEG.replace("[3, 5]", "[3, 100000]")
+    with pytest.raises(IllegalStep, match="a tile of 100000 elements, of 65536 registers"):
+        run_steps(emit(fused(text)), parse_steps("vectorize j"), as_gpu(load("sm_90")))
+
+
+UNREADABLE = {
+    "tensorise r": "no primitive 'tensorise'; there are: bind, compute_with",
+    "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
+    "split r x": "block is a whole number, not 'x'",
+    "split r 4 mask 7": "'7' is too much",
+    "split r 4 size=8": "'size=8' is too much",
+    "split r 4 block=8": "'block=8' is too much",
+}
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
+def test_what_cannot_be_read_says_how_to_write_it(text: str) -> None:
+    with pytest.raises(UsageError) as found:
+        parse_steps(text)
+    assert UNREADABLE[text] in str(found.value)
+
+
+def test_text_reads_back() -> None:
+    text = "split r 4 tail=peel; split i 2\n# a comment\nvectorize r.1 # another\nlaunch 4 stages=3"
+    steps = parse_steps(text)
+    assert list(map(str, steps)) == [
+        "split r 4 tail=peel", "split i 2", "vectorize r.1", "launch 4 stages=3",
+    ]  # fmt: skip
+    assert parse_steps("; ".join(map(str, steps))) == steps
+
+
+def test_names_and_lines_stay() -> None:
+    text = SUM.replace('kind="sum"} : f32[3]', 'kind="sum"} : f32[3] from "m.py:7"')
+    kernel = run_steps(emit(fused(text)), parse_steps("split r 4; vectorize r.1; rfactor r.0"))
+    block = kernel.blocks[0]
+    total = next(n for n in block.all_nodes if n.op == "reduce")
+    assert block.names[total] == "y"
+    assert block.locs[total] == ("m.py:7",)
+    assert parse(str(around(kernel))) is around(kernel)

@@ -3,7 +3,7 @@ them.
 
 `fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
 its gain and bias over all rows: one walk over the rows gives all of them (see
-`blocking.mix_order`), and reads each row once. Where rows are too long for that, values that one
+`policies/mix.py`), and reads each row once. Where rows are too long for that, values that one
 group writes only for the other are computed in both.
 """
 
@@ -18,9 +18,9 @@ from stack.ir.node import Block, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
-from stack.passes.blocking.mix_order import space_of
 from stack.passes.control import BlockPass
 from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.mix_space import space_of
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace

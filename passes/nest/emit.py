@@ -17,7 +17,7 @@ Source: the algorithm without a schedule of Halide (Ragan-Kelley et al., PLDI 20
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from stack.ir.axes import Index
 from stack.ir.builder import param
@@ -41,42 +41,54 @@ from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
 
-def emit(group: Node, integer: DType | None = None) -> Node:
+def emit(
+    group: Node,
+    integer: DType | None = None,
+    root: Node | None = None,
+    reduced: Collection[int] | None = None,
+) -> Node:
     """The kernel that computes a group by its plain loop nest.
 
     Args:
         group: a `fusion` or a `stream`, of known sizes.
         integer: the type of indices; by default 32 bits where no array needs more.
+        root: the node whose axes span the group; by default that of `domain`.
+        reduced: axes of the root whose loops stand inside, around what is reduced along them; by
+            default those along which the root itself is reduced.
 
     Raises:
         CannotTile: an op has no loop nest, or a size is not known.
     """
-    return _Nest(group, integer).kernel()
+    return _Nest(group, integer, root, reduced).kernel()
 
 
-def domain(body: Block) -> tuple[Node, Index, dict[Node, Index]] | None:
+def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Node, Index]] | None:
     """The node whose axes span a group, a symbol for each axis, and where values sit.
 
-    None where the results do not share one space.
+    None where the results do not share one space. `root`: the node, where it is chosen.
     """
+    if root is not None:
+        return _domain(body, root)
     spanning = [n for n in body.nodes if is_contraction(n)]
     spanning = spanning or [n.args[0] for n in body.nodes if _reduces(n)] or list(body.results)
     most = max(static(n.tensor.size) for n in spanning)
-    for root in dict.fromkeys(n for n in spanning if static(n.tensor.size) == most):
-        axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
-        try:
-            places = index_maps_of(body, root, axes)
-        except CannotTile:
-            return None
-        for result in body.results:
-            if result.shape == root.shape:
-                places.setdefault(result, axes)  # it holds rows spread over another axis
-        if all(r in places for r in body.results):
-            return root, axes, places
-    return None
+    roots = dict.fromkeys(n for n in spanning if static(n.tensor.size) == most)
+    return next(filter(None, (_domain(body, root) for root in roots)), None)
 
 
-def axis_names(root: Node, reduced: set[int]) -> list[str]:
+def _domain(body: Block, root: Node) -> tuple[Node, Index, dict[Node, Index]] | None:
+    axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+    try:
+        places = index_maps_of(body, root, axes)
+    except CannotTile:
+        return None
+    for result in body.results:
+        if result.shape == root.shape:
+            places.setdefault(result, axes)  # it holds rows spread over another axis
+    return (root, axes, places) if all(r in places for r in body.results) else None
+
+
+def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
     """What the loops along the axes of a group's space are called; "" for axes of one place."""
     names: list[str] = []
     for axis, extent in enumerate(root.shape):
@@ -93,8 +105,14 @@ def _reduces(node: Node) -> bool:
 class _Nest:
     """One kernel that is being made."""
 
-    def __init__(self, group: Node, integer: DType | None) -> None:
-        self.group = group
+    def __init__(
+        self,
+        group: Node,
+        integer: DType | None,
+        root: Node | None,
+        reduced: Collection[int] | None,
+    ) -> None:
+        self.group, self.root, self.reduced = group, root, reduced
         own = group.blocks[0]
         self.body = Block(own.params, expanded(group).results) if is_stream(group) else own
         nodes = (*self.body.params, *self.body.nodes)
@@ -138,14 +156,14 @@ class _Nest:
     def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
         """Loop spaces: axes that all results have, axes that some have, results and places."""
         results = list(zip(self.outputs, self.body.results, strict=True))
-        found = domain(self.body)
+        found = domain(self.body, self.root)
         if found is None or is_contraction(found[0]):
             return [self._own_space(output, result) for output, result in results]
         root, iter_vars, places = found
-        reduced = {
-            int(a) for n in self.body.nodes if _reduces(n) and n.args[0] is root
-            for a in n.attrs["axes"]
-        }  # fmt: skip
+        reduced = self.reduced
+        if reduced is None:
+            own = [n for n in self.body.nodes if _reduces(n) and n.args[0] is root]
+            reduced = {int(a) for n in own for a in n.attrs["axes"]}
         axes: list[Dim] = [
             self.values.axis(name, static(extent))
             for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
@@ -176,7 +194,7 @@ class _Nest:
         places: Mapping[Node, Index],
         iter_vars: Index,
         axes: Sequence[Dim],
-        reduced: set[int],
+        reduced: Collection[int],
     ) -> None:
         """Let reductions along an axis of the space run along that axis."""
         known = {str(v): i for i, v in enumerate(iter_vars)}
@@ -192,8 +210,10 @@ class _Nest:
         self, kept: Sequence[Dim], inner: Sequence[Dim], stored: Sequence[tuple[Node, Node, Index]]
     ) -> list[Node]:
         """Memories after loops along the kept axes, and inside, along the others where needed."""
-        names = {str(a) for a in inner}
-        has_inner = [bool(names & {s.name for d in p for s in symbols(d)}) for _, _, p in stored]
+        groups: dict[tuple[Dim, ...], list[int]] = {}  # results by the inner axes that they have
+        for i, (_, _, place) in enumerate(stored):
+            used = {s.name for d in place for s in symbols(d)}
+            groups.setdefault(tuple(a for a in inner if str(a) in used), []).append(i)
 
         def store(memory: Node, result: Node, place: Index) -> Node:
             values = self.values
@@ -202,18 +222,14 @@ class _Nest:
 
         def program(memories: Sequence[Node]) -> list[Node]:
             final = list(memories)
-            late = [i for i, is_late in enumerate(has_inner) if is_late]
+            for axes, mine in groups.items():
 
-            def steps(held: Sequence[Node]) -> list[Node]:
-                return [store(m, *stored[i][1:]) for i, m in zip(late, held, strict=True)]
+                def steps(held: Sequence[Node], mine: Sequence[int] = mine) -> list[Node]:
+                    return [store(m, *stored[i][1:]) for i, m in zip(mine, held, strict=True)]
 
-            if late:
-                made = self._along(inner, [final[i] for i in late], steps)
-                for i, memory in zip(late, made, strict=True):
+                made = self._along(axes, [final[i] for i in mine], steps)
+                for i, memory in zip(mine, made, strict=True):
                     final[i] = memory
-            for i, is_late in enumerate(has_inner):
-                if not is_late:
-                    final[i] = store(final[i], *stored[i][1:])
             return final
 
         return self._along(kept, [output for output, _, _ in stored], program)

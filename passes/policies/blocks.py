@@ -17,7 +17,6 @@ from stack.ir.traits import (
     writes_by_data,
 )
 from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
-from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.multi_gemm import parts_of, products_of
 from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.scan import ScanTiler
@@ -35,6 +34,8 @@ from stack.passes.blocking.tile_choice import (
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.nest.emit import emit
+from stack.passes.policies.mix import MixedRows
+from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.rows import Rows
 from stack.passes.steps.all import Launch, Step, applied, parse_steps, run_steps
 from stack.passes.tiling.bare import alone, is_bare
@@ -57,7 +58,7 @@ Maker = Callable[[Node, Gpu], Lowering]
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (is_stream, StreamTiler),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
-    (lambda group: space_of(group.blocks[0]) is not None, MixOrderTiler),
+    (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
     (lambda group: bool(parts_of(group.blocks[0])), HorizontalTiler),
     (lambda group: bool(contractions(group.blocks[0].nodes)), BlockTiler),
     (lambda _: True, Rows),
@@ -102,9 +103,10 @@ def shown_steps(node: Node, target: Target) -> list[tuple[str, Node]]:
         return []
     group = alone(node) if is_bare(node) else node
     try:
-        made, nest = lowering_of(group, gpu), emit(group)
-        if not isinstance(made, Rows):
-            return [("the plain loop nest", nest), ("made whole", made.kernel())]
+        made = lowering_of(group, gpu)
+        if not isinstance(made, Rows | MixedRows):
+            return [("the plain loop nest", emit(group)), ("made whole", made.kernel())]
+        nest = made.nest()
         steps = list(applied(nest, made.steps(nest), gpu))
     except CannotTile:
         return []

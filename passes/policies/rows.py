@@ -322,7 +322,8 @@ class RowSteps:
         made += [Vectorize(f"{name}.1") for name in order]
         made += self._walks(walked)
         made += self._programs(blocks)
-        return [*made, *self._arithmetic(), self._launch()]
+        made += arithmetic(self.space.results, self.space.inputs, self.gpu)
+        return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
         """What makes a long axis quick: lanes that sum apart, reads ahead."""
@@ -390,23 +391,23 @@ class RowSteps:
                 made.append(Bind(f"{name}.0", "grid"))
         return made
 
-    def _arithmetic(self) -> list[Step]:
-        """The arithmetic of the frameworks' own GPU kernels, and hints to caches."""
-        nodes = topological(self.space.results)
-        made: list[Step] = []
-        if any(divides(n) and is_number(n.args[1]) for n in nodes):
-            made.append(Rewrite("reciprocals"))
-        if any(map(is_exponential, nodes)) and any(
-            a.dtype.is_float and a.dtype.bits <= 16 for a in self.space.inputs
-        ):
-            made.append(Rewrite("exp2"))
-        for i, result in enumerate(self.space.results):
-            if static(result.tensor.size) * result.dtype.bytes > self.gpu.cache_bytes:
-                made.append(Evict(f"o{i}", "first"))
-        return made
-
     def _launch(self) -> Step:
         return Launch(self.schedule.warps)
+
+
+def arithmetic(results: Sequence[Node], inputs: Sequence[Node], gpu: Gpu) -> list[Step]:
+    """The arithmetic of the frameworks' own GPU kernels, and hints to caches."""
+    nodes = topological(results)
+    made: list[Step] = []
+    if any(divides(n) and is_number(n.args[1]) for n in nodes):
+        made.append(Rewrite("reciprocals"))
+    is_short = any(a.dtype.is_float and a.dtype.bits <= 16 for a in inputs)
+    if is_short and any(map(is_exponential, nodes)):
+        made.append(Rewrite("exp2"))
+    for i, result in enumerate(results):
+        if static(result.tensor.size) * result.dtype.bytes > gpu.cache_bytes:
+            made.append(Evict(f"o{i}", "first"))
+    return made
 
 
 def _whole(extent: int) -> int:
@@ -424,6 +425,10 @@ class Rows:
         """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
         return RowPolicy(RowSpace.of(self.group), self.gpu)
 
+    def nest(self) -> Node:
+        """The plain loop nest. Raises CannotTile."""
+        return emit(self.group)
+
     def steps(self, nest: Node) -> list[Step]:
         """The steps that the group names, or of the schedule that it names, or of the policy's."""
         named = schedules_of(self.group)
@@ -436,7 +441,7 @@ class Rows:
     def kernel(self) -> Node:
         """The kernel node. Raises CannotTile."""
         check_powers(self.group)
-        nest = emit(self.group)
+        nest = self.nest()
         try:
             return run_steps(nest, self.steps(nest), self.gpu)
         except IllegalStep as why:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from math import gcd
 
 from stack.ir.builder import make
 from stack.ir.node import Node
@@ -56,30 +57,44 @@ def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Nod
     return make(op, (first, second))
 
 
-def spans(node: Node | None, inner: Collection[Node]) -> int | None:
-    """By how much an integer can differ over the turns of loops with the variables `inner`, and
-    over the lanes of a tile.
-
-    None where that is not known.
+def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
+    """How an integer moves over the turns of loops with the variables `inner`, and over the lanes
+    of a tile: the factor and the extent of each. None where that is not known.
     """
     if node is None or (not node.tensor.rank and node.vars.isdisjoint(inner)):
-        return 0
+        return []
     if node.op == "var":
-        return int(node.attrs["extent"]) - 1
+        return [(1, int(node.attrs["extent"]))]
     if node.op == "iota":
-        return int(node.shape[int(node.attrs["axis"])]) - 1  # pyright: ignore[reportArgumentType]
+        return [(1, int(node.shape[int(node.attrs["axis"])]))]  # pyright: ignore[reportArgumentType]
     if node.op in MOVES:
-        return spans(node.args[0], inner)
-    widths = [spans(a, inner) for a in node.args]
-    known = [w for w in widths if w is not None]
-    if len(known) < len(widths):
+        return terms_of(node.args[0], inner)
+    parts = [terms_of(a, inner) for a in node.args]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
         return None
     if node.op in ("add", "sub"):
-        return sum(known)
+        return [term for part in known for term in part]
     if node.op == "mul":
         factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
-        return abs(int(number(factors[0]))) * sum(known) if factors else None
+        factor = int(number(factors[0])) if factors else 0
+        return [(c * factor, n) for part in known for c, n in part] if factors else None
     return None
+
+
+def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int) -> bool:
+    """Whether `step * v + ...` never meets for two of `extent` turns v.
+
+    Args:
+        terms: factor and extent of what is added, whatever its value.
+        size: elements from there on that are taken.
+    """
+    if not step:
+        return False
+    small = sum(abs(c) * (n - 1) for c, n in terms if abs(c) < abs(step)) + size - 1
+    large = [abs(c) for c, n in terms if abs(c) >= abs(step) and n > 1]
+    # what is large moves by multiples of a number that all turns together do not reach
+    return small < abs(step) and (not large or gcd(*large) > abs(step) * (extent - 1) + small)
 
 
 def is_multiple(node: Node, of: int) -> bool:

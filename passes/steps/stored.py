@@ -9,7 +9,7 @@ from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_number, is_store, number
-from stack.passes.steps.linear import linear, spans
+from stack.passes.steps.linear import is_apart, linear, terms_of
 
 
 def why_shared(loop: Node) -> str:
@@ -58,14 +58,20 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
     wide = [tile.shape[k - lead] if is_block and k >= lead else 1 for k in range(memory.rank)]
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
     wholes = _wholes(index[:ones], memory.shape[:ones])
+    extent = int(var.attrs["extent"])
     for place, size in (*zip(index, wide, strict=True), *((whole, 1) for whole in wholes)):
         found = linear(place, var)
-        reach = None if found is None else spans(found[1], inner)
-        if found is None or reach is None or not isinstance(size, int):
+        terms = None if found is None else terms_of(found[1], inner)
+        if found is None or terms is None or not isinstance(size, int):
             continue
-        if found[0] and abs(found[0]) >= reach + size:
+        if is_apart(found[0], extent, terms, size):
             return True
     return False
+
+
+def _spread(place: Node) -> Node:
+    """What is spread over a tile."""
+    return place.args[0] if place.op == "broadcast" else place
 
 
 def _is(node: Node, value: object) -> bool:
@@ -75,16 +81,16 @@ def _is(node: Node, value: object) -> bool:
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
     """Numbers of which neighbouring indices are the digits: x, for x // 5 and x % 5."""
     for last in range(len(index) - 1, 0, -1):
-        number_of, size = index[last], shape[last]
+        number_of, size = _spread(index[last]), shape[last]
         for axis in range(last - 1, -1, -1):
             if number_of.op != "rem" or not _is(number_of.args[1], size):
                 break
             whole, digit = number_of.args
-            size = mul(size, shape[axis])
-            if index[axis].op == "div" and index[axis].args == (whole, digit):
+            size, place = mul(size, shape[axis]), _spread(index[axis])
+            if place.op == "div" and place.args == (whole, digit):
                 yield whole
                 break
-            if index[axis].op != "rem" or index[axis].args[0] is not make("div", (whole, digit)):
+            if place.op != "rem" or place.args[0] is not make("div", (whole, digit)):
                 break
             number_of = make("rem", (whole, constant(size, whole.dtype)))
 

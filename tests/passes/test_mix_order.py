@@ -11,8 +11,10 @@ from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.blocking.mix_order import MixOrderTiler, space_of
+from stack.passes.policies.mix import MixedRows
+from stack.passes.policies.mix_space import space_of
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 BEFORE = """func @main(%x: f32[8, 6], %d: f32[8, 6]) -> (f32[8, 6], f32[2, 6]) at tensor {
   %y = fusion(%x, %d) {kind="reduction", name="rows"} : f32[8, 6] {(%p0: A, %p1: A)
@@ -223,7 +225,7 @@ def test_gradients(m: int, n: int, parts: int, dtype: str, rng: np.random.Genera
 
 
 def test_one_kernel_reads_each_line_once() -> None:
-    func = lowered(norm_gradients(64, 33, "bf16", 4))
+    func = lowered(norm_gradients(2048, 33, "bf16", 4))
     assert [n.op for n in func.nodes].count("kernel") == 3  # the walk, and two second stages
     text = str(program(next(n for n in func.nodes if n.op == "kernel")))
     assert text.count('kind="serial"') == 1
@@ -254,7 +256,7 @@ def shared_columns(m: int, n: int, parts: int) -> Node:
 
 @pytest.mark.parametrize(("m", "n", "parts"), [(128, 300, 2), (7 * 33, 129, 7), (9, 5, 3)])
 def test_blocks_of_lines(m: int, n: int, parts: int, rng: np.random.Generator) -> None:
-    func = program(MixOrderTiler(shared_columns(m, n, parts)).kernel())
+    func = program(MixedRows(shared_columns(m, n, parts), as_gpu(None)).kernel())
     verify(func)
     x, d = (rng.standard_normal((m, n)).astype(np.float32) for _ in range(2))
     want = x.astype(np.float64) * np.tanh(d.astype(np.float64))

@@ -1,0 +1,136 @@
+"""Which groups have reductions across lines beside what belongs to lines, and their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, bounds, symbol, symbols
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_reduction
+from stack.passes.blocking.reduce import COLUMNS
+from stack.passes.positions.index_maps import index_maps_of
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
+
+MOST = 1 << 15  # elements of whole lines that registers hold: partial results, and two arrays
+
+
+@dataclass(frozen=True)
+class Space:
+    """The loop space of a group that has reductions across lines.
+
+    Attributes:
+        root: the node whose axes span it.
+        across: reductions of the walked axis; all read the whole space.
+        shape: the size of each axis.
+        iter_vars: a symbol for each axis, outermost first; the last one is the line.
+        index_maps: where values sit.
+        streamed: position of the walked axis.
+        is_along: whether a reduction runs along lines.
+        programs: how many the kernel has.
+        loops: along the walked axis in the plain nest: of each reduction, and one that stores.
+    """
+
+    root: Node
+    across: tuple[Node, ...]
+    shape: tuple[int, ...]
+    iter_vars: Index
+    index_maps: dict[Node, Index]
+    streamed: int
+    is_along: bool
+    programs: int
+    loops: int
+
+    @property
+    def reduced(self) -> tuple[int, ...]:
+        """Axes that are reduced: the walked one, and lines where a reduction runs along them."""
+        return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
+
+    @property
+    def most(self) -> int:
+        """Elements of a tile, beside partial results of its size."""
+        return MOST // (len(self.across) + 2)
+
+
+def space_of(body: Block) -> Space | None:
+    """The space of a group that is walked; None where it is no such group.
+
+    Besides a reduction across lines it has reductions along them, results as large as the space,
+    or another reduction across. Whole lines have to fit the registers.
+    """
+    reduces = [n for n in body.nodes if is_reduction(n) and n.attrs["axes"]]
+    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
+    if not wide_ones or any(map(is_contraction, body.nodes)):
+        return None
+    for root in dict.fromkeys(n.args[0] for n in wide_ones):
+        found = _space(body, reduces, root)
+        if found is not None:
+            return found
+    return None
+
+
+def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
+    """The space, where it is that of one value."""
+    iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+    try:
+        index_maps = index_maps_of(body, root, iter_vars)
+    except CannotTile:
+        return None
+    wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
+    axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
+    if (
+        len(axes) != 1
+        or static(root.shape[-1]) < 2
+        or any(r not in index_maps for r in body.results)
+    ):
+        return None
+    streamed = int(axes[0])
+    across = [
+        n for n in wide_ones if _runs_across(n, index_maps.get(n.args[0]), iter_vars, streamed)
+    ]
+    along = [n for n in reduces if n not in across]
+    for node in along:
+        place = index_maps.get(node.args[0])
+        if place is None or [place[int(a)] for a in node.attrs["axes"]] != [iter_vars[-1]]:
+            return None
+    held = [*body.results, *(n.args[0] for n in reduces)]
+    if any(static(n.tensor.size) != _reached(index_maps[n], iter_vars) for n in held):
+        return None  # a part of it, as behind a slice
+    full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
+    if not along and not full and len(across) < 2:
+        return None
+    if along and power_of_two(static(root.shape[-1])) * (len(across) + 2) > MOST:
+        return None
+    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != streamed)
+    if not along:
+        programs *= -(-static(root.shape[-1]) // COLUMNS)
+    shape = tuple(static(s) for s in root.shape)
+    loops = len(across) + bool(full)
+    return Space(
+        root, tuple(across), shape, iter_vars, index_maps, streamed, bool(along), programs, loops
+    )
+
+
+def _reached(place: Index, iter_vars: Index) -> int:
+    """How many elements the axes of a place reach."""
+    named = _names(place)
+    return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
+
+
+def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: int) -> bool:
+    """Whether a reduction is over the walked axis; others may be split in another way."""
+    if place is None or place[-1] != iter_vars[-1] or len(node.attrs["axes"]) != 1:
+        return False
+    axis = int(node.attrs["axes"][0])
+    others = [d for i, d in enumerate(place) if i != axis]
+    return place[axis] == iter_vars[streamed] and str(iter_vars[streamed]) not in _names(others)
+
+
+def _names(place: Sequence[Dim]) -> set[str]:
+    """Marks of a place, and of axes of one element."""
+    return {s.name for d in place for s in symbols(d)}
+
+
+__all__ = ["Space", "space_of"]

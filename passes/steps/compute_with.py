@@ -19,7 +19,14 @@ from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, held_like, is_serial, starts_of, why_no_axis
+from stack.passes.steps.loops import (
+    axis_of,
+    held_like,
+    is_memory,
+    is_serial,
+    starts_of,
+    why_no_axis,
+)
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -79,16 +86,17 @@ def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
 
 def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
     """One loop for several, and what stands for each of their results."""
-    starts = [s for loop in group for s in starts_of(loop)]
     held: list[Node] = []
     results: list[Node] = []
-    for loop in group:
+    group = sorted(group, key=lambda loop: not all(map(is_memory, starts_of(loop))))
+    for loop in group:  # those that store first
         block = loop.blocks[0]
         own = held_like(block.params[1:], edit.names)  # two loops may carry the same variable
         done = edit.remade(block.results, dict(zip(block.params[1:], own, strict=True)))
         held += own
         results += [done[r] for r in block.results]
     var = group[0].blocks[0].params[0]
+    starts = [s for loop in group for s in starts_of(loop)]
     made = make("loop", starts, {"kind": "serial"}, (Block((var, *held), results),))
     found = iter(results_of(made))
     known: dict[Node, Node] = {}

@@ -25,7 +25,7 @@ from stack.explore.lowering import (
 from stack.explore.repeatable import check_draws
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
-from stack.explore.steps import STAGE, stepped
+from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table
 from stack.explore.target import Target
 from stack.explore.training import train_runs
@@ -86,7 +86,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--check",
         action="store_true",
         help="interpret every stage on ties, signed zeros, inf and nan, and look for overlaps in"
-        " memory; exit code 1 where one is not what the program was",
+        " memory; with --steps each step too; exit code 1 where one is not what the program was",
     )
     parser.add_argument(
         "--profile", action="store_true", help="run it, and print time and share of the roof too"
@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         return int(is_wrong)
     print(describe(manifest))
     if args.steps:
-        _print_steps(record, backend, settings, args.all)
+        is_wrong |= _print_steps(record, backend, settings, args)
     if measured is not None:
         print(f"\n{measured}")
     if args.all and not args.steps:
@@ -148,16 +148,26 @@ def run(args: argparse.Namespace) -> int:
     return int(is_wrong)
 
 
-def _print_steps(record: Run, backend: Backend, settings: Settings, texts: bool) -> None:
-    """The steps of each kernel, and, where asked, the kernel after each."""
+def _print_steps(
+    record: Run, backend: Backend, settings: Settings, args: argparse.Namespace
+) -> bool:
+    """The steps of each kernel and, where asked, the kernel after each, and whether it is right.
+
+    Gives whether one is wrong.
+    """
     if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
         raise UsageError(f"--steps are those of stage {STAGE}, which this run does not have")
-    func = record[STAGE].func
+    func, is_wrong = record[STAGE].func, False
     assert func is not None
     for kernel in stepped(func, backend, target_of(backend, settings.options)):
         print(f"\n%{kernel.value}\n{kernel.told()}")
-        for number, (text, made) in enumerate(kernel.steps if texts else ()):
+        for number, (text, made) in enumerate(kernel.steps if args.all else ()):
             print(f"\n# {kernel.value}.step{number}: {text}\n{without_lines(str(made)).rstrip()}")
+        if args.check:
+            wrong = [f"step {n}: {why}" for n, why in check_steps(kernel) if why]
+            print("\n".join(f"   {line}" for line in wrong or ["each step is what the nest was"]))
+            is_wrong |= bool(wrong)
+    return is_wrong
 
 
 def _print_check(verdicts: Sequence[Verdict]) -> None:

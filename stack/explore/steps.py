@@ -14,14 +14,18 @@ from typing import cast
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
+from stack.explore.check import Truth
 from stack.explore.saved import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
+from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_loop
 from stack.run.backend import Backend
 from stack.target import Target
 
 STAGE = "scheduled"
+MOST_TURNS = 1 << 15  # of the loops of a nest that is interpreted: some seconds
 _NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
 Shown = Callable[[Node, Target], list[tuple[str, Node]]]
 
@@ -87,6 +91,39 @@ def step_text(name: str, func: Func, backend: Backend, target: Target | None) ->
     return str(kernel.steps[number][1])
 
 
+def turns(func: Func) -> int:
+    """How many turns all loops of a function's kernels take."""
+    total = 0
+    pending = [(func.body, 1)]
+    while pending:
+        block, around = pending.pop()
+        for node in block.nodes:
+            inner = around * iterations(node) if is_loop(node) else around
+            total += inner if is_loop(node) else 0
+            pending += [(b, inner) for b in node.blocks]
+    return total
+
+
+def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
+    """The number of each step, and what is wrong with the kernel after it; "" where nothing is.
+
+    Every step is interpreted on inputs of all kinds, and held against the plain loop nest.
+
+    Raises:
+        UsageError: the nest takes more turns than are interpreted in seconds.
+    """
+    nest = kernel.steps[0][1]
+    if turns(nest) > MOST_TURNS:
+        raise UsageError(
+            f"the nest of %{kernel.value} takes {turns(nest)} turns, too many to interpret (at most"
+            f" {MOST_TURNS}); give smaller inputs with -i"
+        )
+    truth = Truth(nest)
+    for number, (_, func) in enumerate(kernel.steps[1:], 1):
+        problems = (truth.verdict("", kind, func) for kind in truth.kinds)
+        yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")
+
+
 def stage_text(run: SavedRun, name: str) -> str:
     """The text of a stage of a saved run, or of a step of one of its kernels, as `y.step3`.
 
@@ -116,4 +153,14 @@ def _alone(kernel: Node) -> Func:
     return Func(str(kernel.attrs["name"]), Block(params, results_of(kernel.rebuilt(params))))
 
 
-__all__ = ["STAGE", "Stepped", "is_step", "same_run", "stage_text", "step_text", "stepped"]
+__all__ = [
+    "STAGE",
+    "Stepped",
+    "check_steps",
+    "is_step",
+    "same_run",
+    "stage_text",
+    "step_text",
+    "stepped",
+    "turns",
+]

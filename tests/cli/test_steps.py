@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from stack.cli import main
+from stack.ir import Block, Node, make
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.vectorize import Vectorize
 
 TEXT = """func @f(%x: f32[6, 40]) -> (f32[6, 40]) at tensor {
   %m = reduce(%x) {axes=[1], kind="max"} : f32[6]
@@ -58,6 +63,35 @@ def test_all_prints_the_kernel_after_each_step(
     printed = capsys.readouterr().out
     assert "# y.step0: the plain loop nest\nfunc @" in printed
     assert "# y.step1: split " in printed
+
+
+def test_each_step_is_checked(
+    program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert dump(program, "--steps", "--check") == 0
+    assert "   each step is what the nest was\n" in capsys.readouterr().out
+    monkeypatch.setattr(Vectorize, "apply", lambda self, kernel: kernel_that_forgets(kernel))
+    assert dump(program, "--steps", "--check") == 1
+    assert re.search(r"\n   step \d: result 0 differs", capsys.readouterr().out)
+
+
+def kernel_that_forgets(kernel: Node) -> Node:
+    """A kernel whose first maximum became a minimum."""
+
+    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+        return make("min", args) if old.op == "max" else old.rebuilt(args, blocks=blocks)
+
+    edit = Edit(kernel)
+    return edit.finished(edit.rewritten(edit.block, visit))
+
+
+def test_a_nest_with_too_many_turns_is_not_interpreted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "large.stack"
+    path.write_text(TEXT.replace("f32[6", "f32[60000"))
+    assert dump(str(path), "--steps", "--check") == 2
+    assert "too many to interpret" in capsys.readouterr().err
 
 
 def test_a_list_by_hand(program: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,17 @@ def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
         yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")
 
 
+def steps_of(run: SavedRun) -> list[Stepped]:
+    """The kernels of a saved run that are made by several steps, each once; none where its backend
+    makes kernels whole."""
+    backend = plugins.load("stack.backends", str(run.manifest["backend"]))
+    machine = machine_of(run)
+    if not backend.lowering.steps or machine is None or STAGE not in run.stages:
+        return []
+    found = {k.steps[-1][1]: k for k in stepped(run.func(STAGE), backend, machine)}
+    return [k for k in found.values() if len(k.steps) > 2]
+
+
 def stage_text(run: SavedRun, name: str) -> str:
     """The text of a stage of a saved run, or of a step of one of its kernels, as `y.step3`.
 
@@ -162,5 +173,6 @@ __all__ = [
     "stage_text",
     "step_text",
     "stepped",
+    "steps_of",
     "turns",
 ]

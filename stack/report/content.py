@@ -8,6 +8,7 @@ from typing import Any
 
 from stack.explore.held import held
 from stack.explore.saved import SavedRun
+from stack.explore.steps import Stepped, steps_of
 from stack.explore.where import places
 from stack.ir.node import Func
 from stack.measure.compare import Comparison
@@ -63,7 +64,8 @@ class SystemView:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page shows. `systems` has ours first; `comparison` is None where there is none."""
+    """All that a page shows. `systems` has ours first; `comparison` is None where there is none;
+    `steps` has the kernels that are made in steps."""
 
     title: str
     origin: str
@@ -75,6 +77,7 @@ class Report:
     ceilings: Ceilings | None = None
     dtype: str = "f32"
     comparison: Comparison | None = None
+    steps: tuple[Stepped, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
@@ -119,6 +122,7 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         sources=run.sources,
         coverage=manifest["coverage"],
         compile_s=float(manifest.get("compile_s") or 0.0),
+        steps=tuple(steps_of(run)),
     )
 
 

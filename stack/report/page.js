@@ -184,3 +184,14 @@ if (live) {
     } catch { said.textContent = "stackc live has ended"; }
   }, 700);
 }
+
+// kernels step by step: the slider shows one text at a time
+for (const slider of all("input[data-steps]")) {
+  slider.addEventListener("input", () => {
+    all(".step", document.getElementById(slider.dataset.steps))
+      .forEach((step, number) => {
+        step.hidden = number !== Number(slider.value);
+        if (!step.hidden) unfold(step.querySelector("pre"));
+      });
+  });
+}

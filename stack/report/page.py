@@ -24,6 +24,7 @@ from stack.report.lines import (
 )
 from stack.report.markup import Html, escaped, figure, folded, joined, table, tag, text_box
 from stack.report.roofline import draw_roofline
+from stack.report.steps import steps_section
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -38,6 +39,7 @@ def page(report: Report) -> str:
         ("kernels", "Kernels", _kernels(report, index)),
         ("compare", "Beside other compilers", comparison_section(report, index)),
         ("schedules", "Schedules", _schedules(report)),
+        ("steps", "Step by step", steps_section(report.steps)),
         ("sharding", "Sharding", _sharding(report)),
         ("stages", "Stages", _stages(report, index)),
         ("code", "Generated code", _code(report, index)),

@@ -15,7 +15,7 @@ from stack.explore.saved import load_run
 from stack.report.content import report_of
 from stack.report.page import page
 
-VOID = {"meta", "br", "img"}
+VOID = {"meta", "br", "img", "input"}
 torch = pytest.importorskip("torch")
 
 

@@ -1,0 +1,53 @@
+"""Kernels step by step: a slider over the texts of a kernel, what a step changed marked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+from stack.explore.diff import without_lines
+from stack.explore.steps import Stepped
+from stack.report.markup import Html, escaped, folded, joined, tag, text_box
+
+_WORD = re.compile(r"\s+|[%\w.]+|.")
+
+
+def steps_section(kernels: Sequence[Stepped]) -> Html:
+    """A slider for each kernel that is made in steps."""
+    return joined(_kernel(number, kernel) for number, kernel in enumerate(kernels))
+
+
+def _kernel(number: int, kernel: Stepped) -> Html:
+    last = len(kernel.steps) - 1
+    texts = [without_lines(str(func)).rstrip() for _, func in kernel.steps]
+    field = f'<input type="range" min="0" max="{last}" value="0" data-steps="steps-{number}">'
+    slider = tag("label", f"%{kernel.value}, step ", Html(field))
+    views = [
+        tag(
+            "div",
+            tag("p", tag("strong", f"{i}  {said}"), class_="said"),
+            text_box(marked(before, text), f"%{kernel.value} after step {i}"),
+            class_="step",
+            hidden=i > 0,
+        )
+        for i, ((said, _), before, text) in enumerate(
+            zip(kernel.steps, ("", *texts), texts, strict=False)
+        )
+    ]
+    names = [tag("li", said, value=i) for i, (said, _) in enumerate(kernel.steps)]
+    lists = folded("all steps", tag("ol", *names, start=0))
+    return tag("div", slider, tag("div", *views, id=f"steps-{number}"), lists, class_="steps")
+
+
+def marked(before: str, after: str) -> Html:
+    """A text with the words marked that the text before it does not have; nothing before: none."""
+    if not before:
+        return escaped(after)
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    parts: list[object] = []
+    for what, _, _, start, stop in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        text = "".join(new[start:stop])
+        if text:
+            parts.append(text if what == "equal" or not text.strip() else tag("ins", text))
+    return joined(parts)

@@ -35,7 +35,8 @@ from stack.ir.traits import (
     op_names,
 )
 from stack.ir.types import I32, I64, DType, TensorType
-from stack.passes.nest.values import Scalars, letter
+from stack.passes.nest.scope import Scope, letter
+from stack.passes.nest.values import Scalars
 from stack.passes.nest.walks import scan_nest, scatter_nest
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
@@ -125,10 +126,11 @@ class _Nest:
         inputs = (*self.body.params, *self.arrays)
         memory = {p: _memory(f"p{i}", p.tensor) for i, p in enumerate(inputs)}
         usual = I64 if any(size > INT32[1] for size in sizes) else I32
-        self.values = Scalars(memory, integer or usual, own.names, own.locs)
+        self.scope = Scope(integer or usual, (str(m.attrs["name"]) for m in memory.values()))
+        self.values = Scalars(self.scope, memory, own.names, own.locs)
         self.outputs = [_memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
         for output in self.outputs:
-            self.values.fresh.own(str(output.attrs["name"]))
+            self.scope.fresh.own(str(output.attrs["name"]))
 
     def kernel(self) -> Node:
         """The kernel node."""
@@ -145,7 +147,7 @@ class _Nest:
     def _built(self, final: Sequence[Node]) -> Node:
         """The kernel node, from its outputs after the last store."""
         params = [*self.values.memory.values(), *self.outputs]
-        block = self.values.b.block(params, final)
+        block = self.scope.b.block(params, final)
         attrs: dict[str, object] = {
             "name": str(self.group.attrs.get("name") or "kernel"),
             "level": "tile",
@@ -165,7 +167,7 @@ class _Nest:
             own = [n for n in self.body.nodes if _reduces(n) and n.args[0] is root]
             reduced = {int(a) for n in own for a in n.attrs["axes"]}
         axes: list[Dim] = [
-            self.values.axis(name, static(extent))
+            self.scope.axis(name, static(extent))
             for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
         ]
         self._share(places, iter_vars, axes, reduced)
@@ -184,7 +186,7 @@ class _Nest:
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
         """The space of one result."""
         index = tuple(
-            self.values.axis(letter(axis), static(extent))
+            self.scope.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)
         )
         return [d for d in index if isinstance(d, Expr)], [], [(output, result, index)]
@@ -216,9 +218,9 @@ class _Nest:
             groups.setdefault(tuple(a for a in inner if str(a) in used), []).append(i)
 
         def store(memory: Node, result: Node, place: Index) -> Node:
-            values = self.values
-            value = values.cast(values.value(result, place), memory.dtype)
-            return values.b.store(memory, value, *[values.number(d) for d in place])
+            scope = self.scope
+            value = scope.cast(self.values.value(result, place), memory.dtype)
+            return scope.b.store(memory, value, *[scope.number(d) for d in place])
 
         def program(memories: Sequence[Node]) -> list[Node]:
             final = list(memories)
@@ -244,9 +246,9 @@ class _Nest:
         if not axes:
             return program(memories)
         hints = [str(m.attrs.get("name", "o")).partition("_")[0] for m in memories]
-        held = [self.values.carried(h, m.type) for h, m in zip(hints, memories, strict=True)]
+        held = [self.scope.carried(h, m.type) for h, m in zip(hints, memories, strict=True)]
         step = self._along(axes[1:], held, program)
-        return self.values.loop(axes[0], memories, held, step)
+        return self.scope.loop(axes[0], memories, held, step)
 
 
 def _memory(name: str, type_: TensorType) -> Node:

@@ -10,7 +10,8 @@ from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import F32, F64, DType
-from stack.passes.nest.values import Scalars, letter
+from stack.passes.nest.scope import letter
+from stack.passes.nest.values import Scalars
 from stack.passes.tiling.frame import COMBINE, static, wide
 
 Along = Callable[
@@ -21,7 +22,7 @@ Along = Callable[
 def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
     """Memory after the running totals of a scan: one loop carries the total and the memory."""
     axis, kind = int(node.attrs["axis"]), str(node.attrs["kind"])
-    index = [values.axis(letter(a), static(s)) for a, s in enumerate(node.shape)]
+    index = [values.scope.axis(letter(a), static(s)) for a, s in enumerate(node.shape)]
     walked = index[axis]
     place = list(index)
     if node.attrs["reverse"]:
@@ -29,20 +30,20 @@ def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
     dtype = _running(wide(node.dtype), kind)
 
     def program(memories: Sequence[Node]) -> list[Node]:
-        value = values.cast(values.value(node.args[0], tuple(place)), dtype)
+        value = values.scope.cast(values.value(node.args[0], tuple(place)), dtype)
         first = constant(identity(kind, dtype), dtype)
-        at = [values.number(d) for d in place]
+        at = [values.scope.number(d) for d in place]
 
         def stored(memory: Node, total: Node) -> Node:
-            return values.b.store(memory, values.cast(total, memory.dtype), *at)
+            return values.scope.b.store(memory, values.scope.cast(total, memory.dtype), *at)
 
         if isinstance(walked, int):
             return [stored(memories[0], value)]
-        acc = values.carried("acc", first.type)
-        held = values.carried("o", memories[0].type)
-        total = values.b.op(COMBINE[kind], [acc, value])
+        acc = values.scope.carried("acc", first.type)
+        held = values.scope.carried("o", memories[0].type)
+        total = values.scope.b.op(COMBINE[kind], [acc, value])
         step = [total, stored(held, total)]
-        return values.loop(walked, [first, memories[0]], [acc, held], step)[1:]
+        return values.scope.loop(walked, [first, memories[0]], [acc, held], step)[1:]
 
     others = [d for a, d in enumerate(index) if a != axis and not isinstance(d, int)]
     return along(others, [output], program)[0]
@@ -60,7 +61,7 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
     target, *operands, given = ([a.names[0] for a in operand] for operand in rule.inputs)
     sizes = dict(zip((*target, *given), map(static, (*node.shape, *updates.shape))))
     picked = [a.names[0] for a in rule.inputs[0] if a.mark]
-    places: dict[str, Dim] = {n: values.axis(n, sizes[n]) for n in target}
+    places: dict[str, Dim] = {n: values.scope.axis(n, sizes[n]) for n in target}
 
     def copied(memories: Sequence[Node]) -> list[Node]:
         return [
@@ -68,24 +69,27 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
         ]
 
     (memory,) = along(_loops(places), [output], copied)
-    steps: dict[str, Dim] = {n: values.axis("r" if n in picked else n, sizes[n]) for n in given}
+    steps: dict[str, Dim] = {
+        n: values.scope.axis("r" if n in picked else n, sizes[n]) for n in given
+    }
     found: dict[str, Dim] = {n: steps.get(n, 0) for n in target}
     guard: Node | None = None
     for name, operand, index in zip(picked, operands, node.args[1:-1], strict=True):
-        at = values.cast(values.value(index, _at(steps, operand)), values.integer)
-        found[name] = values.data_place(at, sizes[name])
+        at = values.scope.cast(values.value(index, _at(steps, operand)), values.scope.integer)
+        found[name] = values.scope.data_place(at, sizes[name])
         if node.attrs.get("drop"):
-            test = values.b.and_(
-                values.b.ge(at, values.int(0)), values.b.lt(at, values.int(sizes[name]))
+            test = values.scope.b.and_(
+                values.scope.b.ge(at, values.scope.int(0)),
+                values.scope.b.lt(at, values.scope.int(sizes[name])),
             )
-            guard = values.both(guard, test)
+            guard = values.scope.both(guard, test)
 
     def update(memories: Sequence[Node]) -> list[Node]:
         value = values.value(updates, _at(steps, given))
         kind = str(node.attrs["kind"])
         if kind != "set":
             there = values.element(memories[0], _at(found, target), guard)
-            value = values.b.op(kind, [there, value])
+            value = values.scope.b.op(kind, [there, value])
         return [_store(values, memories[0], value, target, found, guard)]
 
     return along(_loops(steps), [memory], update)[0]
@@ -107,9 +111,9 @@ def _store(
     places: Mapping[str, Dim],
     guard: Node | None = None,
 ) -> Node:
-    at = [values.number(places[n]) for n in target]
+    at = [values.scope.number(places[n]) for n in target]
     extra = [] if guard is None else [guard]
-    return values.b.store(memory, values.cast(value, memory.dtype), *at, *extra)
+    return values.scope.b.store(memory, values.scope.cast(value, memory.dtype), *at, *extra)
 
 
 __all__ = ["Along", "scan_nest", "scatter_nest"]

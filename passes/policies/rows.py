@@ -11,18 +11,16 @@ or walked in steps where it is long: then lanes sum apart, and together once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from stack.ir.axes import Index, parse_rule
+from stack.ir.axes import parse_rule
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
-    arrays_of,
     divides,
     is_exponential,
     is_number,
     is_reduction,
-    reads_by_data,
 )
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.reduce import (
@@ -31,13 +29,11 @@ from stack.passes.blocking.reduce import (
     COLUMNS,
     MAX_WHOLE,
     ONCE,
-    TWICE,
-    ReductionLoop,
     held_tiles,
-    in_a_row,
 )
-from stack.passes.nest.emit import axis_names, domain, emit
-from stack.passes.nest.values import letter
+from stack.passes.nest.emit import axis_names, emit
+from stack.passes.nest.scope import letter
+from stack.passes.policies.row_space import RowSpace
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
@@ -78,93 +74,6 @@ ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its in
 TURNED = 64  # extent of a tile that is read along one axis and written along another
 MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
 REDUCED = "r"  # all that are reduced, as one
-
-
-@dataclass(frozen=True)
-class RowSpace:
-    """The loop space of a group.
-
-    Attributes:
-        root: the node whose axes span it.
-        iter_vars: a symbol for each axis.
-        places: where values sit.
-        inputs: what is read.
-        results: what is written.
-        reduced: axes that are reduced.
-        picks: reads at places that data gives.
-    """
-
-    root: Node
-    iter_vars: Index
-    places: Mapping[Node, Index]
-    inputs: Sequence[Node]
-    results: Sequence[Node]
-    reduced: tuple[int, ...]
-    picks: tuple[Node, ...]
-
-    @staticmethod
-    def of(group: Node) -> RowSpace:
-        """The space of a group. Raises CannotTile where its results do not share one."""
-        body = group.blocks[0]
-        found = domain(body)
-        if found is None:
-            raise CannotTile("its outputs do not share one index space")
-        root, iter_vars, places = found
-        axes = [n.attrs["axes"] for n in body.nodes if is_reduction(n) and n.args[0] is root]
-        reduced = sorted({int(a) for own in axes for a in own})
-        inputs = (*body.params, *arrays_of(body))
-        picks = tuple(n for n in body.nodes if reads_by_data(n))
-        return RowSpace(root, iter_vars, places, inputs, body.results, tuple(reduced), picks)
-
-    @property
-    def arrays(self) -> Sequence[Node]:
-        """What is read and written."""
-        return (*self.inputs, *self.results)
-
-    @property
-    def shape(self) -> list[int]:
-        """Extents of the axes."""
-        return [static(d) for d in self.root.shape]
-
-    @property
-    def kept(self) -> list[int]:
-        """Axes that are not reduced."""
-        return [a for a in range(len(self.iter_vars)) if a not in self.reduced]
-
-    @property
-    def is_column(self) -> bool:
-        """Whether it is reduced across the lines of memory."""
-        return bool(self.reduced) and len(self.iter_vars) - 1 not in self.reduced
-
-    @property
-    def is_one(self) -> bool:
-        """Whether what is reduced may be walked as one axis."""
-        return len(self.reduced) == 1 or in_a_row(list(self.reduced))
-
-    @property
-    def reduction_loop(self) -> ReductionLoop:
-        """How a program goes along a reduced axis that no tile holds."""
-        if self.is_column or not self.reduced:
-            return ACROSS
-        own = [d for r in self.results for d in self.places[r]]
-        return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
-
-    def is_turned(self) -> bool:
-        """Whether the last axis lies across the lines of an array."""
-        line = self.iter_vars[self.kept[-1]] if self.kept else None
-        held = [self.places[n] for n in self.arrays if n in self.places]
-        return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)
-
-    def order(self) -> list[int]:
-        """Which kept axes a tile should hold first: where memory is read and written along."""
-        found = self.kept[-1:]
-        for node in self.arrays:
-            place = self.places.get(node)
-            if place:
-                for i, iter_var in enumerate(self.iter_vars):
-                    if place[-1] == iter_var and i in self.kept and i not in found:
-                        found.append(i)
-        return [*found, *(a for a in reversed(self.kept) if a not in found)]
 
 
 class RowPolicy(Policy):

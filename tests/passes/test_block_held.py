@@ -15,6 +15,7 @@ from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
 from stack.passes.blocking.reduce import ReductionLoop
+from stack.passes.policies import row_space
 from stack.passes.policies import rows as row_policy
 from stack.rewrite import Pipeline
 
@@ -25,7 +26,7 @@ Tensor = Any
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
-    for module in (stream_grid, row_policy):
+    for module in (stream_grid, row_space):
         monkeypatch.setattr(module, "TWICE", ReductionLoop(64, 1, 0, True))
     monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 

@@ -168,7 +168,7 @@ class _Writer:
         except UsageError as error:
             raise UsageError(f"%{name}: {error}") from error
         made = "; ".join(map(str, steps))
-        self.log.note(f"{name}: {made}, as asked", lines)
+        self.log.note(f"{name}: {made}, as given", lines)
         return made
 
     def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:

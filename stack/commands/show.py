@@ -21,7 +21,7 @@ SHOW = """
       stackc show r1                   the tables of the run
       stackc show r1 fused             a stage (captured, imported, ..., asm)
       stackc show r1 fused --no-lines  without source lines
-      stackc show r1 y.step3           the kernel of %y after step 3; step0: its loop nest
+      stackc show g1 out.step3         the kernel of %out after step 3; step0: its loop nest
       stackc show r1 --kernel k3       the code of a kernel
       stackc show block.stack          parse, check and print IR text
 """
@@ -35,7 +35,7 @@ DIFF = """
     examples:
       stackc diff r1:canonical r1:fused
       stackc diff r1:canonical fused      the same
-      stackc diff r1:y.step2 y.step3      what step 3 did to the kernel of %y
+      stackc diff g1:out.step1 out.step2  what step 2 did to the kernel of %out (triton, cuda)
       stackc diff r1 r2
       stackc diff r1 r2 --stage fused
 """

@@ -56,7 +56,7 @@ def test_every_command_has_examples() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, two runs and a file of IR text, as examples name them."""
+    """A model, three runs and a file of IR text, as examples name them."""
     root = tmp_path_factory.mktemp("examples")
     (root / "model.py").write_text(
         "import torch\n\n\ndef net(x):\n    y = torch.tanh(x)\n"
@@ -66,6 +66,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(root)
         for name in ("r1", "r2"):
             assert main(["dump", "model.py:net", "-i", "f32[8,128]", "-o", name]) == 0
+        gpu = ["--backend", "triton", "--target", "sm_90", "--to", "tiled"]
+        assert main(["dump", "model.py:net", "-i", "f32[8,128]", *gpu, "-o", "g1"]) == 0
         (root / "block.stack").write_text((root / "r1" / "01-imported.stack").read_text())
     return root
 

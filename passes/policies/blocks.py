@@ -52,6 +52,7 @@ class Lowering(Protocol):
         ...
 
 
+NEST = "the plain loop nest"
 Maker = Callable[[Node, Gpu], Lowering]
 
 # the kinds of groups: the first whose test a group passes gives its kernel
@@ -91,11 +92,12 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     return steps
 
 
-def shown_steps(node: Node, target: Target) -> list[tuple[str, Node]]:
+def shown_steps(node: Node, target: Target) -> list[tuple[str, str, Node]]:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
-    For a kind whose kernels are made whole: the nest, and the kernel. Nothing for a node that has
-    no kernel of blocks, such as one that a library computes.
+    Each with what the step says, and the policy's reason. For a kind whose kernels are made whole:
+    the nest, and the kernel. Nothing for a node that has no kernel of blocks, such as one that a
+    library computes.
     """
     gpu = as_gpu(target)
     is_own = is_generated(node) and not is_given_to_library(node)
@@ -105,12 +107,12 @@ def shown_steps(node: Node, target: Target) -> list[tuple[str, Node]]:
     try:
         made = lowering_of(group, gpu)
         if not isinstance(made, Rows | MixedRows):
-            return [("the plain loop nest", emit(group)), ("made whole", made.kernel())]
+            return [(NEST, "", emit(group)), ("made whole", "", made.kernel())]
         nest = made.nest()
         steps = list(applied(nest, made.steps(nest), gpu))
     except CannotTile:
         return []
-    return [("the plain loop nest", nest), *((str(step), kernel) for step, kernel in steps)]
+    return [(NEST, "", nest), *((str(step), step.why, kernel) for step, kernel in steps)]
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:

@@ -61,16 +61,24 @@ class MixedRows:
         names = axis_names(space.root, space.reduced)
         line, rows = _tile(space)
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
-        made: list[Step] = [Bind(name, "grid") for name in kept]
-        made += [Split(names[last], line), Vectorize(f"{names[last]}.1")]
+        made: list[Step] = [
+            Bind(name, "grid").because("each has lines of its own") for name in kept
+        ]
+        whole = "a reduction runs along lines: lanes hold all of one"
+        part = f"a program has {line} of {space.shape[last]} elements of a line"
+        cut = Split(names[last], line).because(whole if space.is_along else part)
+        made += [cut, Vectorize(f"{names[last]}.1")]
         walked = names[space.streamed]
         if rows > 1:
-            made += [Split(walked, rows), Vectorize(f"{walked}.1")]
+            cut = Split(walked, rows).because(f"a tile has {rows} lines of {line} elements")
+            made += [cut, Vectorize(f"{walked}.1")]
             walked = f"{walked}.0"
         if -(-space.shape[space.streamed] // rows) > 1:
-            made += [ComputeWith(walked)] if space.loops > 1 else []
-            made += [Rfactor(walked)] if rows > 1 else []
-            made.append(Pipeline(walked, AHEAD))
+            if space.loops > 1:
+                made.append(ComputeWith(walked).because("each line is read once for all"))
+            if rows > 1:
+                made.append(Rfactor(walked).because("lines of a tile are summed together once"))
+            made.append(Pipeline(walked, AHEAD).because("memory is waited for once"))
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]

@@ -210,16 +210,29 @@ class RowSteps:
         made: list[Step] = []
         walked: list[str] = []
         tiles = {a: name for a, name in self.kept.items() if blocks[a] > 1}
-        made += [Cut(name, blocks[a]) for a, name in tiles.items()]
+        made += [
+            Cut(name, blocks[a]).because(
+                f"a tile has {blocks[a]} of {self.found[name]} along {name}"
+            )
+            for a, name in tiles.items()
+        ]
         if is_walked(self.schedule) and self.reduced:
             (first, name), *rest = self.reduced.items()
-            made += [Fuse(name, other) for _, other in rest]
-            made.append(Cut(name, self._step(name)))
+            made += [
+                Fuse(name, other).because("axes side by side are walked as one")
+                for _, other in rest
+            ]
+            made.append(Cut(name, self._step(name)).because(self._why_walked(name)))
             tiles[first] = name
             walked.append(name)
         else:
             tiles |= self.reduced
-            made += [Cut(name, _whole(self.found[name])) for name in self.reduced.values()]
+            made += [
+                Cut(name, _whole(self.found[name])).because(
+                    f"lanes hold all {self.found[name]} elements that are reduced"
+                )
+                for name in self.reduced.values()
+            ]
         inner: list[str] = []
         for name in self.others:
             fits = _whole(self.found[name]) * held <= MAX_WHOLE
@@ -242,12 +255,24 @@ class RowSteps:
             count = -(-self._extent(name) // self._step(name))
             if count == 1:
                 continue
-            made += [ComputeWith(f"{name}.0")] if self._has_mates() else []
-            made += [Rfactor(f"{name}.0")] if self._step(name) > 1 else []
+            if self._has_mates():
+                made.append(ComputeWith(f"{name}.0").because("what both read is read once"))
+            if self._step(name) > 1:
+                why = f"lanes are summed together once, in place of {count} times"
+                made.append(Rfactor(f"{name}.0").because(why))
             kept = self._kept(name)
-            made += [Hold(f"{name}.0", kept)] if kept else []
-            made += [Pipeline(f"{name}.0", ahead)] if ahead and self._has_room(ahead) else []
+            if kept:
+                why = f"registers hold {kept} of {count} tiles until the second walk"
+                made.append(Hold(f"{name}.0", kept).because(why))
+            if ahead and self._has_room(ahead):
+                made.append(Pipeline(f"{name}.0", ahead).because("memory is waited for once"))
         return made
+
+    def _why_walked(self, name: str) -> str:
+        extent = self._extent(name)
+        if self.space.is_column:
+            return f"{extent} lines are summed across memory, {self._step(name)} at a time"
+        return f"{extent} elements are more than {MAX_WHOLE}, which lanes hold at most"
 
     def _kept(self, name: str) -> int:
         """Steps of a row that is walked twice whose tiles are held in between."""
@@ -295,13 +320,15 @@ class RowSteps:
         made: list[Step] = []
         for axis, name in self.kept.items():
             if blocks[axis] == 1:
-                made.append(Bind(name, "grid"))
+                made.append(Bind(name, "grid").because(f"{self.found[name]} programs"))
             elif blocks[axis] < self.found[name]:
-                made.append(Bind(f"{name}.0", "grid"))
+                count = -(-self.found[name] // blocks[axis])
+                made.append(Bind(f"{name}.0", "grid").because(f"{count} programs"))
         return made
 
     def _launch(self) -> Step:
-        return Launch(self.schedule.warps)
+        held = prod(s.block for s in self.schedule.splits)
+        return Launch(self.schedule.warps).because(f"a tile has {held} elements")
 
 
 def arithmetic(results: Sequence[Node], inputs: Sequence[Node], gpu: Gpu) -> list[Step]:
@@ -309,13 +336,15 @@ def arithmetic(results: Sequence[Node], inputs: Sequence[Node], gpu: Gpu) -> lis
     nodes = topological(results)
     made: list[Step] = []
     if any(divides(n) and is_number(n.args[1]) for n in nodes):
-        made.append(Rewrite("reciprocals"))
+        made.append(Rewrite("reciprocals").because("a product costs less than a quotient"))
     is_short = any(a.dtype.is_float and a.dtype.bits <= 16 for a in inputs)
     if is_short and any(map(is_exponential, nodes)):
-        made.append(Rewrite("exp2"))
+        made.append(Rewrite("exp2").because("GPUs have exp2; 16 bits do not show the rounding"))
     for i, result in enumerate(results):
-        if static(result.tensor.size) * result.dtype.bytes > gpu.cache_bytes:
-            made.append(Evict(f"o{i}", "first"))
+        size = static(result.tensor.size) * result.dtype.bytes
+        if size > gpu.cache_bytes:
+            why = f"{size >> 20} MiB do not stay in a cache of {gpu.cache_bytes >> 20} MiB"
+            made.append(Evict(f"o{i}", "first").because(why))
     return made
 
 

@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_type_hints
+from typing import Any, ClassVar, Self, get_type_hints
 
 from stack.errors import UsageError
 from stack.ir.node import Node
@@ -33,9 +33,11 @@ class Step(ABC):
 
     Attributes:
         name: of the primitive.
+        why: the reason of the policy that wrote it; no part of the text.
     """
 
     name: ClassVar[str] = ""
+    why: str = dataclasses.field(default="", compare=False, kw_only=True)
 
     def __init_subclass__(cls) -> None:
         STEPS[cls.name] = cls
@@ -48,9 +50,13 @@ class Step(ABC):
     def apply(self, kernel: Node) -> Node:
         """The kernel after the step, which is legal."""
 
+    def because(self, why: str) -> Self:
+        """The same step with a reason."""
+        return dataclasses.replace(self, why=why)
+
     def __str__(self) -> str:
         words = [self.name]
-        for f in dataclasses.fields(self):
+        for f in _arguments(type(self)):
             value = getattr(self, f.name)
             if f.default is dataclasses.MISSING:
                 words.append(str(value))
@@ -89,7 +95,7 @@ def _parsed(words: Sequence[str], line: str) -> Step:
         known = ", ".join(sorted(STEPS))
         raise UsageError(f"step {line!r}: there is no primitive {name!r}; there are: {known}")
     made = STEPS[name]
-    types, fields = get_type_hints(made), dataclasses.fields(made)
+    types, fields = get_type_hints(made), _arguments(made)
     values: dict[str, Any] = {}
     positional = iter(fields)
     for word in given:
@@ -106,6 +112,11 @@ def _parsed(words: Sequence[str], line: str) -> Step:
     return made(**values)
 
 
+def _arguments(made: type[Step]) -> list[dataclasses.Field[Any]]:
+    """The fields that stand in the text of a step, in order."""
+    return [f for f in dataclasses.fields(made) if not f.kw_only]
+
+
 def _value(word: str, kind: Any, line: str, name: str) -> Any:
     if kind is str:
         return word
@@ -116,7 +127,7 @@ def _value(word: str, kind: Any, line: str, name: str) -> Any:
 
 def _usage(made: type[Step]) -> str:
     words = [made.name]
-    for f in dataclasses.fields(made):
+    for f in _arguments(made):
         is_needed = f.default is dataclasses.MISSING
         words.append(f.name.upper() if is_needed else f"[{f.name}={f.default}]")
     return " ".join(words)

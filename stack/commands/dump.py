@@ -161,8 +161,9 @@ def _print_steps(
     assert func is not None
     for kernel in stepped(func, backend, target_of(backend, settings.options)):
         print(f"\n%{kernel.value}\n{kernel.told()}")
-        for number, (text, made) in enumerate(kernel.steps if args.all else ()):
-            print(f"\n# {kernel.value}.step{number}: {text}\n{without_lines(str(made)).rstrip()}")
+        for number, step in enumerate(kernel.steps if args.all else ()):
+            text = without_lines(str(step.func)).rstrip()
+            print(f"\n# {kernel.value}.step{number}: {step.text}\n{text}")
         if args.check:
             wrong = [f"step {n}: {why}" for n, why in check_steps(kernel) if why]
             print("\n".join(f"   {line}" for line in wrong or ["each step is what the nest was"]))

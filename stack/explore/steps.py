@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
@@ -27,7 +27,21 @@ from stack.target import Target
 STAGE = "scheduled"
 MOST_TURNS = 1 << 15  # of the loops of a nest that is interpreted: some seconds
 _NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
-Shown = Callable[[Node, Target], list[tuple[str, Node]]]
+Shown = Callable[[Node, Target], list[tuple[str, str, Node]]]
+
+
+class Step(NamedTuple):
+    """One step of a kernel.
+
+    Attributes:
+        text: what it says.
+        why: the policy's reason; "" where it gives none.
+        func: the kernel after it, as a function.
+    """
+
+    text: str
+    why: str
+    func: Func
 
 
 @dataclass(frozen=True)
@@ -36,15 +50,17 @@ class Stepped:
 
     Attributes:
         value: the name of the value that it makes.
-        steps: what each step says, and the kernel after it as a function; the nest first.
+        steps: in order, the plain loop nest first.
     """
 
     value: str
-    steps: tuple[tuple[str, Func], ...]
+    steps: tuple[Step, ...]
 
     def told(self) -> str:
-        """The list of the steps, numbered."""
-        return "\n".join(f"  {i:2} {text}" for i, (text, _) in enumerate(self.steps))
+        """The list of the steps, numbered, with their reasons."""
+        width = max(len(step.text) for step in self.steps)
+        lines = (f"  {i:2} {s.text:{width}}  {s.why}" for i, s in enumerate(self.steps))
+        return "\n".join(line.rstrip() for line in lines)
 
 
 def is_step(name: str) -> bool:
@@ -65,7 +81,7 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
     for node in func.nodes:
         found = shown(node, target)
         if found:
-            steps = tuple((text, _alone(kernel)) for text, kernel in found)
+            steps = tuple(Step(text, why, _alone(kernel)) for text, why, kernel in found)
             yield Stepped(func.body.names.get(node, node.op), steps)
 
 
@@ -88,7 +104,7 @@ def step_text(name: str, func: Func, backend: Backend, target: Target | None) ->
     number = int(match["number"])
     if number >= len(kernel.steps):
         raise UsageError(f"%{kernel.value} has steps 0 to {len(kernel.steps) - 1}, not {number}")
-    return str(kernel.steps[number][1])
+    return str(kernel.steps[number].func)
 
 
 def turns(func: Func) -> int:
@@ -112,15 +128,15 @@ def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
     Raises:
         UsageError: the nest takes more turns than are interpreted in seconds.
     """
-    nest = kernel.steps[0][1]
+    nest = kernel.steps[0].func
     if turns(nest) > MOST_TURNS:
         raise UsageError(
             f"the nest of %{kernel.value} takes {turns(nest)} turns, too many to interpret (at most"
             f" {MOST_TURNS}); give smaller inputs with -i"
         )
     truth = Truth(nest)
-    for number, (_, func) in enumerate(kernel.steps[1:], 1):
-        problems = (truth.verdict("", kind, func) for kind in truth.kinds)
+    for number, step in enumerate(kernel.steps[1:], 1):
+        problems = (truth.verdict("", kind, step.func) for kind in truth.kinds)
         yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")
 
 
@@ -131,7 +147,7 @@ def steps_of(run: SavedRun) -> list[Stepped]:
     machine = machine_of(run)
     if not backend.lowering.steps or machine is None or STAGE not in run.stages:
         return []
-    found = {k.steps[-1][1]: k for k in stepped(run.func(STAGE), backend, machine)}
+    found = {k.steps[-1].func: k for k in stepped(run.func(STAGE), backend, machine)}
     return [k for k in found.values() if len(k.steps) > 2]
 
 
@@ -166,6 +182,7 @@ def _alone(kernel: Node) -> Func:
 
 __all__ = [
     "STAGE",
+    "Step",
     "Stepped",
     "check_steps",
     "is_step",

@@ -20,22 +20,22 @@ def steps_section(kernels: Sequence[Stepped]) -> Html:
 
 def _kernel(number: int, kernel: Stepped) -> Html:
     last = len(kernel.steps) - 1
-    texts = [without_lines(str(func)).rstrip() for _, func in kernel.steps]
+    texts = [without_lines(str(step.func)).rstrip() for step in kernel.steps]
     field = f'<input type="range" min="0" max="{last}" value="0" data-steps="steps-{number}">'
     slider = tag("label", f"%{kernel.value}, step ", Html(field))
     views = [
         tag(
             "div",
-            tag("p", tag("strong", f"{i}  {said}"), class_="said"),
+            tag("p", tag("strong", f"{i}  {step.text}"), " ", step.why, class_="said"),
             text_box(marked(before, text), f"%{kernel.value} after step {i}"),
             class_="step",
             hidden=i > 0,
         )
-        for i, ((said, _), before, text) in enumerate(
+        for i, (step, before, text) in enumerate(
             zip(kernel.steps, ("", *texts), texts, strict=False)
         )
     ]
-    names = [tag("li", said, value=i) for i, (said, _) in enumerate(kernel.steps)]
+    names = [tag("li", step.text, value=i) for i, step in enumerate(kernel.steps)]
     lists = folded("all steps", tag("ol", *names, start=0))
     return tag("div", slider, tag("div", *views, id=f"steps-{number}"), lists, class_="steps")
 

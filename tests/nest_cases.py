@@ -12,6 +12,7 @@ from random_programs import random_program
 from stack.ir import Func, Node, parse
 from stack.ir.builder import results_of
 from stack.ir.node import Block
+from stack.ir.types import TensorType
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import Step, parse_steps, run_steps
 from stack.passes.steps.loops import axes
@@ -106,6 +107,13 @@ def _close(have: np.ndarray, want: np.ndarray, near: float) -> bool:
     return bool(same.mean() > 0.98)
 
 
+def _scalars(kernel: Node) -> list[str]:
+    """Names of values of one element; one that is none, where there are none."""
+    named = kernel.blocks[0].names.items()
+    found = (v for n, v in named if isinstance(n.type, TensorType) and not n.tensor.rank)
+    return sorted(found) or ["z"]
+
+
 def drawn(rng: random.Random, kernel: Node) -> Step:
     """A step that may be legal for a kernel, or not."""
     known = [*axes(kernel), "z"]
@@ -118,6 +126,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
         *("rewrite reciprocals", "rewrite exp2"),
+        f"stage {rng.choice(_scalars(kernel))} local",
     ]
     (step,) = parse_steps(rng.choice(texts))
     return step

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import is_load
+from stack.ir.traits import is_load, is_number, number
 from stack.ir.types import TensorType
 from stack.passes.steps.linear import linear
 from stack.passes.tiling.frame import static
@@ -100,7 +100,7 @@ def is_end(test: Node, place: Node, size: object) -> bool:
     if test.op != "lt" or test.args[0] is not place:
         return False
     end = test.args[1]
-    return end.op == "const" and not end.tensor.rank and end.attrs["value"].array == size
+    return is_number(end) and number(end) == size
 
 
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:

@@ -14,6 +14,7 @@ from stack.passes.steps.reorder import Reorder
 from stack.passes.steps.rewrite import Rewrite
 from stack.passes.steps.rfactor import Rfactor
 from stack.passes.steps.split import Split
+from stack.passes.steps.stage import Stage
 from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.passes.steps.unroll import Unroll
 from stack.passes.steps.vectorize import Vectorize
@@ -32,6 +33,7 @@ __all__ = [
     "Rewrite",
     "Rfactor",
     "Split",
+    "Stage",
     "Step",
     "Unroll",
     "Vectorize",

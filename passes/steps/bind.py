@@ -57,7 +57,7 @@ class Bind(Step):
                 return f"the loop along {self.axis} stands inside of the serial loop along {name}"
             if not all(map(is_memory, starts_of(loop))):
                 return f"the loop along {self.axis} carries a value from one turn to the next"
-            why = why_shared(loop)
+            why = why_shared(loop, own=True)
             if why:
                 return why
         return ""

@@ -9,7 +9,7 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import is_load, is_loop, is_store
+from stack.ir.traits import is_item, is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_memory
 
@@ -81,7 +81,7 @@ def _outer_first(block: Block) -> list[Node]:
 
 def _goes_on(held: Node, new: Node) -> bool:
     """Whether a value is what a loop inside makes of a total."""
-    loop = new.args[0] if new.op == "item" else new
+    loop = new.args[0] if is_item(new) else new
     return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
 
 

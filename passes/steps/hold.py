@@ -30,6 +30,7 @@ from stack.passes.steps.loops import (
     why_no_axis,
 )
 from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -56,6 +57,9 @@ class Hold(Step):
                 return f"axis {self.axis} is bound to {loop.attrs['kind']}"
             if not 0 < self.turns < extent_of(loop):
                 return f"axis {self.axis}: {self.turns} of its {extent_of(loop)} turns"
+            why = why_kept(loop)
+            if why:
+                return why
         if all(map(_stores, loops)) or not any(map(_stores, loops)):
             return f"axis {self.axis} is not walked twice, to sum and to store"
         return ""

@@ -7,7 +7,7 @@ from math import gcd
 
 from stack.ir.builder import make
 from stack.ir.node import Node
-from stack.ir.traits import is_number, number
+from stack.ir.traits import is_number, is_positions, number
 
 MOVES = ("broadcast", "reshape", "transpose")  # of the elements of a tile
 Linear = tuple[int, Node | None]  # a factor, and what is added; None for nothing
@@ -65,7 +65,7 @@ def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]
         return []
     if node.op == "var":
         return [(1, int(node.attrs["extent"]))]
-    if node.op == "iota":
+    if is_positions(node):
         return [(1, int(node.shape[int(node.attrs["axis"])]))]  # pyright: ignore[reportArgumentType]
     if node.op in MOVES:
         return terms_of(node.args[0], inner)

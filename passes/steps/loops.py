@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stack.ir.builder import results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item, is_loop, number
+from stack.ir.traits import is_item, is_loop, is_number, number
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.tiling.loops import extent_of
@@ -111,4 +111,4 @@ def is_constant(node: Node, value: float) -> bool:
     """Whether a node is a constant of one value, spread over a tile or not."""
     if node.op == "broadcast":
         return is_constant(node.args[0], value)
-    return node.op == "const" and not node.tensor.rank and number(node) == value
+    return is_number(node) and number(node) == value

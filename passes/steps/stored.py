@@ -8,27 +8,44 @@ from stack.ir.builder import constant, make
 from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load, is_loop, is_number, is_store, number
+from stack.ir.traits import is_item, is_load, is_loop, is_number, is_store, number
 from stack.passes.steps.linear import is_apart, linear, terms_of
 
 
-def why_shared(loop: Node) -> str:
+def why_shared(loop: Node, own: bool = False) -> str:
     """What a turn of a loop has to do with another turn's stores; "" where that is nothing.
 
     Turns are apart where some index of each store moves with the loop's variable by more than the
     store spans along it, and nothing that the loop carries is read.
+
+    Args:
+        loop: the loop.
+        own: memory that the loop does not carry is each turn's own, as it is of a program.
     """
     block = loop.blocks[0]
     var = block.params[0]
-    carried = set(block.params[1:])
     nodes = _inside(block)
     inner = {n.blocks[0].params[0] for n in nodes if is_loop(n)}
     for node in nodes:
-        if is_load(node) and _origin(node.args[0], carried) is not None:
+        if is_load(node) and _is_carried(node.args[0], block, nodes):
             return f"a turn of the loop along {var.attrs['name']} reads what another one stores"
         if is_store(node) and not _is_apart(node, var, inner):
+            if own and not _is_carried(node, block, nodes):
+                continue
             name = var.attrs["name"]
             return f"two turns of the loop along {name} may store to one place"
+    return ""
+
+
+def why_kept(loop: Node) -> str:
+    """Why turns of a loop cannot stand beside each other: they use one memory; "" if they do not.
+
+    Memory that a loop does not carry, as `stage` makes it, is free again for the next turn.
+    """
+    block = loop.blocks[0]
+    nodes = _inside(block)
+    if any(is_store(node) and not _is_carried(node, block, nodes) for node in nodes):
+        return f"each turn of the loop along {block.params[0].attrs['name']} keeps values in memory"
     return ""
 
 
@@ -41,13 +58,29 @@ def _inside(block: Block) -> list[Node]:
     return found
 
 
-def _origin(memory: Node, carried: set[Node]) -> Node | None:
-    """The memory that a loop carries of which this is a state; None for other memory."""
-    while is_store(memory):
-        memory = memory.args[0]
-    if is_loop(memory) or memory.op == "item":
-        return memory
-    return memory if memory in carried else None
+def _is_carried(memory: Node, block: Block, inside: Collection[Node]) -> bool:
+    """Whether memory read in a loop is a state of memory that the loop carries."""
+    while memory not in block.params:
+        if is_store(memory):
+            memory = memory.args[0]
+            continue
+        loop, place = _kept_by(memory, inside)
+        if loop is None:
+            return False
+        memory = loop_parts(loop.args, loop.attrs)[1][place]
+    return True
+
+
+def _kept_by(memory: Node, inside: Collection[Node]) -> tuple[Node | None, int]:
+    """The loop among some nodes that keeps a memory from turn to turn, and which one it is."""
+    if is_item(memory):
+        loop, place = memory.args[0], int(memory.attrs["index"])
+        return (loop if loop in inside else None), place
+    for loop in filter(is_loop, inside):
+        kept = loop.blocks[0].params[1:]
+        if memory is loop or memory in kept:
+            return loop, 0 if memory is loop else kept.index(memory)
+    return None, 0
 
 
 def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
@@ -109,7 +142,7 @@ def memory_of(block: Block) -> Callable[[Node], Node]:
                 memory = memory.args[0]
             elif is_loop(memory):
                 memory = loop_parts(memory.args, memory.attrs)[1][0]
-            elif memory.op == "item" and is_loop(memory.args[0]):
+            elif is_item(memory) and is_loop(memory.args[0]):
                 loop = memory.args[0]
                 memory = loop_parts(loop.args, loop.attrs)[1][int(memory.attrs["index"])]
             elif memory in before:

@@ -19,6 +19,7 @@ from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_serial, loops_along, starts_of, why_no_axis
 from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -39,6 +40,9 @@ class Unroll(Step):
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
                 return f"axis {self.axis} is bound to {loop.attrs['kind']}"
+            why = why_kept(loop)
+            if why:
+                return why
             values = extent_of(loop) * len(loop.blocks[0].all_nodes)
             if values > MOST:
                 return f"axis {self.axis}: {values} values in all turns, the most is {MOST}"

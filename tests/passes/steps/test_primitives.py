@@ -39,6 +39,14 @@ SHARE = """func @f(%x: f32[6]) -> (f32[6]) at tensor {
   return %y
 }
 """
+TWICE = """func @f(%x: f32[2, 3]) -> (f32[2, 3]) at tensor {
+  %e = exp(%x) : f32[2, 3]
+  %t = reduce(%e) {axes=[1], kind="sum"} : f32[2]
+  %w = broadcast(%t) {axes=[0]} : f32[2, 3]
+  %y = div(%e, %w) : f32[2, 3]
+  return %y
+}
+"""
 HALF = """func @f(%x: f16[2, 4]) -> (f16[2, 4]) at tensor {
   %m = reduce(%x) {axes=[1], kind="max"} : f16[2]
   %w = broadcast(%m) {axes=[0]} : f16[2, 4]
@@ -263,6 +271,53 @@ return %loop
     %y = neg(%load) : f32[]
     %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
     return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+    ),
+    "stage": (
+        TWICE,
+        "",
+        "stage e local",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[2, 3] {(%i < 2: i32, %o0_1: f32[2, 3])
+  %t = loop(0.0:f32) {kind="serial"} : f32[] {(%r < 3: i32, %acc: f32[])
+    %load = load(%p0, %i, %r) : f32[]
+    %e = exp(%load) : f32[]
+    %add = add(%acc, %e) : f32[]
+    return %add
+  }
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[2, 3] {(%r < 3: i32, %o0_2: f32[2, 3])
+    %load = load(%p0, %i, %r) : f32[]
+    %e = exp(%load) : f32[]
+    %y = div(%e, %t) : f32[]
+    %store = store(%o0_2, %y, %i, %r) : f32[2, 3]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%alloc = alloc() {name="keep"} : f32[3] in local
+%loop = loop(%o0) {kind="serial"} : f32[2, 3] {(%i < 2: i32, %o0_1: f32[2, 3])
+  %t = loop(0.0:f32, %alloc) {kind="serial"} : (f32[], f32[3] in local)
+  {(%r < 3: i32, %acc: f32[], %keep_1: f32[3] in local)
+    %load = load(%p0, %i, %r) : f32[]
+    %e = exp(%load) : f32[]
+    %add = add(%acc, %e) : f32[]
+    %store = store(%keep_1, %e, %r) : f32[3] in local
+    return %add, %store
+  }
+  %item = item(%t) {index=1} : f32[3] in local
+  %t_1 = item(%t) {index=0} : f32[]
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[2, 3] {(%r < 3: i32, %o0_2: f32[2, 3])
+    %e_1 = load(%item, %r) : f32[]
+    %y = div(%e_1, %t_1) : f32[]
+    %store_1 = store(%o0_2, %y, %i, %r) : f32[2, 3]
+    return %store_1
   }
   return %loop_1
 }
@@ -600,6 +655,7 @@ LOOKUP = """func @f(%x: f32[6], %i: i32[4], %u: f32[4]) -> (f32[6]) at tensor {
 REFUSED = {
     "no such axis": (NEG, "split q 4", 1, "no loop runs along 'q'; the axes are: i of 3, j of 5"),
     "split by zero": (NEG, "vectorize j; split i 0", 2, "one element or more, not 0"),
+    "no memory of its own": (TWICE, "stage e local", 1, "a program of a GPU has no memory for e"),
     "no such tail": (NEG, "split j 4 tail=drop", 1, "treated by mask or peel"),
     "split twice": (NEG, "split j 2; split j 2", 2, "no loop runs along 'j'"),
     "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
@@ -634,6 +690,24 @@ def test_what_is_not_legal_is_refused(name: str) -> None:
     assert (found.value.number, str(found.value.step)) == (number, str(steps[number - 1]))
     assert f"step {number}, `{steps[number - 1]}`" in str(found.value)
     assert message in str(found.value)
+
+
+NOT_KEPT = {
+    "stage e shared": "'shared' holds no values of loops; local does",
+    "stage q local": "no value is called 'q'",
+    "stage t local": "no two loops of one block compute t",
+    "stage e local; stage e local": "no two loops of one block compute e",
+    "vectorize r; stage e local": "e is f32<3>, not one element",
+    "stage e local; unroll i": "each turn of the loop along i keeps values in memory",
+    "stage e local; vectorize i": "two turns of the loop along i may store to one place",
+}
+
+
+@pytest.mark.parametrize("text", NOT_KEPT)
+def test_what_no_memory_keeps(text: str) -> None:
+    with pytest.raises(IllegalStep) as found:
+        kernel_of(TWICE, text)
+    assert NOT_KEPT[text] in str(found.value)
 
 
 def test_a_tile_fits_in_registers() -> None:

@@ -1,0 +1,151 @@
+"""stage: a value that several loops along an axis compute is kept in memory of the program.
+
+    loop(0.0) {(%r < 64, ...)  add(%acc, %e)}
+    loop(%o0) {(%r < 64, ...)  div(%e, %total)}
+
+becomes, by `stage e local`,
+
+    %m = loop(0.0, alloc()) {(%r < 64, ...)  add(%acc, %e), store(%m, %e, %r)}
+    loop(%o0) {(%r < 64, ...)  div(load(%m, %r), %total)}
+
+The first loop that computes the value stores it, the others load it. Legal for a value of one
+element that moves with one axis, along which two loops or more of one block compute it. Programs
+of a GPU share their memory, so there is no place for it.
+
+Source: `compute_at` and `store_at` of Halide (Ragan-Kelley et al., PLDI 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import make, results_of
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_loop
+from stack.ir.types import TensorType
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_memory, is_serial, starts_of
+from stack.passes.steps.step import Step
+from stack.passes.tiling.loops import extent_of
+from stack.target import Gpu, Target
+
+
+@dataclass(frozen=True)
+class Stage(Step):
+    """Keep a value between loops.
+
+    Attributes:
+        value: its name.
+        space: `local`: memory of one program.
+    """
+
+    name: ClassVar[str] = "stage"
+    value: str
+    space: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        if self.space != "local":
+            return f"{self.space!r} holds no values of loops; local does"
+        if isinstance(target, Gpu):
+            return f"a program of a GPU has no memory for {self.value}"
+        names = kernel.blocks[0].names
+        named = [n for n, name in names.items() if name == self.value]
+        if not named:
+            return f"no value is called {self.value!r}"
+        (value,) = named
+        if not isinstance(value.type, TensorType) or value.tensor.rank or is_memory(value):
+            return f"{self.value} is {value.type}, not one element"
+        found = _home(kernel.blocks[0], value)
+        if found is None:
+            return f"no two loops of one block compute {self.value}"
+        _, loops = found
+        if not all(map(is_serial, loops)):
+            return f"a loop that computes {self.value} is bound"
+        inner = {loop.blocks[0].params[0] for loop in loops[:1]}
+        moved = [v for v in value.vars if "extent" in v.attrs and v not in inner]
+        around = _around(kernel.blocks[0], loops[0])
+        extra = [v for v in moved if v not in around]
+        return f"{self.value} moves with {extra[0].attrs['name']} too" if extra else ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        (value,) = (n for n, name in kernel.blocks[0].names.items() if name == self.value)
+        found = _home(kernel.blocks[0], value)
+        assert found is not None
+        home, loops = found
+        held = TensorType(value.dtype, (extent_of(loops[0]),), "local")
+        memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=held)
+
+        def rebuilt(block: Block) -> Block:
+            inner = {
+                n: n.rebuilt(blocks=[rebuilt(b) for b in n.blocks])
+                for n in block.nodes
+                if is_loop(n) and block is not home
+            }
+            known = {**inner, **{p: p for p in block.params}}
+            if block is home:
+                known.update(_kept(edit, value, memory, loops))
+            done = edit.remade(block.results, known)
+            return Block(block.params, [done[r] for r in block.results])
+
+        return edit.finished(rebuilt(edit.block))
+
+
+def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:
+    """The block in which two loops or more along one axis compute a value, and these loops."""
+    loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].nodes]
+    along = [n for n in loops if n.blocks[0].params[0] is loops[0].blocks[0].params[0]]
+    if len(along) > 1 and not _carried_in(value, along):
+        return block, along
+    inner = (_home(b, value) for n in block.nodes for b in n.blocks)
+    return next((found for found in inner if found is not None), None)
+
+
+def _carried_in(value: Node, loops: Sequence[Node]) -> bool:
+    """Whether a value needs what a loop carries from turn to turn."""
+    return any(not value.vars.isdisjoint(loop.blocks[0].params[1:]) for loop in loops)
+
+
+def _around(block: Block, loop: Node) -> set[Node]:
+    """The variables of the loops around a loop."""
+    for node in block.nodes:
+        if node is loop:
+            return set(block.params)
+        for inner in node.blocks:
+            if loop in inner.all_nodes:
+                return {*block.params, *_around(inner, loop)}
+    return set()
+
+
+def _kept(edit: Edit, value: Node, memory: Node, loops: Sequence[Node]) -> dict[Node, Node]:
+    """What stands for the results of loops, the first of which stores a value for the others."""
+    first, *others = loops
+    var, *held = first.blocks[0].params
+    kept = Node("var", (), {"name": edit.names.own("keep")}, memory.type)
+    store = make("store", (kept, value, var))
+    body = Block((var, *held, kept), [*first.blocks[0].results, store])
+    made = make("loop", [*starts_of(first), memory], first.attrs, (body,))
+    *results, full = results_of(made)
+    known = dict(zip(results_of(first), results, strict=True))
+    for old, new in known.items():
+        edit.note(old, new)
+    load = edit.note(value, make("load", (full, var), hint=value.type))
+    for loop in others:
+        block = loop.blocks[0]
+        before = edit.remade([full], known)[full]
+        again = edit.remade([load], {full: before})[load]
+        own = {p: p for p in block.params}
+        done = edit.remade(block.results, {**known, **own, value: again})
+        starts = edit.remade(starts_of(loop), known)
+        new = make(
+            "loop",
+            [starts[s] for s in starts_of(loop)],
+            loop.attrs,
+            (Block(block.params, [done[r] for r in block.results]),),
+        )
+        known.update(zip(results_of(loop), results_of(new), strict=True))
+        for old, made_of in zip(results_of(loop), results_of(new), strict=True):
+            edit.note(old, made_of)
+    return known

@@ -30,6 +30,8 @@ class HeldRun(SavedRun):
     run: Run
 
     def text(self, name: str) -> str:
+        if name not in self.run.stages:
+            raise unknown_name("no stage", name, self.run.stages)
         return self.run[name].text
 
     def func(self, name: str) -> Func:

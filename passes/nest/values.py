@@ -146,10 +146,16 @@ class Scalars:
 
     def _cast(self, value: Node, node: Node) -> Node:
         source, target = node.args[0].dtype, node.dtype
-        if wide(source) != source and target != source and not _is_rounded(value, source):
+        if target != source:
             # what is widened is the value that memory holds: others may read it there
-            value = self.scope.cast(self.scope.cast(value, source), wide(source))
+            value = self._rounded(value, source)
         return self.scope.cast(self.scope.cast(value, target), wide(target))
+
+    def _rounded(self, value: Node, dtype: DType) -> Node:
+        """A value as one of a narrow type, in the type that it is computed in."""
+        if wide(dtype) == dtype or _is_rounded(value, dtype):
+            return value
+        return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
 
     def _moved(self, node: Node, index: Index, guard: Node | None) -> Steps:
         (source,) = ops.pull(node, index)
@@ -288,6 +294,7 @@ class Scalars:
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):
             factor = yield arg, tuple(at[n] for n in names), guard
+            factor = self._rounded(factor, arg.dtype)  # as instructions take it
             factors.append(self.scope.cast(factor, wide(node.dtype)))
         return self.total("sum", list(places.values()), self.scope.b.mul(*factors))
 

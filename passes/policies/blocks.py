@@ -24,6 +24,7 @@ from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
+    first_text,
     horizontal_product,
     is_given_to_library,
     is_lone,
@@ -37,10 +38,11 @@ from stack.passes.nest.emit import emit
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.rows import Rows
+from stack.passes.policies.stepped import ByHand, Stepped
 from stack.passes.steps.all import Launch, Step, applied, parse_steps, run_steps
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
-from stack.schedule import Policy, Schedule
+from stack.schedule import Policy, Schedule, is_list
 from stack.target import Gpu, Target, as_gpu
 
 
@@ -52,11 +54,13 @@ class Lowering(Protocol):
         ...
 
 
+WARPS = 4  # of a program, where a list of steps does not say
 NEST = "the plain loop nest"
 Maker = Callable[[Node, Gpu], Lowering]
 
 # the kinds of groups: the first whose test a group passes gives its kernel
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
+    (lambda group: is_list(first_text(group)), ByHand),
     (is_stream, StreamTiler),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
     (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
@@ -76,19 +80,17 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     warps the kernel runs, the last one does.
 
     Raises:
-        UsageError: the text cannot be read, a step is not legal, or the group is of a kind whose
-            kernels are made whole.
+        UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
     """
     made = lowering_of(group, gpu)
     steps = parse_steps(text)
-    if not isinstance(made, Rows):
-        kind = type(made).__name__.removesuffix("Tiler").lower()
-        raise UsageError(
-            f"a kernel of kind {kind} is made whole: write m=128 n=64 in place of steps"
-        )
     if not any(isinstance(step, Launch) for step in steps):
-        steps.append(Launch(made.policy().complete(Schedule()).warps))
-    run_steps(emit(group), steps, gpu)
+        is_rows = isinstance(made, Rows)
+        steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else WARPS))
+    try:
+        run_steps(emit(group), steps, gpu)
+    except CannotTile as why:
+        raise UsageError(str(why)) from why
     return steps
 
 
@@ -106,7 +108,7 @@ def shown_steps(node: Node, target: Target) -> list[tuple[str, str, Node]]:
     group = alone(node) if is_bare(node) else node
     try:
         made = lowering_of(group, gpu)
-        if not isinstance(made, Rows | MixedRows):
+        if not isinstance(made, Stepped):
             return [(NEST, "", emit(group)), ("made whole", "", made.kernel())]
         nest = made.nest()
         steps = list(applied(nest, made.steps(nest), gpu))

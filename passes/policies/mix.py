@@ -15,32 +15,27 @@ from stack.ir.node import Node
 from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
-from stack.passes.policies.rows import arithmetic, check_powers
+from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.stepped import Stepped
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
-    IllegalStep,
     Launch,
     Pipeline,
     Rfactor,
     Split,
     Step,
     Vectorize,
-    run_steps,
 )
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.target import Gpu
 
 LINES = 8192  # elements of a tile of whole lines
 BLOCKS = 4096  # of a tile of blocks of lines
 AHEAD = 3  # tiles that are loaded at a time
 
 
-class MixedRows:
+class MixedRows(Stepped):
     """The kernel of a group with reductions across lines."""
-
-    def __init__(self, group: Node, gpu: Gpu) -> None:
-        self.group, self.gpu = group, gpu
 
     def nest(self) -> Node:
         """The plain loop nest. Raises CannotTile."""
@@ -84,15 +79,6 @@ class MixedRows:
         body = self.group.blocks[0]
         made += arithmetic(body.results, body.params, self.gpu)
         return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
-
-    def kernel(self) -> Node:
-        """The kernel node. Raises CannotTile."""
-        check_powers(self.group)
-        nest = self.nest()
-        try:
-            return run_steps(nest, self.steps(nest), self.gpu)
-        except IllegalStep as why:
-            raise CannotTile(str(why)) from why
 
 
 def _tile(space: Space) -> tuple[int, int]:

@@ -31,24 +31,22 @@ from stack.passes.blocking.reduce import (
     ONCE,
     held_tiles,
 )
-from stack.passes.nest.emit import axis_names, emit
+from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
 from stack.passes.policies.row_space import RowSpace
+from stack.passes.policies.stepped import Stepped
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
     Evict,
     Fuse,
     Hold,
-    IllegalStep,
     Launch,
     Pipeline,
     Rewrite,
     Rfactor,
     Step,
     Vectorize,
-    parse_steps,
-    run_steps,
 )
 from stack.passes.steps.all import (
     Split as Cut,
@@ -64,8 +62,6 @@ from stack.schedule import (
     Rules,
     Schedule,
     Split,
-    is_list,
-    schedules_of,
 )
 from stack.target import Gpu
 
@@ -353,41 +349,15 @@ def _whole(extent: int) -> int:
     return max(2, power_of_two(extent))
 
 
-class Rows:
+class Rows(Stepped):
     """The kernel of a group of rows, and the policy of its schedule."""
-
-    def __init__(self, group: Node, gpu: Gpu) -> None:
-        self.group, self.gpu = group, gpu
 
     def policy(self) -> RowPolicy:
         """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
         return RowPolicy(RowSpace.of(self.group), self.gpu)
 
-    def nest(self) -> Node:
-        """The plain loop nest. Raises CannotTile."""
-        return emit(self.group)
-
     def steps(self, nest: Node) -> list[Step]:
-        """The steps that the group names, or of the schedule that it names, or of the policy's."""
-        named = schedules_of(self.group)
-        if named and is_list(named[0]):
-            return parse_steps(named[0])
+        """The steps of the schedule that the group names, or of the policy's."""
         policy = self.policy()
         schedule = policy.of(self.group)
         return RowSteps(policy.space, schedule, axes(nest), self.gpu).steps()
-
-    def kernel(self) -> Node:
-        """The kernel node. Raises CannotTile."""
-        check_powers(self.group)
-        nest = self.nest()
-        try:
-            return run_steps(nest, self.steps(nest), self.gpu)
-        except IllegalStep as why:
-            raise CannotTile(str(why)) from why
-
-
-def check_powers(group: Node) -> None:
-    """Raise CannotTile for a group that raises integers to powers."""
-    for block in group.blocks:
-        if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
-            raise CannotTile("it raises integers to powers")

@@ -103,6 +103,16 @@ def is_end(test: Node, place: Node, size: object) -> bool:
     return is_number(end) and number(end) == size
 
 
+def clipped(
+    index: Sequence[Node], tile: Sequence[int], memory: Node, axis: int, test: Node
+) -> bool:
+    """Whether a test over an axis of a block only says that memory has not ended there."""
+    at, first = memory.tensor.rank - len(tile) + axis, index[memory.tensor.rank - len(tile) + axis]
+    steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (tile[axis],), "tile"))
+    is_first = is_number(first) and not number(first)
+    return is_end(test, steps if is_first else make("add", (first, steps)), memory.shape[at])
+
+
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:
     """Indices, mask, value of masked lanes, and the shape of what one lane reads or writes."""
     tile = node.tensor if is_load(node) else node.args[1].tensor

@@ -16,6 +16,7 @@ from stack.passes.steps.rfactor import Rfactor
 from stack.passes.steps.split import Split
 from stack.passes.steps.stage import Stage
 from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
+from stack.passes.steps.tensorize import Tensorize
 from stack.passes.steps.unroll import Unroll
 from stack.passes.steps.vectorize import Vectorize
 
@@ -35,6 +36,7 @@ __all__ = [
     "Split",
     "Stage",
     "Step",
+    "Tensorize",
     "Unroll",
     "Vectorize",
     "applied",

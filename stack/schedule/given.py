@@ -38,7 +38,7 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
         last = ""
         for line in filter(None, lines):
             name, colon, schedule = line.partition(":")
-            if not colon and last and is_list(line):
+            if not colon and last and (is_list(line) or is_list(found[last])):
                 found[last] += f"; {line}"
                 continue
             if not colon:

@@ -138,15 +138,31 @@ def test_a_backend_that_makes_kernels_whole_says_so(
     assert main(["dump", program, "--to", "scheduled", "--schedule", mine]) == 2
 
 
-def test_a_product_is_made_whole_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "g.stack"
-    path.write_text("""func @g(%x: f16[64, 64], %w: f16[64, 64]) -> (f16[64, 64]) at tensor {
+PRODUCT = """func @g(%x: f16[64, 64], %w: f16[64, 64]) -> (f16[64, 64]) at tensor {
   %d = dot(%x, %w) {rule="m k, k n -> m n"} : f16[64, 64]
   %y = max(%d, 0.0:f16) : f16[64, 64]
   return %y
 }
-""")
+"""
+BY_HAND = (
+    "y: split i 32; split j 32; split k 16; vectorize k.1; vectorize j.1; vectorize i.1; tensorize;"
+    " bind i.0 grid; bind j.0 grid; launch 4 stages=3"
+)
+
+
+def test_a_product_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "g.stack"
+    path.write_text(PRODUCT)
     assert dump(str(path), "--steps") == 0
     assert "%y\n   0 the plain loop nest\n   1 made whole" in capsys.readouterr().out
-    assert dump(str(path), "--schedule", "y: split i 16") == 2
-    assert "is made whole" in capsys.readouterr().err
+    for backend, code in (("triton", "tl.dot("), ("cuda", "mma")):
+        mine = ["--schedule", BY_HAND, "-o", str(tmp_path / backend), "--steps"]
+        gpu = ["--backend", backend, "--target", "sm_90"]
+        assert main(["dump", str(path), *gpu, *mine]) == 0
+        assert "7 tensorize" in capsys.readouterr().out
+        (kernel,) = (tmp_path / backend / "kernels").glob("dot*")
+        assert code in kernel.read_text()
+    assert dump(str(path), "--schedule", BY_HAND.replace("split k 16", "split k 8")) == 2
+    assert "step 7, `tensorize`: a product of 32 x 32 x 8: instructions take 16" in (
+        capsys.readouterr().err
+    )

@@ -47,6 +47,15 @@ TWICE = """func @f(%x: f32[2, 3]) -> (f32[2, 3]) at tensor {
   return %y
 }
 """
+MATMUL = """func @f(%x: f16[16, 20], %w: f16[32, 20]) -> (f16[16, 32]) at tensor {
+  %f = fusion(%x, %w) {kind="gemm", name="product"} : f16[16, 32]
+    {(%p0: f16[16, 20], %p1: f16[32, 20])
+    %y = dot(%p0, %p1) {rule="m k, n k -> m n"} : f16[16, 32]
+    return %y
+  }
+  return %f
+}
+"""
 HALF = """func @f(%x: f16[2, 4]) -> (f16[2, 4]) at tensor {
   %m = reduce(%x) {axes=[1], kind="max"} : f16[2]
   %w = broadcast(%m) {axes=[0]} : f16[2, 4]
@@ -322,6 +331,49 @@ return %loop
   return %loop_1
 }
 return %loop
+""",
+    ),
+    "tensorize": (
+        MATMUL,
+        "split k 16; vectorize k.1; vectorize j; vectorize i",
+        "tensorize",
+        """
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<16x32>
+%iota = iota() {axis=0} : i32<16>
+%y = loop(%broadcast) {kind="serial"} : f32<16x32> {(%k.0 < 2: i32, %acc_1: f32<16x32>)
+  %mul = mul(%k.0, 16:i32) : i32[]
+  %add = add(%mul, %iota) : i32<16>
+  %lt = lt(%add, 20:i32) : bool<16>
+  %broadcast_1 = broadcast(%lt) {axes=[2]} : bool<16x32x16>
+  %load = load(%p0, 0:i32, %mul) {clip=true} : f16<16x16>
+  %cast_1 = cast(%load) : f32<16x16>
+  %broadcast_2 = broadcast(%cast_1) {axes=[0, 2]} : f32<16x32x16>
+  %load_1 = load(%p1, 0:i32, %mul) {clip=true} : f16<32x16>
+  %cast_2 = cast(%load_1) : f32<32x16>
+  %broadcast_3 = broadcast(%cast_2) {axes=[1, 2]} : f32<16x32x16>
+  %mul_1 = mul(%broadcast_2, %broadcast_3) : f32<16x32x16>
+  %select = select(%broadcast_1, %mul_1, 0.0:f32) : f32<16x32x16>
+  %reduce = reduce(%select) {axes=[2], kind="sum"} : f32<16x32>
+  %add_1 = add(%acc_1, %reduce) : f32<16x32>
+  return %add_1
+}
+%cast = cast(%y) : f16<16x32>
+%store = store(%o0, %cast, 0:i32, 0:i32) : f16[16, 32]
+return %store
+""",
+        """
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<16x32>
+%y = loop(%broadcast) {kind="serial"} : f32<16x32> {(%k.0 < 2: i32, %acc_1: f32<16x32>)
+  %mul = mul(%k.0, 16:i32) : i32[]
+  %load = load(%p0, 0:i32, %mul) {clip=true} : f16<16x16>
+  %load_1 = load(%p1, 0:i32, %mul) {clip=true} : f16<32x16>
+  %dot = dot(%load, %load_1) {rule="m k, n k -> m n"} : f32<16x32>
+  %add = add(%acc_1, %dot) : f32<16x32>
+  return %add
+}
+%cast = cast(%y) : f16<16x32>
+%store = store(%o0, %cast, 0:i32, 0:i32) : f16[16, 32]
+return %store
 """,
     ),
     "peel": (
@@ -673,6 +725,15 @@ REFUSED = {
     "nothing side by side": (SUM, "compute_with r", 1, "no two loops along r"),
     "nothing is read": (NEG, "pipeline i 2", 1, "no loop along i loads a tile"),
     "in flight": (SUM, "split r 2; vectorize r.1; pipeline r.0 0", 3, "one turn or more"),
+    "no product": (SUM, "tensorize", 1, "no sum is one of products of two tiles"),
+    "no such precision": (MATMUL, "tensorize bf16", 1, "precision 'bf16' is not tf32"),
+    "one tile too few": (MATMUL, "vectorize k; vectorize j; tensorize", 3, "no sum is one of"),
+    "a small product": (
+        MATMUL,
+        "split k 8; vectorize k.1; vectorize j; vectorize i; tensorize",
+        5,
+        "a product of 16 x 32 x 8: instructions take 16 or more along each axis",
+    ),
     "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
     "rounding would show": (NEG, "rewrite exp2", 1, "no memory holds floats of 16 bits"),
     "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
@@ -708,6 +769,17 @@ def test_what_no_memory_keeps(text: str) -> None:
     with pytest.raises(IllegalStep) as found:
         kernel_of(TWICE, text)
     assert NOT_KEPT[text] in str(found.value)
+
+
+def test_what_is_computed_is_zero_past_the_end_of_a_sum() -> None:
+    text = MATMUL.replace("%y = dot(%p0,", "%e = exp(%p0) : f16[16, 20]\n    %y = dot(%e,")
+    kernel = kernel_of(text, "split k 16; vectorize k.1; vectorize j; vectorize i")
+    made = run_steps(kernel, parse_steps("tensorize"))
+    (dot,) = (n for n in made.blocks[0].all_nodes if n.op == "dot")
+    assert [a.op for a in dot.args] == ["select", "load"]
+    assert all(a.dtype.name == "f16" for a in dot.args)
+    arrays = random_inputs(around(kernel))
+    assert not wrong(made, arrays, results(around(kernel), arrays), 1e-3)
 
 
 def test_a_tile_fits_in_registers() -> None:

@@ -1,0 +1,205 @@
+"""tensorize: sums of products of tiles become products of tiles, for instructions that do them.
+
+    %x = broadcast(%a) {axes=[0, 2]} : f32<64x32x16>      tensorize     %y = dot(%a, %b)
+    %w = broadcast(%b) {axes=[1, 2]} : f32<64x32x16>                      {rule="m k, n k -> m n"}
+    %y = reduce(mul(%x, %w)) {axes=[2], kind="sum"}                       : f32<64x32>
+
+Operands are taken as narrow as memory holds them; products are exact, and summed as wide as before.
+What lies past the end of the axis that is summed has to be 0: it is, where memory is read there;
+another operand gets a mask. Legal where some sum is one of products of two tiles, each with an axis
+of its own, and all of their axes are as long as instructions ask.
+
+Source: `tensorize` of TensorIR (Feng et al., ASPLOS 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.traits import (
+    axis_order,
+    choice,
+    converts,
+    is_load,
+    is_reduction,
+    multiplies,
+    repeats,
+)
+from stack.ir.types import holds_all
+from stack.ir.warp_ops import MATRIX
+from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_constant
+from stack.passes.steps.step import Step
+from stack.passes.tiling.frame import static
+from stack.target import Target
+
+PRECISIONS = ("", "tf32")
+
+
+@dataclass(frozen=True)
+class Tensorize(Step):
+    """Multiply tiles by instructions.
+
+    Attributes:
+        precision: `tf32` rounds operands of 32-bit floats to it; "" keeps them as they are.
+    """
+
+    name: ClassVar[str] = "tensorize"
+    precision: str = ""
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        if self.precision not in PRECISIONS:
+            return f"precision {self.precision!r} is not tf32"
+        found = [p for p in map(product_of, _nodes(kernel.blocks[0])) if p is not None]
+        if not found:
+            return "no sum is one of products of two tiles, each with an axis of its own"
+        for product in found:
+            if min(product.sizes) < MATRIX:
+                shape = " x ".join(map(str, product.sizes))
+                return f"a product of {shape}: instructions take {MATRIX} or more along each axis"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+            made = old.rebuilt(args, blocks=blocks)
+            found = product_of(made)
+            return made if found is None else self._dot(edit, old, found)
+
+        return edit.finished(edit.rewritten(edit.block, visit))
+
+    def _dot(self, edit: Edit, old: Node, found: Product) -> Node:
+        left, right = found.factors
+        attrs: dict[str, object] = {"rule": found.rule}
+        if self.precision:
+            attrs["precision"] = self.precision
+        values = [edit.locate(old, f.value) for f in (left, right)]
+        return make("dot", values, attrs, hint=old.tensor)
+
+
+class Factor(NamedTuple):
+    """An operand of a product.
+
+    Attributes:
+        value: a tile, as narrow as it is known.
+        axes: of the product's space, that its axes are.
+    """
+
+    value: Node
+    axes: tuple[int, ...]
+
+
+class Product(NamedTuple):
+    """A sum of products of two tiles.
+
+    Attributes:
+        factors: the tiles.
+        rule: how their axes meet.
+        sizes: of the axes m, n and k.
+    """
+
+    factors: tuple[Factor, Factor]
+    rule: str
+    sizes: tuple[int, int, int]
+
+
+def product_of(node: Node) -> Product | None:
+    """The product of tiles that a sum is; None where it is none."""
+    if not is_reduction(node) or node.attrs["kind"] != "sum" or node.args[0].tensor.rank != 3:
+        return None
+    over: tuple[int, ...] = node.attrs["axes"]
+    if len(over) != 1:
+        return None
+    (summed,), space = over, node.args[0]
+    tests: list[Node] = []
+    chosen = choice(space)
+    if chosen is not None and is_constant(chosen.no, 0):
+        tests, space = conjuncts(chosen.test), chosen.yes
+    if not multiplies(space) or any(_lanes_of(t) != (summed,) for t in tests):
+        return None
+    factors = _narrow([_factor(a, space) for a in space.args])
+    own = [[a for a in f.axes if a != summed] for f in factors]
+    if any(len(f.axes) != 2 or summed not in f.axes for f in factors) or own[0] == own[1]:
+        return None
+    first, second = (Factor(_zeroed(f, tests, summed), f.axes) for f in factors)
+    if own[0] > own[1]:
+        first, second, own = second, first, own[::-1]
+    names = {own[0][0]: "m", own[1][0]: "n", summed: "k"}
+    sides = ", ".join(" ".join(names[a] for a in f.axes) for f in (first, second))
+    m, n, k = (static(space.shape[a]) for a in (own[0][0], own[1][0], summed))
+    return Product((first, second), f"{sides} -> m n", (m, n, k))
+
+
+def _nodes(block: Block) -> Iterator[Node]:
+    for node in block.nodes:
+        yield node
+        for inner in node.blocks:
+            yield from _nodes(inner)
+
+
+def _factor(value: Node, space: Node) -> Factor:
+    """A tile without what spreads and turns it."""
+    axes: tuple[int, ...] = tuple(range(space.tensor.rank))
+    while True:
+        if repeats(value):
+            kept: tuple[int, ...] = value.attrs["axes"]
+            axes = tuple(axes[a] for a in kept)
+        elif (order := axis_order(value)) is not None:
+            axes = tuple(axes[order.index(a)] for a in range(len(axes)))
+        else:
+            return Factor(value, axes)
+        (value,) = value.args
+
+
+def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
+    """Tiles of one type, before they were widened, where both were widened from that."""
+    if not all(converts(f.value) for f in factors):
+        return factors
+    before = [f.value.args[0] for f in factors]
+    dtype = before[0].dtype
+    if any(b.dtype != dtype for b in before) or not holds_all(factors[0].value.dtype, dtype):
+        return factors
+    made: list[Factor] = []
+    for factor, value in zip(factors, before, strict=True):
+        turned = _factor(value, value)
+        made.append(Factor(turned.value, tuple(factor.axes[a] for a in turned.axes)))
+    return made
+
+
+def _lanes_of(test: Node) -> tuple[int, ...]:
+    return tuple(test.attrs["axes"]) if repeats(test) else ()
+
+
+def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
+    """A tile that is 0 where a test over the summed axis does not hold."""
+    value = factor.value
+    for test in tests:
+        at = factor.axes.index(summed)
+        (inside,) = test.args
+        if not _is_zero_past(value, inside, at):
+            wide = spread_along(inside, (at,), [static(s) for s in value.shape])
+            value = make("select", (wide, value, constant(0, value.dtype)))
+    return value
+
+
+def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
+    """Whether a tile is read from memory that has nothing there: that is 0."""
+    while converts(value):
+        (value,) = value.args
+    if not is_load(value):
+        return False
+    index, mask, other, tile = parts_of(value)
+    if other is not None and not is_constant(other, 0):
+        return False
+    if any(_lanes_of(p) == (axis,) and p.args[0] is test for p in conjuncts(mask)):
+        return True
+    return "clip" in value.attrs and clipped(index, tile, value.args[0], axis, test)
+
+
+__all__ = ["Product", "Tensorize", "product_of"]

@@ -131,7 +131,8 @@ def _kept(edit: Edit, value: Node, memory: Node, loops: Sequence[Node]) -> dict[
     known = dict(zip(results_of(first), results, strict=True))
     for old, new in known.items():
         edit.note(old, new)
-    load = edit.note(value, make("load", (full, var), hint=value.type))
+    load = make("load", (full, var), hint=value.type)
+    edit.note(value, load)
     for loop in others:
         block = loop.blocks[0]
         before = edit.remade([full], known)[full]

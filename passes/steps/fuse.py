@@ -23,10 +23,9 @@ from stack.passes.steps.loops import (
     along,
     axis_of,
     inner_loop,
-    is_serial,
     loops_along,
     starts_of,
-    why_no_axis,
+    why_no_nest,
 )
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -42,16 +41,9 @@ class Fuse(Step):
     inner: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        for axis in (self.axis, self.inner):
-            why = why_no_axis(kernel, axis)
-            if why:
-                return why
-        for loop, _ in loops_along(kernel, self.axis):
-            inner = inner_loop(loop, self.inner)
-            if inner is None:
-                return f"a loop along {self.axis} has more in it than a loop along {self.inner}"
-            if not (is_serial(loop) and is_serial(inner)):
-                return f"axis {self.axis} or {self.inner} is bound already"
+        why = why_no_nest(kernel, self.axis, self.inner)
+        if why:
+            return why
         inner_loops = loops_along(kernel, self.inner)
         if any(not f.around or axis_of(f.around[-1]) != self.axis for f in inner_loops):
             return f"a loop along {self.inner} stands outside of the loops along {self.axis}"

@@ -24,7 +24,7 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
-    for loop in filter(is_loop, _outer_first(block)):
+    for loop in filter(is_loop, reversed(block.all_nodes)):  # outer ones first
         starts = loop_parts(loop.args, loop.attrs)[1]
         totals |= {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
 
@@ -59,7 +59,7 @@ def why_no_totals(loop: Node) -> str:
     A total is what turns only add to: no turn reads it, so its parts come in any order.
     """
     block = loop.blocks[0]
-    nodes = _outer_first(block)
+    nodes = block.all_nodes
     for held, result in zip(block.params[1:], block.results, strict=True):
         if is_memory(held):
             continue
@@ -69,14 +69,6 @@ def why_no_totals(loop: Node) -> str:
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
             return f"the loop along {axis} carries {name} from turn to turn"
     return ""
-
-
-def _outer_first(block: Block) -> list[Node]:
-    found = list(block.nodes)
-    for node in block.nodes:
-        for inner in node.blocks:
-            found += _outer_first(inner)
-    return found
 
 
 def _goes_on(held: Node, new: Node) -> bool:

@@ -24,10 +24,9 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
     is_memory,
-    is_serial,
     loops_along,
     starts_of,
-    why_no_axis,
+    why_not_free,
 )
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_kept
@@ -48,13 +47,11 @@ class Hold(Step):
     turns: int
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
+        why = why_not_free(kernel, self.axis)
         if why:
             return why
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         for loop in loops:
-            if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
             if not 0 < self.turns < extent_of(loop):
                 return f"axis {self.axis}: {self.turns} of its {extent_of(loop)} turns"
             why = why_kept(loop)

@@ -58,6 +58,30 @@ def why_no_axis(kernel: Node, axis: str) -> str:
     return f"no loop runs along {axis!r}; the axes are: {named}"
 
 
+def why_not_free(kernel: Node, axis: str) -> str:
+    """What stands against a step about serial loops along an axis; "" where nothing does."""
+    why = why_no_axis(kernel, axis)
+    if why:
+        return why
+    bound = (loop for loop, _ in loops_along(kernel, axis) if not is_serial(loop))
+    return next((f"axis {axis} is bound to {loop.attrs['kind']}" for loop in bound), "")
+
+
+def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
+    """What stands against a step about loops along `inner` right inside of those along an axis."""
+    for name in (axis, inner):
+        why = why_no_axis(kernel, name)
+        if why:
+            return why
+    for loop, _ in loops_along(kernel, axis):
+        within = inner_loop(loop, inner)
+        if within is None:
+            return f"a loop along {axis} has more in it than a loop along {inner}"
+        if not (is_serial(loop) and is_serial(within)):
+            return f"axis {axis} or {inner} is bound already"
+    return ""
+
+
 def with_kind(kernel: Node, axis: str, kind: str) -> Node:
     """The kernel with the loops along an axis of another kind."""
 

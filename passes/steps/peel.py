@@ -22,10 +22,9 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
     axes,
-    is_serial,
     loops_along,
     starts_of,
-    why_no_axis,
+    why_not_free,
 )
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -49,14 +48,12 @@ class Peel(Step):
         return f"{self.axis}.last"
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
+        why = why_not_free(kernel, self.axis)
         if why:
             return why
         if self.last in axes(kernel):
             return f"axis {self.axis}: there is an axis {self.last} already"
         for loop, _ in loops_along(kernel, self.axis):
-            if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
             if not 0 < self.turns < extent_of(loop):
                 return f"axis {self.axis}: {self.turns} of its {extent_of(loop)} turns"
         return ""

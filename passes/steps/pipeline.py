@@ -17,7 +17,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_serial, loops_along, why_no_axis
+from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import Step
 from stack.target import Target
 
@@ -35,14 +35,11 @@ class Pipeline(Step):
     turns: int
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
+        why = why_not_free(kernel, self.axis)
         if why:
             return why
         if self.turns < 1:
             return f"axis {self.axis}: one turn or more is in flight, not {self.turns}"
-        for loop, _ in loops_along(kernel, self.axis):
-            if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
         if not any(map(_reads, loops_along(kernel, self.axis))):
             return f"no loop along {self.axis} loads a tile that moves with it"
         return ""

@@ -22,10 +22,9 @@ from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
 from stack.passes.steps.loops import (
     inner_loop,
-    is_serial,
     loops_along,
     starts_of,
-    why_no_axis,
+    why_no_nest,
 )
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
@@ -41,16 +40,12 @@ class Reorder(Step):
     inner: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        for axis in (self.axis, self.inner):
-            why = why_no_axis(kernel, axis)
-            if why:
-                return why
+        why = why_no_nest(kernel, self.axis, self.inner)
+        if why:
+            return why
         for loop, _ in loops_along(kernel, self.axis):
             inner = inner_loop(loop, self.inner)
-            if inner is None:
-                return f"a loop along {self.axis} has more in it than a loop along {self.inner}"
-            if not (is_serial(loop) and is_serial(inner)):
-                return f"axis {self.axis} or {self.inner} is bound already"
+            assert inner is not None
             why = why_no_totals(inner) or why_shared(loop)
             if why:
                 return why

@@ -26,7 +26,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_memory, is_serial, starts_of
+from stack.passes.steps.loops import all_loops, is_memory, is_serial, starts_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -63,10 +63,9 @@ class Stage(Step):
         _, loops = found
         if not all(map(is_serial, loops)):
             return f"a loop that computes {self.value} is bound"
-        inner = {loop.blocks[0].params[0] for loop in loops[:1]}
-        moved = [v for v in value.vars if "extent" in v.attrs and v not in inner]
-        around = _around(kernel.blocks[0], loops[0])
-        extra = [v for v in moved if v not in around]
+        around = next(around for loop, around in all_loops(kernel) if loop is loops[0])
+        known = {loop.blocks[0].params[0] for loop in (loops[0], *around)}
+        extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
         return f"{self.value} moves with {extra[0].attrs['name']} too" if extra else ""
 
     def apply(self, kernel: Node) -> Node:
@@ -106,17 +105,6 @@ def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:
 def _carried_in(value: Node, loops: Sequence[Node]) -> bool:
     """Whether a value needs what a loop carries from turn to turn."""
     return any(not value.vars.isdisjoint(loop.blocks[0].params[1:]) for loop in loops)
-
-
-def _around(block: Block, loop: Node) -> set[Node]:
-    """The variables of the loops around a loop."""
-    for node in block.nodes:
-        if node is loop:
-            return set(block.params)
-        for inner in node.blocks:
-            if loop in inner.all_nodes:
-                return {*block.params, *_around(inner, loop)}
-    return set()
 
 
 def _kept(edit: Edit, value: Node, memory: Node, loops: Sequence[Node]) -> dict[Node, Node]:

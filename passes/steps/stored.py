@@ -24,13 +24,13 @@ def why_shared(loop: Node, own: bool = False) -> str:
     """
     block = loop.blocks[0]
     var = block.params[0]
-    nodes = _inside(block)
+    nodes, held = block.all_nodes, memory_of(block)
     inner = {n.blocks[0].params[0] for n in nodes if is_loop(n)}
     for node in nodes:
-        if is_load(node) and _is_carried(node.args[0], block, nodes):
+        if is_load(node) and held(node.args[0]) in block.params:
             return f"a turn of the loop along {var.attrs['name']} reads what another one stores"
         if is_store(node) and not _is_apart(node, var, inner):
-            if own and not _is_carried(node, block, nodes):
+            if own and held(node) not in block.params:
                 continue
             name = var.attrs["name"]
             return f"two turns of the loop along {name} may store to one place"
@@ -43,44 +43,10 @@ def why_kept(loop: Node) -> str:
     Memory that a loop does not carry, as `stage` makes it, is free again for the next turn.
     """
     block = loop.blocks[0]
-    nodes = _inside(block)
-    if any(is_store(node) and not _is_carried(node, block, nodes) for node in nodes):
+    held = memory_of(block)
+    if any(is_store(node) and held(node) not in block.params for node in block.all_nodes):
         return f"each turn of the loop along {block.params[0].attrs['name']} keeps values in memory"
     return ""
-
-
-def _inside(block: Block) -> list[Node]:
-    found: list[Node] = []
-    for node in block.nodes:
-        found.append(node)
-        for inner in node.blocks:
-            found += _inside(inner)
-    return found
-
-
-def _is_carried(memory: Node, block: Block, inside: Collection[Node]) -> bool:
-    """Whether memory read in a loop is a state of memory that the loop carries."""
-    while memory not in block.params:
-        if is_store(memory):
-            memory = memory.args[0]
-            continue
-        loop, place = _kept_by(memory, inside)
-        if loop is None:
-            return False
-        memory = loop_parts(loop.args, loop.attrs)[1][place]
-    return True
-
-
-def _kept_by(memory: Node, inside: Collection[Node]) -> tuple[Node | None, int]:
-    """The loop among some nodes that keeps a memory from turn to turn, and which one it is."""
-    if is_item(memory):
-        loop, place = memory.args[0], int(memory.attrs["index"])
-        return (loop if loop in inside else None), place
-    for loop in filter(is_loop, inside):
-        kept = loop.blocks[0].params[1:]
-        if memory is loop or memory in kept:
-            return loop, 0 if memory is loop else kept.index(memory)
-    return None, 0
 
 
 def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
@@ -131,7 +97,7 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
 def memory_of(block: Block) -> Callable[[Node], Node]:
     """Tells the parameter or allocation of a kernel whose state a value is."""
     before: dict[Node, Node] = {}
-    for node in _inside(block):
+    for node in block.all_nodes:
         if is_loop(node):
             starts = loop_parts(node.args, node.attrs)[1]
             before.update(zip(node.blocks[0].params[1:], starts, strict=True))

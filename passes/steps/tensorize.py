@@ -14,7 +14,7 @@ Source: `tensorize` of TensorIR (Feng et al., ASPLOS 2023).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -55,7 +55,7 @@ class Tensorize(Step):
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if self.precision not in PRECISIONS:
             return f"precision {self.precision!r} is not tf32"
-        found = [p for p in map(product_of, _nodes(kernel.blocks[0])) if p is not None]
+        found = [p for p in map(product_of, kernel.blocks[0].all_nodes) if p is not None]
         if not found:
             return "no sum is one of products of two tiles, each with an axis of its own"
         for product in found:
@@ -134,13 +134,6 @@ def product_of(node: Node) -> Product | None:
     sides = ", ".join(" ".join(names[a] for a in f.axes) for f in (first, second))
     m, n, k = (static(space.shape[a]) for a in (own[0][0], own[1][0], summed))
     return Product((first, second), f"{sides} -> m n", (m, n, k))
-
-
-def _nodes(block: Block) -> Iterator[Node]:
-    for node in block.nodes:
-        yield node
-        for inner in node.blocks:
-            yield from _nodes(inner)
 
 
 def _factor(value: Node, space: Node) -> Factor:

@@ -17,7 +17,7 @@ from typing import ClassVar
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
@@ -34,12 +34,10 @@ class Unroll(Step):
     axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
+        why = why_not_free(kernel, self.axis)
         if why:
             return why
         for loop, _ in loops_along(kernel, self.axis):
-            if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
             why = why_kept(loop)
             if why:
                 return why

@@ -39,9 +39,8 @@ from stack.passes.steps.guard import KIND_OF, summand, why_no_totals
 from stack.passes.steps.loops import (
     is_constant,
     is_memory,
-    is_serial,
     loops_along,
-    why_no_axis,
+    why_not_free,
 )
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
@@ -58,12 +57,10 @@ class Vectorize(Step):
     axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_axis(kernel, self.axis)
+        why = why_not_free(kernel, self.axis)
         if why:
             return why
         for loop, _ in loops_along(kernel, self.axis):
-            if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}"
             why = why_no_totals(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
             if why:
                 return why

@@ -13,11 +13,10 @@ from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
-from stack.passes.exact_tiling.gemm import check_worth
-from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.policies.blocks import block_policy, taken_steps
-from stack.passes.tiling.bare import alone
+from stack.passes.policies.lines import line_policy, taken_lines
+from stack.passes.steps.all import Step
+from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -33,19 +32,19 @@ from stack.schedule import (
     of_part,
     with_schedules,
 )
-from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
-
-
-def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
-    """Streams go by panels, products by tiles that vector registers hold."""
-    return PanelPolicy(group, cpu) if is_stream(group) else _worth(group, cpu)
-
+from stack.target import Gpu, Target, as_cpu, as_gpu
 
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
-    "cpu": lambda group, target: _lines_policy(group, as_cpu(target)),
+    "cpu": lambda group, target: line_policy(group, as_cpu(target)),
     "warps": lambda group, target: block_policy(group, as_gpu(target), has_threads=True),
+}
+# who reads a list of steps that is written for a group of theirs
+LISTS: dict[str, Callable[[Node, str, Target | None], list[Step]]] = {
+    "blocks": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
+    "cpu": lambda group, text, target: taken_lines(group, text, as_cpu(target)),
+    "warps": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
 }
 TOLD = 2  # schedules whose time is told, at least
 
@@ -110,6 +109,11 @@ class _Writer:
         changed = changed_bodies(block, self._block)
         for node in block.nodes:
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            text = self._written(node, name, lines)
+            if text:
+                if self.log.spend("schedule", lines):
+                    changed[node] = Replacement(with_schedules(_group(node), [text]))
+                continue
             try:
                 policy = self._policy(node)
             except CannotTile as why:
@@ -118,7 +122,8 @@ class _Writer:
                 continue
             if policy is None:
                 what = node.attrs.get("name", node.op)
-                self.refused.setdefault(name, f"there is one way to compute {what}")
+                why = f"there is one way to compute {what}, other than by a list of steps"
+                self.refused.setdefault(name, why)
                 continue
             self.names[f"%{name}"] = None
             found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
@@ -143,9 +148,6 @@ class _Writer:
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
         if not text or names[0] + PART in self.values:
             return []  # the sum of parts that have it
-        if is_list(text):
-            self.taken.add(entry)
-            return [self._list(node, text, lines, names[0])]
         given = Schedule.parse(text)
         if is_part:
             given = of_part(given)
@@ -159,12 +161,23 @@ class _Writer:
         self.log.note(f"{names[0]} of {policy.domain}: {found}, as {text!r} asks", lines)
         return [found]
 
-    def _list(self, node: Node, text: str, lines: tuple[str, ...], name: str) -> str:
-        """A list of steps that somebody wrote for a group. Raises UsageError."""
-        if self.loops not in ("blocks", "warps"):
-            raise UsageError(f"%{name}: steps are for kernels of GPUs; here write n=64 m=6")
+    def _written(self, node: Node, name: str, lines: tuple[str, ...]) -> str:
+        """The list of steps that somebody wrote for a group; "" where nobody did.
+
+        Raises:
+            UsageError: it cannot be read, or a step is not legal.
+        """
+        if not (is_generated(node) or is_stream(node) or is_bare(node)):
+            return ""
+        own = str(node.attrs.get("name", ""))
+        entry, text = given_for(self.log.schedules, name.removesuffix(PART), name, own)
+        if not is_list(text) or name + PART in self.values:
+            return ""
+        self.taken.add(entry)
+        if self.loops not in LISTS:
+            raise UsageError(f"%{name}: {self.loops} takes no lists of steps")
         try:
-            steps = taken_steps(_group(node), text, as_gpu(self.log.target))
+            steps = LISTS[self.loops](_group(node), text, self.log.target)
         except UsageError as error:
             raise UsageError(f"%{name}: {error}") from error
         made = "; ".join(map(str, steps))
@@ -192,14 +205,6 @@ class _Writer:
         return [str(schedule) for schedule, _ in found[: self.most]]
 
 
-def _worth(group: Node, cpu: Cpu) -> Policy | None:
-    """The policy of a product that is no library's. Raises CannotTile."""
-    policy = gemm_policy(group, cpu)
-    if policy is not None:
-        check_worth(policy.dot, cpu)
-    return policy
-
-
 def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
     """The policy of a group, or of a product that fusion left bare; None where there is none.
 
@@ -216,7 +221,7 @@ def _has_policy(node: Node) -> bool:
 
 
 def _group(node: Node) -> Node:
-    return alone(node) if is_contraction(node) else node
+    return alone(node) if is_bare(node) else node
 
 
 def _reach(gpu: Gpu) -> str:

@@ -13,16 +13,12 @@ from stack.ir.traits import (
     is_fusion,
     is_generated,
     is_stream,
-    mixes,
 )
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
-from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
-from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.exact_tiling.repeated import tile_rows
-from stack.passes.exact_tiling.serial import SerialTiler
-from stack.passes.exact_tiling.short_rows import ShortRowsTiler
-from stack.passes.exact_tiling.stream import StreamTiler
+from stack.passes.exact_tiling.gemm import check_worth
+from stack.passes.policies.lines import tile_group
+from stack.passes.policies.stepped import written
 from stack.passes.rules.update_producers import with_producer
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.contraction import split_dot
@@ -31,8 +27,6 @@ from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
 from stack.rewrite.verdict import Why
-from stack.schedule import Schedule
-from stack.target import Target, as_cpu
 
 __all__ = ["CannotTile", "Tile", "check_code", "tile_group"]
 
@@ -70,7 +64,8 @@ class Tile(BlockPass):
             if not (is_generated(group) or is_stream(group)):
                 continue
             try:
-                kernel = kernel_of(group)
+                # steps that somebody wrote may name values of the group
+                kernel = self._kernel(group, log) if written(group) else kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
@@ -86,7 +81,7 @@ class Tile(BlockPass):
 
     def _kernel(self, group: Node, log: Log) -> Node:
         check_code(group, self.refuse)
-        if is_fusion(group):
+        if is_fusion(group) and not written(group):
             for dot in contractions(group.blocks[0].nodes):
                 check_worth(dot, log.cpu)
         return tile_group(group, log.cpu)
@@ -116,19 +111,3 @@ def check_code(group: Node, refuse: Sequence[str]) -> None:
     foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
     if foreign:
         raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-
-
-def tile_group(group: Node, target: Target | None = None) -> Node:
-    """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
-    if is_stream(group):
-        return StreamTiler(group, target=target).kernel()
-    body = group.blocks[0]
-    if contractions(body.nodes):
-        policy = gemm_policy(group, as_cpu(target))
-        schedule = policy.of(group) if policy is not None else Schedule()
-        return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
-    if len(body.results) == 1 and mixes(body.results[0]):
-        return SerialTiler(group).kernel()
-    short = ShortRowsTiler(group)
-    cpu = as_cpu(target)
-    return short.kernel() if short.fits(cpu) else tile_rows(group, cpu)

@@ -14,10 +14,12 @@ from stack.ir.builder import results_of
 from stack.ir.node import Block
 from stack.ir.types import TensorType
 from stack.passes.nest.emit import emit
+from stack.passes.policies.stepped import nest_of
 from stack.passes.steps.all import Step, parse_steps, run_steps
 from stack.passes.steps.loops import axes
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline, random_inputs
+from stack.target import Target, as_gpu
 
 AXIS_SIZES = (1, 2, 3, 4, 7, 8, 16, 64)
 
@@ -46,7 +48,9 @@ def kernel_of(text: str, steps: str = "") -> Node:
     return run_steps(emit(fused(text)), parse_steps(steps))
 
 
-def groups(seeds: Sequence[int], most: int = 400) -> Iterator[tuple[Func, Node]]:
+def groups(
+    seeds: Sequence[int], most: int = 400, target: Target | None = None
+) -> Iterator[tuple[Func, Node]]:
     """Groups of random programs with their plain nests; small enough to be interpreted."""
     for seed in seeds:
         func = Pipeline("canonicalize,fuse").run(random_program(seed).func).func
@@ -59,7 +63,7 @@ def groups(seeds: Sequence[int], most: int = 400) -> Iterator[tuple[Func, Node]]
             if max(prod(map(int, t.shape)) for v in values for t in v.types) > most:  # pyright: ignore[reportArgumentType]
                 continue
             try:
-                yield alone, emit(group)
+                yield alone, nest_of(group, target or as_gpu(None))
             except CannotTile:
                 continue
 
@@ -85,7 +89,7 @@ def wrong(
     if parse(str(made)) is not made:
         return "its text reads back as another kernel"
     for i, (have, expected) in enumerate(zip(results(made, arrays), want, strict=True)):
-        if not _close(have, expected, near):
+        if not close(have, expected, near):
             return f"result {i} differs"
     return ""
 
@@ -94,7 +98,8 @@ def _all(found: object) -> tuple[object, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def _close(have: np.ndarray, want: np.ndarray, near: float) -> bool:
+def close(have: np.ndarray, want: np.ndarray, near: float) -> bool:
+    """Whether nearly all elements agree, nan with nan."""
     if have.shape != want.shape or not have.size:
         return have.shape == want.shape
     if want.dtype.kind in "biu":
@@ -134,6 +139,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
 
 __all__ = [
     "around",
+    "close",
     "drawn",
     "fused",
     "groups",

@@ -60,6 +60,7 @@ BACKEND = Backend(
             ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
+        steps="stack.passes.policies.lines:shown_lines",
         resume=Resume(("mlir", "llvm"), resume_program),
         retreat="retreat",
         hosts="cpu",

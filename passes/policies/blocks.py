@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from stack.errors import UsageError
 from stack.ir.node import Node
 from stack.ir.traits import (
     contractions,
@@ -24,7 +23,6 @@ from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
-    first_text,
     horizontal_product,
     is_given_to_library,
     is_lone,
@@ -34,15 +32,23 @@ from stack.passes.blocking.tile_choice import (
 )
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
-from stack.passes.nest.emit import emit
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.rows import Rows
-from stack.passes.policies.stepped import ByHand, Stepped
-from stack.passes.steps.all import Launch, Step, applied, parse_steps, run_steps
+from stack.passes.policies.stepped import (
+    NEST,
+    WHOLE,
+    ByHand,
+    Shown,
+    Stepped,
+    check_list,
+    nest_of,
+    written,
+)
+from stack.passes.steps.all import IllegalStep, Launch, Step, parse_steps
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
-from stack.schedule import Policy, Schedule, is_list
+from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu
 
 
@@ -54,13 +60,11 @@ class Lowering(Protocol):
         ...
 
 
-WARPS = 4  # of a program, where a list of steps does not say
-NEST = "the plain loop nest"
 Maker = Callable[[Node, Gpu], Lowering]
 
 # the kinds of groups: the first whose test a group passes gives its kernel
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
-    (lambda group: is_list(first_text(group)), ByHand),
+    (lambda group: bool(written(group)), ByHand),
     (is_stream, StreamTiler),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
     (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
@@ -85,16 +89,13 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     made = lowering_of(group, gpu)
     steps = parse_steps(text)
     if not any(isinstance(step, Launch) for step in steps):
-        is_rows = isinstance(made, Rows)
-        steps.append(Launch(made.policy().complete(Schedule()).warps if is_rows else WARPS))
-    try:
-        run_steps(emit(group), steps, gpu)
-    except CannotTile as why:
-        raise UsageError(str(why)) from why
+        usual = made.policy().complete(Schedule()).warps if isinstance(made, Rows) else Launch.USUAL
+        steps.append(Launch(usual))
+    check_list(group, steps, gpu)
     return steps
 
 
-def shown_steps(node: Node, target: Target) -> list[tuple[str, str, Node]]:
+def shown_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
     Each with what the step says, and the policy's reason. For a kind whose kernels are made whole:
@@ -108,13 +109,11 @@ def shown_steps(node: Node, target: Target) -> list[tuple[str, str, Node]]:
     group = alone(node) if is_bare(node) else node
     try:
         made = lowering_of(group, gpu)
-        if not isinstance(made, Stepped):
-            return [(NEST, "", emit(group)), ("made whole", "", made.kernel())]
-        nest = made.nest()
-        steps = list(applied(nest, made.steps(nest), gpu))
-    except CannotTile:
+        if isinstance(made, Stepped):
+            return made.shown()
+        return [(NEST, "", nest_of(group, gpu)), (WHOLE, "", made.kernel())]
+    except (CannotTile, IllegalStep):
         return []
-    return [(NEST, "", nest), *((str(step), step.why, kernel) for step, kernel in steps)]
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:

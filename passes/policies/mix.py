@@ -16,7 +16,7 @@ from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.stepped import Stepped
+from stack.passes.policies.stepped import Stepped, check_powers
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
@@ -28,18 +28,20 @@ from stack.passes.steps.all import (
     Vectorize,
 )
 from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.target import Gpu
 
 LINES = 8192  # elements of a tile of whole lines
 BLOCKS = 4096  # of a tile of blocks of lines
 AHEAD = 3  # tiles that are loaded at a time
 
 
-class MixedRows(Stepped):
+class MixedRows(Stepped[Gpu]):
     """The kernel of a group with reductions across lines."""
 
     def nest(self) -> Node:
         """The plain loop nest. Raises CannotTile."""
         space = self.space()
+        check_powers(self.group)
         return emit(self.group, root=space.root, reduced=space.reduced)
 
     def space(self) -> Space:
@@ -77,7 +79,7 @@ class MixedRows(Stepped):
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
-        made += arithmetic(body.results, body.params, self.gpu)
+        made += arithmetic(body.results, body.params, self.target)
         return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
 
 

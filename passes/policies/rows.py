@@ -349,15 +349,15 @@ def _whole(extent: int) -> int:
     return max(2, power_of_two(extent))
 
 
-class Rows(Stepped):
+class Rows(Stepped[Gpu]):
     """The kernel of a group of rows, and the policy of its schedule."""
 
     def policy(self) -> RowPolicy:
         """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
-        return RowPolicy(RowSpace.of(self.group), self.gpu)
+        return RowPolicy(RowSpace.of(self.group), self.target)
 
     def steps(self, nest: Node) -> list[Step]:
         """The steps of the schedule that the group names, or of the policy's."""
         policy = self.policy()
         schedule = policy.of(self.group)
-        return RowSteps(policy.space, schedule, axes(nest), self.gpu).steps()
+        return RowSteps(policy.space, schedule, axes(nest), self.target).steps()

@@ -15,7 +15,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_store
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.stored import memory_of
 from stack.target import Target
 
@@ -36,6 +36,9 @@ class Evict(Step):
     when: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target)
+        if why:
+            return why
         if self.when not in WHEN:
             return f"{self.when!r}: memory is forgotten {' or '.join(WHEN)}"
         names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]

@@ -28,7 +28,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_not_free,
 )
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -47,7 +47,7 @@ class Hold(Step):
     turns: int
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
+        why = why_no_gpu(self, target) or why_not_free(kernel, self.axis)
         if why:
             return why
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]

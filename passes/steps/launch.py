@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import Step, why_no_gpu
 from stack.target import Gpu, Target
 
 
@@ -27,11 +27,15 @@ class Launch(Step):
     """
 
     name: ClassVar[str] = "launch"
+    USUAL: ClassVar[int] = 4  # warps: one for each scheduler of a processor
     warps: int
     stages: int = 2
     programs: int = 0
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target)
+        if why:
+            return why
         if self.warps < 1 or self.warps & (self.warps - 1):
             return f"{self.warps} warps are no power of two"
         if self.stages < 1:

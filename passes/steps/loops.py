@@ -64,7 +64,7 @@ def why_not_free(kernel: Node, axis: str) -> str:
     if why:
         return why
     bound = (loop for loop, _ in loops_along(kernel, axis) if not is_serial(loop))
-    return next((f"axis {axis} is bound to {loop.attrs['kind']}" for loop in bound), "")
+    return next((f"axis {axis} is bound to {bound_to(loop)}" for loop in bound), "")
 
 
 def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
@@ -112,6 +112,12 @@ def inner_loop(loop: Node, axis: str) -> Node | None:
 def is_serial(loop: Node) -> bool:
     """Whether a loop is one that nothing has been decided of: serial, along its whole axis."""
     return loop.attrs["kind"] == "serial" and not loop.attrs.get("limited")
+
+
+def bound_to(loop: Node) -> str:
+    """What takes the turns of a loop, in the words of step `bind`."""
+    kind = str(loop.attrs["kind"])
+    return "cores" if kind == "parallel" else kind
 
 
 def starts_of(loop: Node) -> Sequence[Node]:

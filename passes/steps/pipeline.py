@@ -18,7 +18,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_not_free
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import Step, why_no_gpu
 from stack.target import Target
 
 
@@ -35,7 +35,7 @@ class Pipeline(Step):
     turns: int
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_not_free(kernel, self.axis)
+        why = why_no_gpu(self, target) or why_not_free(kernel, self.axis)
         if why:
             return why
         if self.turns < 1:

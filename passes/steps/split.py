@@ -31,6 +31,7 @@ from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.steps.loops import (
     along,
     axes,
+    bound_to,
     held_like,
     is_serial,
     loops_along,
@@ -78,7 +79,7 @@ class Split(Step):
             return f"axis {self.axis}: there is an axis {min(taken)} already"
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
-                return f"axis {self.axis} is bound to {loop.attrs['kind']}: split it before"
+                return f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
         return ""
 
     def apply(self, kernel: Node) -> Node:

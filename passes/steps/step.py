@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Self, get_type_hints
 
 from stack.errors import UsageError
 from stack.ir.node import Node
-from stack.target import Target
+from stack.target import Cpu, Target
 
 STEPS: dict[str, type[Step]] = {}
 
@@ -63,6 +63,11 @@ class Step(ABC):
             elif value != f.default:
                 words.append(f"{f.name}={value}")
         return " ".join(words)
+
+
+def why_no_gpu(step: Step, target: Target | None) -> str:
+    """What stands against a step that only GPUs have; "" where the target may be one."""
+    return f"{step.name} is for GPUs, and not for a CPU" if isinstance(target, Cpu) else ""
 
 
 class IllegalStep(UsageError):
@@ -152,4 +157,4 @@ def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None)
     return kernel
 
 
-__all__ = ["STEPS", "IllegalStep", "Step", "applied", "parse_steps", "run_steps"]
+__all__ = ["STEPS", "IllegalStep", "Step", "applied", "parse_steps", "run_steps", "why_no_gpu"]

@@ -34,7 +34,7 @@ from stack.ir.warp_ops import MATRIX
 from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant
-from stack.passes.steps.step import Step
+from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.tiling.frame import static
 from stack.target import Target
 
@@ -53,6 +53,9 @@ class Tensorize(Step):
     precision: str = ""
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target)
+        if why:
+            return why
         if self.precision not in PRECISIONS:
             return f"precision {self.precision!r} is not tf32"
         found = [p for p in map(product_of, kernel.blocks[0].all_nodes) if p is not None]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from stack.ir import ops
@@ -23,7 +24,7 @@ from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_store
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.steps.access import (
     Lanes,
     all_of,
@@ -46,7 +47,7 @@ from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Gpu, Target
+from stack.target import Cpu, Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ class Vectorize(Step):
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]
-        most = target.registers if isinstance(target, Gpu) else None
         pending = [loop.blocks[0]]
         while pending:
             for node in pending.pop().nodes:
@@ -79,12 +79,12 @@ class Vectorize(Step):
                 kind = ops.lookup(node.op).kind
                 if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
                     return f"{node.op} inside of it has no lanes"
-                size = extent_of(loop)
-                for d in node.type.shape if isinstance(node.type, TensorType) else ():
-                    size *= static(d)
-                is_tile = var in node.vars and not is_memory(node)
-                if is_tile and most is not None and size > most:
-                    return f"axis {self.axis}: a tile of {size} elements, of {most} registers"
+                tile = node.args[1] if is_store(node) else node
+                if var in node.vars and isinstance(tile.type, TensorType) and not is_memory(tile):
+                    shape = [extent_of(loop), *map(static, tile.tensor.shape)]
+                    why = _why_too_large(shape, tile.dtype, target)
+                    if why:
+                        return f"axis {self.axis}: {why}"
                 pending += node.blocks
         return ""
 
@@ -98,16 +98,32 @@ class Vectorize(Step):
         return edit.change_loops(self.axis, change)
 
 
+def _why_too_large(shape: Sequence[int], dtype: DType, target: Target | None) -> str:
+    """Why the registers of a target hold no tile of a shape; "" where they do."""
+    if isinstance(target, Gpu) and prod(shape) > target.registers:
+        return f"a tile of {prod(shape)} elements, of {target.registers} registers"
+    if isinstance(target, Cpu):
+        if len(shape) > 1:
+            sizes = " x ".join(map(str, shape))
+            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other"
+        held, most = prod(shape) * max(dtype.bytes, 1), target.registers * target.vector_bytes
+        if held > most:
+            return f"a vector of {held} bytes, and all registers have {most}"
+    return ""
+
+
 class _Wide:
     """Nodes with lanes, from those of one lane.
 
     Attributes:
+        is_loop: whether the kernel is one of a CPU, whose masks say where memory ends.
         done: what stands for nodes of one lane.
         wide: nodes of one lane that have a tile in their place.
     """
 
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
+        self.is_loop = edit.kernel.attrs["level"] == "loop"
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
 
@@ -342,6 +358,8 @@ class _Wide:
         if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
             return None
         axis, first = found
+        if self.is_loop and axis < rank - 1:
+            return None  # a vector of a CPU lies along the last axis of memory
         starts = [first if k == axis else self.new(place) for k, place in enumerate(index)]
         begin = min(axis, lead)
         shape = tuple(
@@ -351,7 +369,7 @@ class _Wide:
         asked = conjuncts(mask)
         others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis])]
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
-        if is_one and (len(others) < len(asked) or "clip" in node.attrs):
+        if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])
             return starts, shape, axis - begin, {"clip": True}, test
         if "clip" in node.attrs:

@@ -130,7 +130,8 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME:SCHEDULE|FILE",
         help="how the group of a value is computed, as 'y: m=128 n=64 k=32 stages=3 warps=8'; what"
-        " it leaves open is chosen; several, or a file with one in each line",
+        " it leaves open is chosen; or as a list of steps, 'y: split r 64; vectorize r.1'; several,"
+        " or a file with one in each line",
     )
 
 

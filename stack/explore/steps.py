@@ -74,7 +74,7 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
     A group that has no kernel of its own, such as one that a library computes, is left out.
 
     Raises:
-        UsageError: the backend makes its kernels whole.
+        UsageError: the backend shows no steps.
     """
     shown = _shown(backend)
     assert target is not None
@@ -87,9 +87,7 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
 
 def _shown(backend: Backend) -> Shown:
     if not backend.lowering.steps:
-        raise UsageError(
-            f"backend {backend.name} makes its kernels whole; there are steps with triton and cuda"
-        )
+        raise UsageError(f"backend {backend.name} shows no steps of its kernels")
     return cast("Shown", function_of(backend.lowering.steps))
 
 
@@ -142,7 +140,7 @@ def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
 
 def steps_of(run: SavedRun) -> list[Stepped]:
     """The kernels of a saved run that are made by several steps, each once; none where its backend
-    makes kernels whole."""
+    shows none."""
     backend = plugins.load("stack.backends", str(run.manifest["backend"]))
     machine = machine_of(run)
     if not backend.lowering.steps or machine is None or STAGE not in run.stages:

@@ -210,7 +210,7 @@ class Lowering:
         resume: for kernels that a person has edited; None where their text is not taken back.
         steps: the function, as `module:name`, that takes a group of stage `scheduled` and a target
             and gives the group's plain loop nest and the kernel after each step of its schedule,
-            each with what the step says and why; "" where kernels are made whole.
+            each with what the step says and why; "" where it shows none.
         recomputes: whether a product that goes into reductions stays out of memory, so that a
             backward pass computes it again where that costs less than keeping it.
     """

@@ -129,13 +129,43 @@ def test_a_list_that_is_not_legal(
     assert message in capsys.readouterr().err
 
 
-def test_a_backend_that_makes_kernels_whole_says_so(
-    program: str, capsys: pytest.CaptureFixture[str]
+def test_kernels_of_a_cpu_are_shown(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", program, "--to", "tiled", "--steps"]) == 0
+    assert "%y\n   0 the plain loop nest\n   1 made whole" in capsys.readouterr().out
+
+
+ON_CORES = "y: stage e local; split r 8 tail=peel; vectorize r.1; rfactor r.0; bind i cores"
+
+
+def test_a_list_by_hand_for_a_cpu(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["dump", program, "--to", "scheduled", "--steps"]) == 2
-    assert "backend mlir makes its kernels whole" in capsys.readouterr().err
-    mine = "y: split r 4"
-    assert main(["dump", program, "--to", "scheduled", "--schedule", mine]) == 2
+    run = str(tmp_path / "r1")
+    mine = ["--schedule", ON_CORES]
+    assert main(["dump", program, *mine, "--steps", "--check", "-o", run]) == 0
+    printed = capsys.readouterr().out
+    assert "   1 stage e local\n   2 split r 8 tail=peel\n   3 vectorize r.1" in printed
+    assert "   each step is what the nest was\n" in printed
+    assert main(["show", run, "loop"]) == 0
+    kernel = capsys.readouterr().out
+    assert kernel.count("vexp(") + kernel.count("exp(") == 1 and "f32<8>" in kernel
+
+
+@pytest.mark.parametrize(
+    ("mine", "message"),
+    [
+        ("y: bind i grid", "step 1, `bind i grid`: "),
+        ("y: split r 8; vectorize r.1; vectorize i", "vectors of a CPU have one axis"),
+        ("y: bind i cores; unroll i", "step 2, `unroll i`: axis i is bound to cores"),
+        ("y: launch 4", "step 1, `launch 4`: launch is for GPUs, and not for a CPU"),
+        ("y: m=4@unroll", "there is one way to compute"),
+    ],
+)
+def test_a_list_that_is_not_legal_for_a_cpu(
+    program: str, mine: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dump", program, "--schedule", mine]) == 2
+    assert message in capsys.readouterr().err
 
 
 PRODUCT = """func @g(%x: f16[64, 64], %w: f16[64, 64]) -> (f16[64, 64]) at tensor {

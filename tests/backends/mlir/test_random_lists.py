@@ -1,0 +1,58 @@
+"""Random lists of steps on a CPU: what LLVM makes of the kernel is what its nest computes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from nest_cases import around, close, drawn, groups, is_short, random_inputs, results
+
+from stack.backends.mlir import BACKEND
+from stack.errors import StackError
+from stack.ir.storage import decode, encode
+from stack.passes.steps.all import parse_steps
+from stack.target import as_cpu
+
+LENGTH = 8  # of a list
+
+
+def run(seeds: range, programs: range) -> int:
+    """How many kernels were compared. Fails at the first that differs, or is not compiled."""
+    cpu, found, compared = as_cpu(None), list(groups(programs, target=as_cpu(None))), 0
+    for seed in seeds:
+        rng = random.Random(seed)
+        func, kernel = rng.choice(found)
+        arrays = random_inputs(func)
+        try:
+            want = results(around(kernel), arrays)
+        except IndexError:
+            continue  # what it is given to look up lies outside
+        done: list[str] = []
+        for _ in range(LENGTH):
+            (step,) = parse_steps(str(drawn(rng, kernel)).replace(" grid", " cores"))
+            if not step.why_not(kernel, cpu):
+                kernel = step.apply(kernel)
+                done.append(str(step))
+        made = around(kernel)
+        given = [encode(a, p.dtype) for a, p in zip(arrays, made.params, strict=True)]
+        try:
+            have = BACKEND.compile(made, {}).run(given)
+        except StackError as error:
+            raise AssertionError(f"{seed}: {error} after {'; '.join(done)}\n{made}") from error
+        near = 3e-2 if is_short(func) else 1e-4
+        for result, array, expected in zip(made.results, have, want, strict=True):
+            same = close(decode(np.asarray(array), result.dtype), expected, near)
+            assert same, f"{seed}: differs after {'; '.join(done)}\n{func}\n{made}"
+        compared += 1
+    return compared
+
+
+def test_random_lists() -> None:
+    assert run(range(20), range(10)) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(1000, 3000, 200))
+def test_many_random_lists(start: int) -> None:
+    assert run(range(start, start + 200), range(start // 10, start // 10 + 20)) > 150

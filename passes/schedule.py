@@ -14,7 +14,7 @@ from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.policies.blocks import block_policy, taken_steps
-from stack.passes.policies.lines import line_policy, taken_lines
+from stack.passes.policies.cpu import cpu_policy, taken_cpu_steps
 from stack.passes.steps.all import Step
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
@@ -37,13 +37,13 @@ from stack.target import Gpu, Target, as_cpu, as_gpu
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
-    "cpu": lambda group, target: line_policy(group, as_cpu(target)),
+    "cpu": lambda group, target: cpu_policy(group, as_cpu(target)),
     "warps": lambda group, target: block_policy(group, as_gpu(target), has_threads=True),
 }
 # who reads a list of steps that is written for a group of theirs
 LISTS: dict[str, Callable[[Node, str, Target | None], list[Step]]] = {
     "blocks": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
-    "cpu": lambda group, text, target: taken_lines(group, text, as_cpu(target)),
+    "cpu": lambda group, text, target: taken_cpu_steps(group, text, as_cpu(target)),
     "warps": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
 }
 TOLD = 2  # schedules whose time is told, at least

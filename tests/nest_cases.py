@@ -14,7 +14,7 @@ from stack.ir.builder import results_of
 from stack.ir.node import Block
 from stack.ir.types import TensorType
 from stack.passes.nest.emit import emit
-from stack.passes.policies.stepped import nest_of
+from stack.passes.policies.stepped import plain_nest
 from stack.passes.steps.all import Step, parse_steps, run_steps
 from stack.passes.steps.loops import axes
 from stack.passes.tiling.frame import CannotTile
@@ -63,7 +63,7 @@ def groups(
             if max(prod(map(int, t.shape)) for v in values for t in v.types) > most:  # pyright: ignore[reportArgumentType]
                 continue
             try:
-                yield alone, nest_of(group, target or as_gpu(None))
+                yield alone, plain_nest(group, target or as_gpu(None))
             except CannotTile:
                 continue
 

@@ -60,7 +60,7 @@ BACKEND = Backend(
             ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
-        steps="stack.passes.policies.lines:shown_lines",
+        steps="stack.passes.policies.cpu:shown_cpu_steps",
         resume=Resume(("mlir", "llvm"), resume_program),
         retreat="retreat",
         hosts="cpu",

@@ -10,7 +10,7 @@ from stack.ir.dim import Dim, substitute, symbol
 from stack.ir.node import Node
 from stack.ir.traits import arrays_of, is_reduction, op_names
 from stack.ir.types import TensorType, TupleType
-from stack.passes.blocking.frame import Axis, index_type
+from stack.passes.blocking.frame import index_type
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
@@ -102,21 +102,6 @@ class KernelTiler(BlockValues):
         """The results, and where each sits once the symbols of the root are `found`."""
         values: dict[str, Dim] = {str(m): d for m, d in zip(iter_vars, found, strict=True)}
         return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
-
-    def _bind_reduces(
-        self, places: Mapping[Node, Index], iter_vars: Index, axes: Mapping[int, Axis]
-    ) -> None:
-        """Reductions over the row of the space use its axis."""
-        known = {str(m): i for i, m in enumerate(iter_vars)}
-        for node in self._reduces():
-            place = places.get(node.args[0])
-            if place is None:
-                continue
-            for axis in map(int, node.attrs["axes"]):
-                at = known.get(str(place[axis]))
-                if at is not None and at in axes and axes[at].block >= axes[at].extent:
-                    if axes[at].is_tile:
-                        self.reduced_axis[node, axis] = axes[at]
 
 
 def types_of(node: Node) -> tuple[TensorType, ...]:

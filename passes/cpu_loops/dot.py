@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stack.ir.contraction import product_types, tile_extents
-from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_contraction, is_load, is_store, unconverted
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_load, unconverted
 from stack.target import Cpu, Mma
 
 
@@ -26,13 +26,6 @@ def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
     if found is None:
         return None
     return cpu.mma(product_types(dot), found.rows, found.columns, found.depth)
-
-
-def packs_blocks(block: Block) -> bool:
-    """Whether a kernel brings blocks into local memory itself, for what is no product any more: of
-    one column it is sums of vectors."""
-    stores = [n for _, n in walk(block) if is_store(n) and n.args[1].tensor.rank > 1]
-    return any(n.args[0].tensor.space == "local" for n in stores)
 
 
 def is_packed(dot: Node) -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from stack.ir.builder import Builder
+from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.traits import converts, in_windows
-from stack.passes.cpu_loops.chunk import plus
+from stack.ir.types import I64
 from stack.passes.tiling.frame import static
+
+
+def plus(b: Builder, x: Node, y: Node) -> Node:
+    """x + y without adding zeros."""
+    zero = constant(0, I64)
+    if zero in (x, y):
+        return y if x is zero else x
+    return b.add(x, y)
 
 
 def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:

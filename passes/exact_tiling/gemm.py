@@ -12,7 +12,7 @@ memory of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index
@@ -20,7 +20,7 @@ from stack.ir.builder import constant
 from stack.ir.contraction import product_types
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
-from stack.ir.traits import behind, contractions, in_windows, is_contraction, maker, runs_once
+from stack.ir.traits import behind, contractions, in_windows, maker, runs_once
 from stack.ir.types import F32, F64, I32, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.walk import walk_of
@@ -36,7 +36,6 @@ from stack.passes.exact_tiling.mma import (
 )
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
-    as_reduction,
     operand_names,
     result_names,
     roles_of,
@@ -206,9 +205,6 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None 
     Raises:
         CannotTile: what stands against it.
     """
-    dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
-    if len(dots) == 1 and is_row_of_sums(dots[0]):
-        return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows, as_cpu(target)).kernel()
 
 
@@ -232,10 +228,24 @@ class _GemmTiler(Tiler):
 
     # ---- the frame
 
+    def kernel(self) -> Node:
+        """The kernel node of the group. Raises CannotTile."""
+        _, iter_vars, index_maps = self._root()
+        stored = self.sited(iter_vars, index_maps, self._axes())
+
+        def store_all(memories: Sequence[Node]) -> list[Node]:
+            return [
+                self._store_result(result, memory, place)
+                for (result, place), memory in zip(stored, memories, strict=True)
+            ]
+
+        return self.built(self.in_grid(self.grid, self.outputs, store_all))
+
     def _spanning(self) -> list[Node]:
         return [self.dot]
 
-    def _axes(self, root: Node, iter_vars: Index, index_maps: Mapping[Node, Index]) -> Index:
+    def _axes(self) -> Index:
+        """What each axis of the product is in the kernel."""
         roles, names = self.roles, iter("ghijkl")
 
         def steps(extent: int) -> Dim:

@@ -1,128 +1,30 @@
-"""One fusion group to one kernel of exact tiles: rows for a CPU, and for CUDA.
+"""Kernels of exact tiles, for a CPU: loops that carry values and memory, reductions, stores.
 
-One axis, the *lane axis*, is held as a tile, whole or in blocks of a divisor; the other axes of the
-output become grid loops. Reduced axes that are not the lane axis become serial loops that carry an
-accumulator.
+Tiles go along one axis, that of the lanes. Axes that are reduced, and not that of the lanes, become
+serial loops that carry an accumulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, minimum, mul, symbols
+from stack.ir.dim import Dim, symbols
 from stack.ir.node import Node
 from stack.ir.traits import is_input
 from stack.passes.blocking.block_policy import EXACT
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
-from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
 Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
 
 
-class Blocks(NamedTuple):
-    """Into what a lane axis is split that is longer than `most`.
-
-    Attributes:
-        most: elements of an axis that stays whole.
-        split: of a block, at most.
-        least: of a block whose size divides the axis.
-        part: what divides the size of others.
-        step: between the sizes that are tried.
-    """
-
-    most: int
-    split: int
-    least: int
-    part: int
-    step: int = 1
-
-
-LINES = Blocks(MAX_TILE, SPLIT_TILE, 256, 256)  # where lanes lie along memory
-# where lanes lie across, and rows of some programs are turned together; what divides one is divided
-ACROSS = Blocks(64, 64, 32, 8, 8)
-
-
 class Tiler(KernelTiler):
-    """Builds one kernel; schedules of other kinds of groups derive from it.
-
-    Attributes:
-        inside: an axis that each program goes along in a loop, where others are the grid's.
-        axis_of: the axis that an index of programs counts.
-    """
+    """What tilers of products and of streams share: loops, reductions, stores."""
 
     block_policy = EXACT
-
-    def __init__(self, group: Node, inside: int | None = None) -> None:
-        super().__init__(group)
-        self.inside = inside
-        self.axis_of: dict[Node | None, int] = {}
-
-    def kernel(self) -> Node:
-        """The kernel node of the group. Raises CannotTile."""
-        root, iter_vars, index_maps = self._root()
-        stored = self.sited(iter_vars, index_maps, self._axes(root, iter_vars, index_maps))
-
-        def store_all(memories: Sequence[Node]) -> list[Node]:
-            return [
-                self._store_result(result, memory, place)
-                for (result, place), memory in zip(stored, memories, strict=True)
-            ]
-
-        return self.built(self.in_grid(self.grid, self.outputs, store_all))
-
-    def _axes(self, root: Node, iter_vars: Index, index_maps: Mapping[Node, Index]) -> Index:
-        """What each axis of the root is in the kernel."""
-        shape = [static(d) for d in root.shape]
-        reduced = {axis for n in self._reduces() if n.args[0] is root for axis in n.attrs["axes"]}
-        index: list[Dim] = [0] * len(shape)
-        inner = self._innermost(iter_vars, index_maps)
-        for axis in sorted(range(len(shape)), key=lambda axis: axis == inner):
-            extent = shape[axis]
-            if axis == len(shape) - 1:
-                blocks = LINES if inner == axis else ACROSS
-                lanes = self.lane_axis(extent, axis in reduced, blocks)
-                self._bind_reduces(index_maps, iter_vars, {axis: lanes})
-                index[axis] = lanes.place if extent > 1 else 0
-            elif extent > 1 and (axis in reduced or axis == self.inside):
-                index[axis] = self.loop_axis("r", extent).place
-            elif extent > 1:
-                made = self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid)
-                index[axis], self.axis_of[made.start] = made.place, axis
-        return tuple(index)
-
-    def _innermost(self, iter_vars: Index, index_maps: Mapping[Node, Index]) -> int:
-        """The innermost axis of the root: that of lanes. Where they lie across in an input, the
-        axis along which it lies together: neighbours are then read together."""
-        names = [str(v) for v in iter_vars]
-        inner, most = len(names) - 1, 0
-        for p in self.body.params:
-            place = [[s.name for s in symbols(d)] for d in index_maps.get(p, ())]
-            if not place or len(place[-1]) != 1 or not any(names[-1] in d for d in place[:-1]):
-                continue
-            (along,), size = place[-1], static(p.tensor.bytes)
-            if along in names[:-1] and size > most:
-                inner, most = names.index(along), size
-        return inner
-
-    def lane_axis(self, extent: int, is_whole: bool, blocks: Blocks = LINES) -> Axis:
-        """The axis that tiles hold: whole, or in blocks for a grid where it is long and may be."""
-        most, split, least, part, step = blocks
-        if is_whole or extent <= most:
-            return self.axis("t", extent, extent)
-        sizes = range(split, least - 1, -step)
-        size = next((d for d in sizes if extent % d == 0), 0)
-        if size:
-            return self.program_axis("t", extent, size, self.grid)
-        # the last block starts early rather than ends late
-        count = -(-extent // split)
-        size = -(-extent // (count * part)) * part
-        begin = mul(self.program_axis("s", count, 1, self.grid).place, size)
-        start = self.number(minimum(begin, extent - size)).node
-        return self.axis("t", extent, size, start, is_aligned=False, overlaps=True)
 
     def along(
         self, axis: Axis, start: Sequence[NamedTile], body: Step, hint: str, limits: Limits = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
@@ -55,23 +55,20 @@ def _running(dtype: DType, kind: str) -> DType:
 
 
 def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
-    """Memory after a scatter: the operand is copied, then updates are applied one after another."""
+    """Memory after a scatter: the operand is copied, then updates are applied one after another.
+
+    Axes that no index names have loops around both, but for the last axis of memory.
+    """
     rule = parse_rule(node.attrs["rule"])
     source, updates = node.args[0], node.args[-1]
     target, *operands, given = ([a.names[0] for a in operand] for operand in rule.inputs)
     sizes = dict(zip((*target, *given), map(static, (*node.shape, *updates.shape))))
     picked = [a.names[0] for a in rule.inputs[0] if a.mark]
     places: dict[str, Dim] = {n: values.scope.axis(n, sizes[n]) for n in target}
-
-    def copied(memories: Sequence[Node]) -> list[Node]:
-        return [
-            _store(values, memories[0], values.value(source, _at(places, target)), target, places)
-        ]
-
-    (memory,) = along(_loops(places), [output], copied)
-    steps: dict[str, Dim] = {
-        n: values.scope.axis("r" if n in picked else n, sizes[n]) for n in given
-    }
+    steps: dict[str, Dim] = {n: places[n] for n in given if n in target and n not in picked}
+    around = [n for n in target[:-1] if n in steps]
+    walked = [n for n in given if n not in steps]
+    steps |= {n: values.scope.axis("r", sizes[n]) for n in walked}
     found: dict[str, Dim] = {n: steps.get(n, 0) for n in target}
     guard: Node | None = None
     for name, operand, index in zip(picked, operands, node.args[1:-1], strict=True):
@@ -84,6 +81,11 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
             )
             guard = values.scope.both(guard, test)
 
+    def copied(memories: Sequence[Node]) -> list[Node]:
+        return [
+            _store(values, memories[0], values.value(source, _at(places, target)), target, places)
+        ]
+
     def update(memories: Sequence[Node]) -> list[Node]:
         value = values.value(updates, _at(steps, given))
         kind = str(node.attrs["kind"])
@@ -92,15 +94,22 @@ def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Nod
             value = values.scope.b.op(kind, [there, value])
         return [_store(values, memories[0], value, target, found, guard)]
 
-    return along(_loops(steps), [memory], update)[0]
+    def program(memories: Sequence[Node]) -> list[Node]:
+        copy = [places[n] for n in target if n not in around]
+        walk = [*(steps[n] for n in walked), *(steps[n] for n in given if n in target[-1:])]
+        full = along(_real(copy), memories, copied)
+        return along(_real(dict.fromkeys(walk)), full, update)
+
+    return along(_real(places[n] for n in around), [output], program)[0]
 
 
 def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
     return tuple(places[n] for n in names)
 
 
-def _loops(places: Mapping[str, Dim]) -> list[Dim]:
-    return [d for d in places.values() if not isinstance(d, int)]
+def _real(places: Iterable[Dim]) -> list[Dim]:
+    """The places that loops go along."""
+    return [d for d in places if not isinstance(d, int)]
 
 
 def _store(

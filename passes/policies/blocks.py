@@ -42,7 +42,7 @@ from stack.passes.policies.stepped import (
     Shown,
     Stepped,
     check_list,
-    nest_of,
+    plain_nest,
     written,
 )
 from stack.passes.steps.all import IllegalStep, Launch, Step, parse_steps
@@ -111,7 +111,7 @@ def shown_steps(node: Node, target: Target) -> Shown:
         made = lowering_of(group, gpu)
         if isinstance(made, Stepped):
             return made.shown()
-        return [(NEST, "", nest_of(group, gpu)), (WHOLE, "", made.kernel())]
+        return [(NEST, "", plain_nest(group, gpu)), (WHOLE, "", made.kernel())]
     except (CannotTile, IllegalStep):
         return []
 

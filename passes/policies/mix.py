@@ -16,7 +16,7 @@ from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.stepped import Stepped, check_powers
+from stack.passes.policies.stepped import Made, Stepped, check_powers
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
@@ -51,8 +51,11 @@ class MixedRows(Stepped[Gpu]):
             raise CannotTile("it has no reductions across lines besides what belongs to lines")
         return space
 
-    def steps(self, nest: Node) -> list[Step]:
-        """The steps of the walk."""
+    def take(self, made: Made) -> None:
+        """Take the steps of the walk."""
+        made.take(*self._steps())
+
+    def _steps(self) -> list[Step]:
         space = self.space()
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)

@@ -34,7 +34,7 @@ from stack.passes.blocking.reduce import (
 from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.stepped import Stepped
+from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import (
     Bind,
     ComputeWith,
@@ -356,8 +356,9 @@ class Rows(Stepped[Gpu]):
         """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
         return RowPolicy(RowSpace.of(self.group), self.target)
 
-    def steps(self, nest: Node) -> list[Step]:
-        """The steps of the schedule that the group names, or of the policy's."""
+    def take(self, made: Made) -> None:
+        """Take the steps of the schedule that the group names, or of the policy's."""
         policy = self.policy()
         schedule = policy.of(self.group)
-        return RowSteps(policy.space, schedule, axes(nest), self.target).steps()
+        found = axes(made.kernel)
+        made.take(*RowSteps(policy.space, schedule, found, self.target).steps())

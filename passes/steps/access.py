@@ -25,16 +25,24 @@ class Lanes:
     Attributes:
         var: the loop variable that it was.
         count: lanes.
+        is_reversed: whether lane 0 is the last iteration.
     """
 
     var: Node
     count: int
+    is_reversed: bool = False
 
     @property
     def places(self) -> Node:
         """The number of each lane."""
         type_ = TensorType(self.var.dtype, (self.count,), "tile")
-        return make("iota", (), {"axis": 0}, hint=type_)
+        lanes = make("iota", (), {"axis": 0}, hint=type_)
+        return make("sub", (self.last, lanes)) if self.is_reversed else lanes
+
+    @property
+    def last(self) -> Node:
+        """The number of the last lane."""
+        return constant(self.count - 1, self.var.dtype)
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
         """The shape of a value with lanes, from that of one lane."""
@@ -74,10 +82,19 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
         if lanes.var not in place.vars:
             continue
         step = linear(place, lanes.var)
-        if found is not None or step is None or step[0] != 1:
+        if found is not None or step is None or step[0] != (-1 if lanes.is_reversed else 1):
             return None
-        found = axis, step[1] if step[1] is not None else constant(0, lanes.var.dtype)
+        first = step[1] if step[1] is not None else constant(0, lanes.var.dtype)
+        found = axis, make("sub", (first, lanes.last)) if lanes.is_reversed else first
     return found
+
+
+def is_gathered(load: Node, var: Node) -> bool:
+    """Whether a load has no unit stride in a loop variable."""
+    index = access_parts(load)[0]
+    moved = [k for k, place in enumerate(index) if var in place.vars]
+    step = linear(index[-1], var) if moved == [len(index) - 1] else None
+    return bool(moved) and (step is None or step[0] != 1)
 
 
 def conjuncts(mask: Node | None) -> list[Node]:

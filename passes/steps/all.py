@@ -8,13 +8,16 @@ from stack.passes.steps.evict import Evict
 from stack.passes.steps.fuse import Fuse
 from stack.passes.steps.hold import Hold
 from stack.passes.steps.launch import Launch
+from stack.passes.steps.partition import Partition
 from stack.passes.steps.peel import Peel
 from stack.passes.steps.pipeline import Pipeline
 from stack.passes.steps.reorder import Reorder
 from stack.passes.steps.rewrite import Rewrite
 from stack.passes.steps.rfactor import Rfactor
+from stack.passes.steps.specialize import Specialize
 from stack.passes.steps.split import Split
 from stack.passes.steps.stage import Stage
+from stack.passes.steps.stage_mem import StageMem
 from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.passes.steps.tensorize import Tensorize
 from stack.passes.steps.unroll import Unroll
@@ -28,13 +31,16 @@ __all__ = [
     "Hold",
     "IllegalStep",
     "Launch",
+    "Partition",
     "Peel",
     "Pipeline",
     "Reorder",
     "Rewrite",
     "Rfactor",
+    "Specialize",
     "Split",
     "Stage",
+    "StageMem",
     "Step",
     "Tensorize",
     "Unroll",

@@ -4,7 +4,8 @@
 
 `grid` makes each turn a program of a GPU, `cores` lets the cores of a CPU share out the turns. Both
 are legal where nothing that one turn makes is read by another: the loop carries memory alone, each
-turn stores to places that are its own, and only loops of the same kind stand around it.
+turn stores to places that are its own, and only loops of the same kind stand around it; those of
+cores do nothing else.
 
 Source: `parallel` and `gpu_blocks` of Halide; `bind` of TensorIR (Feng et al., ASPLOS 2023).
 """
@@ -18,6 +19,7 @@ from stack.ir.node import Node
 from stack.passes.steps.loops import (
     axis_of,
     bound_to,
+    inner_loop,
     is_memory,
     is_serial,
     loops_along,
@@ -59,6 +61,8 @@ class Bind(Step):
             if inside is not None:
                 name = f"{inside.attrs['kind']} loop along {axis_of(inside)}"
                 return f"the loop along {self.axis} stands inside of the {name}"
+            if self.to == "cores" and around and inner_loop(around[-1], self.axis) is None:
+                return f"the loop along {axis_of(around[-1])} does more than the one in it"
             if not all(map(is_memory, starts_of(loop))):
                 return f"the loop along {self.axis} carries a value from one turn to the next"
             why = why_shared(loop, own=True)

@@ -59,13 +59,31 @@ def why_no_totals(loop: Node) -> str:
     A total is what turns only add to: no turn reads it, so its parts come in any order.
     """
     block = loop.blocks[0]
-    nodes = block.all_nodes
     for held, result in zip(block.params[1:], block.results, strict=True):
-        if is_memory(held):
-            continue
-        readers = [n for n in nodes if held in n.args and n is not result]
-        others = [n for n in nodes if result in n.args]
-        if summand(held, result) is None or readers or others or block.results.count(result) > 1:
+        if not (is_memory(held) or is_total(block, held, result)):
+            axis, name = block.params[0].attrs["name"], held.attrs["name"]
+            return f"the loop along {axis} carries {name} from turn to turn"
+    return ""
+
+
+def is_total(block: Block, held: Node, result: Node) -> bool:
+    """Whether a carried value is a total: iterations add to it, and nothing reads it."""
+    is_read = any(result in n.args for n in block.all_nodes)
+    return not is_read and is_running_total(block, held, result)
+
+
+def is_running_total(block: Block, held: Node, result: Node) -> bool:
+    """Whether a carried value is a running total: iterations add to it, then may read it."""
+    readers = [n for n in block.all_nodes if held in n.args and n is not result]
+    is_once = block.results.count(result) == 1
+    return summand(held, result) is not None and not readers and is_once
+
+
+def why_no_running(loop: Node) -> str:
+    """Why a loop carries more than memory, totals and running totals; "" if it does not."""
+    block = loop.blocks[0]
+    for held, result in zip(block.params[1:], block.results, strict=True):
+        if not (is_memory(held) or is_running_total(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
             return f"the loop along {axis} carries {name} from turn to turn"
     return ""

@@ -45,8 +45,11 @@ def loops_along(kernel: Node, axis: str) -> list[Found]:
 
 
 def axes(kernel: Node) -> dict[str, int]:
-    """The axes that loops run along, with their extents."""
-    return {axis_of(loop): extent_of(loop) for loop, _ in all_loops(kernel)}
+    """The axes that loops run along, with the extent of the longest loop."""
+    found: dict[str, int] = {}
+    for loop, _ in all_loops(kernel):
+        found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
+    return found
 
 
 def why_no_axis(kernel: Node, axis: str) -> str:

@@ -3,9 +3,9 @@
     loop(%o0) {(%r.0 < 8, ...)           peel r.0 2        %first = loop(%o0) {(%r.0 < 6, ...)
                                                            loop(%first) {(%r.0.last < 2, ...)
 
-A condition that holds in the first turns, or in the last ones alone, can then go; what the last
-turns of two loops read is read once, when both are unrolled. Legal for a serial loop with more
-turns than are cut off.
+A condition that holds in the first turns, or in the last ones alone, goes: parts of a
+concatenation become plain copies. What the last turns of two loops read is read once, when both are
+unrolled. Legal for a serial loop with more turns than are cut off.
 
 Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
 """
@@ -26,6 +26,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_not_free,
 )
+from stack.passes.steps.simplify import substituted
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -65,14 +66,12 @@ class Peel(Step):
             var, *held = block.params
             count = extent_of(old) - self.turns
             first = along(self.axis, count, var)
-            done = edit.remade(block.results, {var: first})
-            body = Block((first, *held), [done[r] for r in block.results])
+            body = Block((first, *held), substituted(edit, block.results, {var: first}))
             starts = starts_of(old.rebuilt(args, blocks=[block]))
             before = make("loop", starts, old.attrs, (body,))
             last = along(self.last, self.turns, var)
             place = make("add", (last, constant(count, var.dtype)))
-            done = edit.remade(block.results, {var: place})
-            body = Block((last, *held), [done[r] for r in block.results])
+            body = Block((last, *held), substituted(edit, block.results, {var: place}))
             return make("loop", results_of(before), old.attrs, (body,))
 
         return edit.change_loops(self.axis, change)

@@ -17,7 +17,7 @@ Source: `compute_at` and `store_at` of Halide (Ragan-Kelley et al., PLDI 2013).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import all_loops, is_memory, is_serial, starts_of
+from stack.passes.steps.loops import all_loops, axis_of, is_memory, is_serial, starts_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -90,6 +90,45 @@ class Stage(Step):
             return Block(block.params, [done[r] for r in block.results])
 
         return edit.finished(rebuilt(edit.block))
+
+
+def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool]) -> list[Node]:
+    """The values that several loops over an axis, side by side in one block, compute again.
+
+    Args:
+        kernel: the kernel.
+        axis: the axis.
+        is_slow: tells, for a value and the loop's variable, whether it costs more than a load. The
+            search stops at such a value: its operands are not returned.
+    """
+    found: dict[Node, None] = {}
+    for block in _blocks(kernel.blocks[0]):
+        along = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
+        seen: set[Node] = set()
+        for loop in along:
+            var, *held = loop.blocks[0].params
+            pending, done = list(loop.blocks[0].results), set[Node]()
+            while pending:
+                node = pending.pop()
+                if node in done or is_loop(node) or not isinstance(node.type, TensorType):
+                    continue
+                done.add(node)
+                is_one = var in node.vars and not node.tensor.rank and not is_memory(node)
+                if is_one and is_slow(node, var) and node.vars.isdisjoint(held):
+                    if node in seen:
+                        found[node] = None
+                        continue
+                pending += node.args
+            seen.update(loop.blocks[0].nodes)
+    return list(found)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    """A block and all that are in it."""
+    yield block
+    for node in block.nodes:
+        for inner in node.blocks:
+            yield from _blocks(inner)
 
 
 def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:

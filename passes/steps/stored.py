@@ -16,7 +16,7 @@ def why_shared(loop: Node, own: bool = False) -> str:
     """What a turn of a loop has to do with another turn's stores; "" where that is nothing.
 
     Turns are apart where some index of each store moves with the loop's variable by more than the
-    store spans along it, and nothing that the loop carries is read.
+    store spans along it, and what the loop carries is read at the turn's own place alone.
 
     Args:
         loop: the loop.
@@ -26,9 +26,12 @@ def why_shared(loop: Node, own: bool = False) -> str:
     var = block.params[0]
     nodes, held = block.all_nodes, memory_of(block)
     inner = {n.blocks[0].params[0] for n in nodes if is_loop(n)}
+    stores = [node for node in nodes if is_store(node)]
     for node in nodes:
         if is_load(node) and held(node.args[0]) in block.params:
-            return f"a turn of the loop along {var.attrs['name']} reads what another one stores"
+            mine = [s for s in stores if held(s) is held(node.args[0])]
+            if not all(_is_at_own_place(node, store, var, inner) for store in mine):
+                return f"a turn of the loop along {var.attrs['name']} reads what another one stores"
         if is_store(node) and not _is_apart(node, var, inner):
             if own and held(node) not in block.params:
                 continue
@@ -49,12 +52,32 @@ def why_kept(loop: Node) -> str:
     return ""
 
 
-def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
-    index, _, _ = access_parts(store)
-    tile, memory = store.args[1].tensor, store.args[0].tensor
+def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]) -> bool:
+    """Whether a load and a store share an index that differs in every iteration."""
+    places, others = access_parts(load)[0], access_parts(store)[0]
+    sizes = zip(_extents(load), _extents(store), strict=True)
+    for place, other, size in zip(places, others, sizes, strict=True):
+        if place is not other or place.tensor.rank or size != (1, 1):
+            continue
+        step = linear(place, var)
+        if step is not None and step[0] and (step[1] is None or step[1].vars.isdisjoint(inner)):
+            return True
+    return False
+
+
+def _extents(access: Node) -> list[Dim]:
+    """The extent of an access along each axis of its memory."""
+    index, _, _ = access_parts(access)
+    tile = (access if is_load(access) else access.args[1]).tensor
+    memory = access.args[0].tensor
     lead = memory.rank - tile.rank
     is_block = not any(i.tensor.rank for i in index)
-    wide = [tile.shape[k - lead] if is_block and k >= lead else 1 for k in range(memory.rank)]
+    return [tile.shape[k - lead] if is_block and k >= lead else 1 for k in range(memory.rank)]
+
+
+def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
+    index, _, _ = access_parts(store)
+    memory, wide = store.args[0].tensor, _extents(store)
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
     wholes = _wholes(index[:ones], memory.shape[:ones])
     extent = int(var.attrs["extent"])

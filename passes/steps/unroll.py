@@ -26,6 +26,12 @@ from stack.target import Target
 MOST = 4096  # values; more make code that no cache of instructions holds
 
 
+def why_too_many(loop: Node, copies: int) -> str:
+    """Why so many copies of a loop's block are too many; "" where they are not."""
+    values = copies * len(loop.blocks[0].all_nodes)
+    return f"{values} values in all turns, the most is {MOST}" if values > MOST else ""
+
+
 @dataclass(frozen=True)
 class Unroll(Step):
     """Write the turns of the loops along an axis one after another."""
@@ -41,9 +47,9 @@ class Unroll(Step):
             why = why_kept(loop)
             if why:
                 return why
-            values = extent_of(loop) * len(loop.blocks[0].all_nodes)
-            if values > MOST:
-                return f"axis {self.axis}: {values} values in all turns, the most is {MOST}"
+            why = why_too_many(loop, extent_of(loop))
+            if why:
+                return f"axis {self.axis}: {why}"
         return ""
 
     def apply(self, kernel: Node) -> Node:

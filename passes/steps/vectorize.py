@@ -4,9 +4,9 @@
       add(%acc, load(%p0, %i, %r))                               %sum = reduce(%x) {axes=[0]}
     }
 
-A total becomes the reduction of a tile, a load or store of neighbours one of a block. Legal where
-turns are apart: what a loop carries is memory that no turn reads from another, or a total whose
-parts may be combined in any order.
+A total becomes the reduction of a tile, a running total a scan of one, a load or store of
+neighbours one of a block. Legal where turns are apart: what a loop carries is memory that no turn
+reads from another, or a total whose parts may be combined in any order.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -20,7 +20,7 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import constant, make
-from stack.ir.kernel_ops import loop_parts
+from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_store
@@ -36,7 +36,8 @@ from stack.passes.steps.access import (
     spread_along,
 )
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import KIND_OF, summand, why_no_totals
+from stack.passes.steps.guard import KIND_OF, is_total, summand, why_no_running
+from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
     is_memory,
@@ -62,7 +63,7 @@ class Vectorize(Step):
         if why:
             return why
         for loop, _ in loops_along(kernel, self.axis):
-            why = why_no_totals(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
+            why = why_no_running(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
             if why:
                 return why
         return ""
@@ -92,10 +93,23 @@ class Vectorize(Step):
         edit = Edit(kernel)
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            lanes = Lanes(block.params[0], extent_of(old))
+            lanes = Lanes(block.params[0], extent_of(old), _goes_back(block))
             return _Wide(edit, lanes).loop(args, block)
 
         return edit.change_loops(self.axis, change)
+
+
+def _goes_back(block: Block) -> bool:
+    """Whether a loop with a running total walks memory backwards."""
+    var, *held = block.params
+    pairs = zip(held, block.results, strict=True)
+    if all(is_memory(h) or is_total(block, h, r) for h, r in pairs):
+        return False
+    places = [
+        access_parts(n)[0] for n in block.all_nodes if (is_load(n) or is_store(n)) and var in n.vars
+    ]
+    moved = [[linear(place, var) for place in index if var in place.vars] for index in places]
+    return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
 
 
 def _why_too_large(shape: Sequence[int], dtype: DType, target: Target | None) -> str:
@@ -124,6 +138,7 @@ class _Wide:
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
         self.is_loop = edit.kernel.attrs["level"] == "loop"
+        self.running: dict[Node, Node] = {}  # running totals, with the variable that carries each
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
 
@@ -131,6 +146,9 @@ class _Wide:
         """What stands for a loop along the axis."""
         _, *held = block.params
         self.done.update(zip(held, start, strict=True))
+        for variable, new in zip(held, block.results, strict=True):
+            if not (is_memory(variable) or is_total(block, variable, new)):
+                self.running[new] = variable
         self._walk(block)
         made: list[Node] = []
         for variable, first, new in zip(held, start, block.results, strict=True):
@@ -176,7 +194,26 @@ class _Wide:
             self.done[node] = self._store(node)
             return
         self.wide.add(node)
+        if node in self.running:
+            self.done[node] = self._running(node)
+            return
         self.done[node] = self._load(node) if is_load(node) else self._op(node, args)
+
+    def _running(self, node: Node) -> Node:
+        """The running totals of all lanes: a scan of the tile, plus the total before it."""
+        before = self.running[node]
+        part = summand(before, node)
+        assert part is not None
+        shape, kind = self.lanes.shape(part), KIND_OF[node.op]
+        own = self.lanes.spread(self.new(part), shape, part in self.wide)
+        attrs = {"axis": 0, "kind": kind, "reverse": self.lanes.is_reversed}
+        made = make("scan", (own,), attrs)
+        first = self.new(before)
+        if is_constant(first, identity(kind, first.dtype)):
+            return made
+        return make(
+            node.op, (self.lanes.spread(first, shape, False) if first.tensor.rank else first, made)
+        )
 
     def _op(self, node: Node, args: list[Node]) -> Node:
         """An op of tiles, lanes first."""

@@ -160,7 +160,7 @@ def _print_steps(
     func, is_wrong = record[STAGE].func, False
     assert func is not None
     for kernel in stepped(func, backend, target_of(backend, settings.options)):
-        print(f"\n%{kernel.value}\n{kernel.told()}")
+        print(f"\n{kernel}")
         for number, step in enumerate(kernel.steps if args.all else ()):
             text = without_lines(str(step.func)).rstrip()
             print(f"\n# {kernel.value}.step{number}: {step.text}\n{text}")

@@ -19,6 +19,7 @@ NEW = """
     examples:
       stackc new pass mine --kind pattern
       stackc new pass siblings --kind horizontal -o ~/passes
+      stackc new pass blocks_of_64 --kind schedule        your own steps for every kernel
 """
 WATCH = """
     Run the tests of some folders or files, and again at every save. Ctrl-C ends it.

@@ -12,6 +12,8 @@ from stack.errors import UsageError, unknown_name
 from stack.explore.diff import diff_texts, without_lines
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun
+from stack.explore.steps import STAGE as STEPS
+from stack.explore.steps import Stepped, is_step, step_text, stepped
 from stack.explore.where import explain, where
 from stack.explore.why import explain_pairs, told
 from stack.ir.node import Func
@@ -21,6 +23,7 @@ from stack.run.backend import Backend, Executable
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class HeldRun(SavedRun):
     run: Run
 
     def text(self, name: str) -> str:
+        if is_step(name) and name not in self.run.stages:
+            backend: Backend = plugins.load("stack.backends", self.run.backend)
+            return step_text(name, self.func(STEPS), backend, _machine(self.run))
         if name not in self.run.stages:
             raise unknown_name("no stage", name, self.run.stages)
         return self.run[name].text
@@ -90,6 +96,22 @@ def explain_text(run: Run, what: str, other: str = "") -> Text:
     return Text("\n".join(reasons) or f"no pass touched {what}")
 
 
+def steps_of_value(run: Run, value: str) -> Stepped:
+    """The kernel of a value, step by step. Raises UsageError with the names that there are."""
+    backend: Backend = plugins.load("stack.backends", run.backend)
+    known = {k.value: k for k in stepped(held(run).func(STEPS), backend, _machine(run))}
+    found = known.get(value.removeprefix("%"))
+    if found is None:
+        raise unknown_name("no kernel with steps makes", value, list(known))
+    return found
+
+
+def _machine(run: Run) -> Target | None:
+    """What a run was lowered for."""
+    backend: Backend = plugins.load("stack.backends", run.backend)
+    return target_of(backend, {"target": run.machine} if run.machine else {})
+
+
 @dataclass
 class Resumed:
     """A run that was taken up again at a stage; call it with arrays of NumPy."""
@@ -125,7 +147,7 @@ def resume(run: Run, stage: str, func: Func | str | None = None) -> Resumed:
         Stage(stage, func=taken, passes=run[stage].passes, changed=taken is not run[stage].func)
     )
     backend: Backend = plugins.load("stack.backends", run.backend)
-    machine = target_of(backend, {"target": run.machine} if run.machine else {})
+    machine = _machine(run)
     left = [(s.name, s.passes) for s in run.records[place + 1 :] if s.func is not None and s.passes]
     lowered = walk_stages(taken, left, made, machine)
     executable = backend.compile(lowered, {})

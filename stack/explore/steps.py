@@ -62,6 +62,11 @@ class Stepped:
         lines = (f"  {i:2} {s.text:{width}}  {s.why}" for i, s in enumerate(self.steps))
         return "\n".join(line.rstrip() for line in lines)
 
+    def __str__(self) -> str:
+        return f"%{self.value}\n{self.told()}"
+
+    __repr__ = __str__
+
 
 def is_step(name: str) -> bool:
     """Whether a name is that of a step, as `y.step3`."""

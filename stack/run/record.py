@@ -146,10 +146,20 @@ class Run:
         return found
 
     def diff(self, before: str, after: str) -> str:
-        """What changed between two stages; value names survive passes."""
+        """What changed between two stages, or two steps of a kernel, as `y.step1` and `y.step2`."""
         from stack.explore.held import diff_text
 
         return diff_text(self, before, after)
+
+    def steps(self, value: str) -> Any:
+        """The kernel of a value, step by step: printed, it is the list of its steps with their
+        reasons; `.steps[2].func` is the kernel after the second, `.steps[0].func` the plain nest.
+
+        Raises UsageError where no kernel of a value of this name is shown in steps.
+        """
+        from stack.explore.held import steps_of_value
+
+        return steps_of_value(self, value)
 
     def where(self, what: str) -> str:
         """Where a source line ("block.py:42"), a value or a kernel went, stage by stage."""

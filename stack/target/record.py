@@ -18,6 +18,12 @@ TAPS = 0.25  # of them, for a row of taps that windows beside each other are mul
 RASTER_ROWS = 8  # tiles of a GPU in a column that run together, and share operands in its cache
 LINE = 64  # bytes that memory and caches of a CPU move together
 FIRST_LEVEL = 32 << 10  # bytes of a CPU's first-level cache, at least
+CHUNK = 4  # registers of 32-bit floats in one vector of a row
+KEPT = 1 / 16  # of a CPU's second-level cache, for staged values of a row
+STAGED = 1 / 4  # of it, for staged blocks of strided operands
+LEAST_LINES = 8  # of a strided block that pays off to be transposed
+ROW_LANES = 512  # short rows that a thread stores at once
+DEINTERLEAVED_ROWS = 4  # rows in a register from which deinterleaving pays off
 NO_SOURCES: Mapping[str, str] = {}
 
 
@@ -139,6 +145,21 @@ class Cpu(Target):
     def lanes(self) -> int:
         """32-bit floats in a register."""
         return self.vector_bytes // 4
+
+    @property
+    def chunk(self) -> int:
+        """Elements in one vector of a row: four registers of 32-bit floats."""
+        return CHUNK * self.lanes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of staged values of a row that stay in the cache."""
+        return int(KEPT * self.cache_bytes)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes of staged blocks of strided operands that stay in the cache."""
+        return int(STAGED * self.cache_bytes)
 
     @property
     def sums(self) -> int:

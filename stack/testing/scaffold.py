@@ -14,10 +14,15 @@ KINDS = {
     "fusion": "a fusion rule: which producer and consumer are one kernel",
     "horizontal": "a fusion rule for neighbours that read one value",
     "rewrite": "a pass over whole blocks",
+    "schedule": "a policy that writes the steps of each kernel",
 }
 # where a pass goes in a pipeline: one that fuses takes the place of the built-in one, which leaves
 # nothing apart that another could join
-PLACES = {"fusion": "default,-fuse,+{}@fused", "horizontal": "default,-fuse,+{}@fused"}
+PLACES = {
+    "fusion": "default,-fuse,+{}@fused",
+    "horizontal": "default,-fuse,+{}@fused",
+    "schedule": "default,+{}@scheduled",
+}
 
 
 def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:

@@ -130,8 +130,10 @@ def test_a_list_that_is_not_legal(
 
 
 def test_kernels_of_a_cpu_are_shown(program: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["dump", program, "--to", "tiled", "--steps"]) == 0
-    assert "%y\n   0 the plain loop nest\n   1 made whole" in capsys.readouterr().out
+    assert main(["dump", program, "--target", "avx2", "--to", "tiled", "--steps"]) == 0
+    printed = capsys.readouterr().out
+    assert "%y\n   0 the plain loop nest\n   1 vectorize r" in printed
+    assert "one vector holds all of it\n   2 bind i cores\n" in printed
 
 
 ON_CORES = "y: stage e local; split r 8 tail=peel; vectorize r.1; rfactor r.0; bind i cores"

@@ -12,6 +12,7 @@ from stack.passes.tile import tile_group
 from stack.passes.tiling.bare import alone
 from stack.passes.updates import Update, copied, in_place
 from stack.rewrite.pipeline import Pipeline
+from stack.target import load
 
 Shape = tuple[str, tuple[int, ...], tuple[int, ...]]
 SHAPES: dict[str, Shape] = {
@@ -73,9 +74,9 @@ def test_levels_agree(name: str, kind: str, dtype: str, rng: np.random.Generator
     if u.dtype.kind == "f":
         x[..., 0], u[..., -1] = np.nan, np.inf
     (node,) = func.body.results
-    tiled = tile_group(alone(node))
+    tiled = [tile_group(alone(node), load(cpu)) for cpu in ("avx512", "generic")]
     want = expected(rule, kind, x, index, u)
-    for kernel in (tiled, distribute_kernel(tiled), distribute_kernel(tiled, width=8)):
+    for kernel in tiled:
         made = program(kernel)
         verify(made)
         assert parse(str(made)) is made
@@ -84,17 +85,16 @@ def test_levels_agree(name: str, kind: str, dtype: str, rng: np.random.Generator
 
 def test_rows_are_vectors_and_axes_apart_are_programs() -> None:
     func = scatter(SHAPES["an axis before"], "add", "f32")
-    kernel = distribute_kernel(tile_group(alone(func.body.results[0])), width=32)
-    text = str(program(kernel))
+    text = str(program(tile_group(alone(func.body.results[0]), load("avx2"))))
     assert text.count('kind="parallel"') == 1
     assert "f32<32>" in text and "f32<2>" in text and "f32[]" not in text
 
 
 def test_loops_go_along_rows_one_after_another() -> None:
     func = scatter(SHAPES["rows"], "add", "f32")
-    text = str(program(distribute_kernel(tile_group(alone(func.body.results[0])), width=16)))
+    text = str(program(tile_group(alone(func.body.results[0]), load("avx2"))))
     heads = [line.split("(%")[-1].split(", ")[0] for line in text.split("\n") if "kind=" in line]
-    assert [h.split(" < ")[1] for h in heads] == ["7", "4", "9", "4"]
+    assert [h.split(" < ")[1] for h in heads] == ["7", "2", "9", "2"]
 
 
 @pytest.mark.parametrize("name", ["rows", "an axis before", "the last axis", "a line"])

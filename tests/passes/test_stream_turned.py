@@ -57,7 +57,7 @@ def test_turned_values_are_the_same(rng: np.random.Generator) -> None:
 def kernels(func: Func, stream: Node) -> list[Func]:
     tiled = StreamTiler(stream, 64, load("amx")).kernel()
     found: list[Func] = []
-    for kernel in (tiled, distribute_kernel(tiled, 0, load("amx"))):
+    for kernel in (tiled, distribute_kernel(tiled, load("amx"))):
         made = Func(func.name, replace(func.body, {stream: Replacement(kernel)}), func.level)
         verify(made)
         assert parse(str(made)) is made

@@ -129,10 +129,9 @@ def test_cuda_tiles_go_by_the_number_of_processors() -> None:
 @pytest.mark.parametrize("name", CPUS)
 def test_vectors_are_those_of_the_cpu(name: str) -> None:
     cpu = as_cpu(load(name))
-    made, notes = lowered(softmax(64, 1000), "mlir", cpu)
+    made, _ = lowered(softmax(64, 1000), "mlir", cpu)
     widest = max(int(w) for w in re.findall(r"f32<(\d+)>", str(made)))
     assert widest == 4 * cpu.lanes
-    assert f"vectors of {widest} elements; a register has {cpu.vector_bytes} bytes" in notes
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,9 @@ def test_a_new_pass_is_right(kind: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert f'{name} = "{name}:New{kind.capitalize()}"' in (folder / "pyproject.toml").read_text()
 
 
-def test_its_tests_pass_as_they_are_written(tmp_path: Path) -> None:
-    assert main(["new", "pass", "mine", "--kind", "pattern", "-o", str(tmp_path)]) == 0
+@pytest.mark.parametrize(("kind", "tests"), [("pattern", 4), ("schedule", 5)])
+def test_its_tests_pass_as_they_are_written(kind: str, tests: int, tmp_path: Path) -> None:
+    assert main(["new", "pass", "mine", "--kind", kind, "-o", str(tmp_path)]) == 0
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path / "mine",
@@ -70,7 +71,7 @@ def test_its_tests_pass_as_they_are_written(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout  # the file with CHECK lines is one
+    assert f"{tests} passed" in done.stdout  # the file with CHECK lines is one
 
 
 TWO = stack.parse("""func @two(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
@@ -94,6 +95,32 @@ def test_a_fusion_pass_is_put_where_it_can_fuse(
     monkeypatch.delitem(sys.modules, "plugin_joined")  # as in another process
     (_, again) = Pipeline(found).passes
     assert again.name == "joined"
+
+
+POLICY = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.passes.policies.by_steps import StepPolicy
+from stack.passes.steps.all import Split
+
+
+@dataclass(frozen=True)
+class Wrong(StepPolicy):
+    name: ClassVar[str] = "wrong_policy"
+
+    def steps(self, nest, target):
+        return [Split("q", 4)]
+"""
+
+
+def test_a_policy_with_an_illegal_step_leaves_the_group_its_schedule(tmp_path: Path) -> None:
+    path = tmp_path / "wrong_policy.py"
+    path.write_text(POLICY)
+    run = stack.compile(TWO, passes=f"default,+{path}:Wrong@scheduled").run
+    assert "schedule=" not in run["scheduled"].text
+    notes = [str(n) for n in run["scheduled"].notes if "stays as it is" in str(n)]
+    assert notes and all("step 1, `split q 4`: no loop runs along 'q'" in note for note in notes)
 
 
 def test_bad_names(tmp_path: Path) -> None:

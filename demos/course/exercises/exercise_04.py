@@ -1,24 +1,29 @@
-"""Exercise 4: the arithmetic of blocks."""
+"""Exercise 4: the arithmetic of tiles, and a list of steps."""
 
 from stack.demos.course.grading import Gap
 
 
 def loads(rows, columns, depth, m, n):
-    """How many numbers all blocks together load for a product of rows x depth by depth x columns.
+    """How many numbers all tiles together load for a product of rows x depth by depth x columns.
 
-    Each block of m x n results reads its m rows and its n columns once, along the whole depth.
+    Each tile of m x n results reads its m rows and its n columns once, along the whole depth.
     """
-    raise Gap("blocks times what one of them reads")
+    raise Gap("tiles times what one of them reads")
 
 
-def shared_bytes(m, n, k, stages, size):
-    """Bytes of shared memory: blocks of both operands, `stages` of them, `size` bytes each."""
-    raise Gap("an m x k block and a k x n block, for each stage")
+def registers(m, n, lanes):
+    """How many vector registers of so many lanes a tile of m x n sums takes, n a multiple of lanes.
 
-
-def schedule():
-    """A schedule for `c`, 64 x 64 by 64 x 64, on a CPU with AVX-512: 32 registers of 16 numbers.
-
-    Its loads, as above, are at most 70,000, and the compiler takes it: results stay in registers.
+    Besides the sums, the row of w that they are multiplied with has to be there, and one number of
+    x, repeated in all lanes.
     """
-    raise Gap('text such as "m=1@unroll n=16@vector"')
+    raise Gap("sums, a row of w, and one more")
+
+
+def steps():
+    """A list of steps for `c`, 64 x 64 by 64 x 64, on a CPU with AVX-512.
+
+    The loop along k does at least 4 multiplications for each number that it loads. The sums that
+    it carries fit in 24 of the 32 registers, of 16 numbers each.
+    """
+    raise Gap('text such as "split j 32; vectorize j.1; bind i cores"')

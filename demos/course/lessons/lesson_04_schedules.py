@@ -1,15 +1,15 @@
 # %% [markdown]
-# # 4. Layout and tiles: schedules by hand
+# # 4. Layout and loops: schedules by hand
 #
-# The same loops in another order, cut into blocks, put on other hardware: that is a **schedule**.
-# It changes no result and can change the time tenfold. First, though, the **layout**: in which
-# order the axes of an array lie in memory.
+# A **schedule** reorders loops, tiles them, and maps them to hardware. It changes no result and
+# can change the time a hundredfold. First, though, the **layout**: the order of an array's axes
+# in memory.
 
 # %%
 import torch
 
 import stack
-from stack.demos.course.show import race, show
+from stack.demos.course.show import QUICK, race, show
 from stack.explore.table import table
 
 
@@ -17,19 +17,70 @@ def product(x, w):
     return x.transpose(0, 1).transpose(0, 1) @ w.t()
 
 
-args = (torch.randn(256, 512), torch.randn(384, 512))
-run = stack.compile(product, *args).run
+run = stack.compile(product, torch.randn(256, 512), torch.randn(384, 512)).run
 print(run.diff("imported", "laid-out"))
 
 # %% [markdown]
 # Three transposes, and none is left: two cancel, one vanishes into the rule of the product, which
 # now reads `n k`. A layout is decided where it costs nothing.
 #
-# Now the loops. A product has three axes. By name: m and n come out, k is summed. A schedule says
-# for each axis which block of it is taken at once, and what runs that block.
+# Now the loops. The compiler first writes every kernel as its **plain loop nest**: one loop for
+# each axis, one number at a time. Then it rewrites the nest step by step. These are the steps of
+# a softmax, with the reasons of the policy that chose them.
+
 
 # %%
-print(run.func("scheduled").nodes[0].attrs["schedule"])
+def softmax(x):
+    y = torch.softmax(x, -1)
+    return y
+
+
+x = torch.randn(512, 1000)
+policy = stack.compile(softmax, x)
+steps = policy.run.steps("y")
+print(steps)
+print(steps.steps[0].func)
+
+# %% [markdown]
+# The nest walks each row three times: for the maximum, for the sum of the exponentials, and for
+# the division. It computes `exp` twice for each element. Step 1 stores the first result
+# (`stage`), and later steps vectorize the row. `diff` shows what one step did:
+
+# %%
+print(policy.run.diff("y.step0", "y.step1"))
+
+# %% [markdown]
+# Your own schedule is a list of such steps. Start with threads alone, add vectors, then let each
+# lane keep its own partial sum (`rfactor`), then store `exp`. Every list gives the same result:
+# the compiler refuses a step that would change it.
+
+# %%
+LISTS = {
+    "threads": "bind i cores",
+    "and vectors": "split r 64 tail=peel; vectorize r.1; bind i cores",
+    "and partial sums": "split r 64 tail=peel; vectorize r.1; rfactor r.0; bind i cores",
+    "and exp once": "stage exp local; split r 64 tail=peel; vectorize r.1; rfactor r.0;"
+    " bind i cores",
+}
+
+
+def compare(function, args, value, lists):
+    """Print the time of each list of steps beside the time of the policy's."""
+    made = {name: stack.compile(function, *args, schedule={value: s}) for name, s in lists.items()}
+    made["the policy"] = stack.compile(function, *args)
+    wanted = function(*args)
+    for compiled in made.values():
+        torch.testing.assert_close(compiled(*args), wanted, rtol=1e-4, atol=1e-4)
+    times = race({name: lambda c=c: c(*args) for name, c in made.items()})
+    best = times["the policy"].median
+    rows = [[n, f"{1e3 * t.median:.2f} ms", f"{t.median / best:.1f}"] for n, t in times.items()]
+    print(table(["steps", "time", "to the policy's"], rows))
+
+
+compare(softmax, [x], "y", LISTS)
+
+# %% [markdown]
+# A product has three loops: i and j for the result, k for the sum.
 
 
 # %%
@@ -38,54 +89,70 @@ def multiply(x, w):
     return c
 
 
-args = (torch.randn(256, 512), torch.randn(512, 384))
-print(stack.compile(multiply, *args, schedule={"c": "m=4@unroll n=32@vector"}).run["tiled"].text)
+size = 128 if QUICK else 256
+args = [torch.randn(size, size), torch.randn(size, size)]
+by_hand = "bind i cores"
+print(stack.compile(multiply, *args, schedule={"c": by_hand}).run.steps("c").steps[0].func)
 
 # %% [markdown]
-# Read the innermost loop: 4 rows of a block stay in registers (`@unroll`), 32 columns are vectors
-# (`@vector`), and k runs serially. Each turn loads 4 + 32 numbers for 4 x 32 multiplications:
-# this ratio is what blocks are for. Larger blocks load less, until the registers run out.
+# The nest loads one number of x and one of w for each multiplication. A **register tile** changes
+# that: 8 rows of x and 32 columns of w are 8 + 32 loads for 8 x 32 multiplications. Seven steps
+# make the tile:
+#
+# - `split i 8; split j 32` tile the result,
+# - `reorder i.1 j.0` moves both loops inside a tile to the inside,
+# - `vectorize j.1` makes the 32 columns one vector,
+# - `unroll i.1` writes out the 8 rows, each with its own loop over k,
+# - `compute_with k` fuses these loops, so that each vector of w is loaded once for 8 rows,
+# - `bind i.0 cores` distributes the tiles over threads.
 
 # %%
-SCHEDULES = (
-    "m=1@unroll n=16@vector",
-    "m=2@unroll n=32@vector",
-    "m=4@unroll n=32@vector",
-    "m=4@unroll n=64@vector",
-    "m=16@unroll n=64@vector",
-)
-made = {"chosen by the policy": stack.compile(multiply, *args)}
-for schedule in SCHEDULES:
+tile = "split i 8; split j 32; reorder i.1 j.0; vectorize j.1; unroll i.1; compute_with k"
+kernel = stack.compile(multiply, *args, schedule={"c": f"{tile}; bind i.0 cores"}).run.steps("c")
+print(kernel.steps[-1].func)
+
+# %% [markdown]
+# Read the loop over k: one load of 32 numbers of w, eight loads of one number of x, and eight
+# multiplications of 32 numbers. Larger tiles load less, until the registers run out. The policy
+# also packs panels of w into contiguous memory, which pays off for large matrices.
+
+# %%
+TILES = {
+    "plain": "bind i cores",
+    "vectors": "split j 32; vectorize j.1; bind i cores",
+    **{
+        f"{m} x {n}": f"split i {m}; split j {n}; reorder i.1 j.0; vectorize j.1; unroll i.1;"
+        " compute_with k; bind i.0 cores"
+        for m, n in ((2, 32), (4, 32), (8, 32), (8, 64))
+    },
+}
+compare(multiply, args, "c", TILES)
+
+# %% [markdown]
+# The compiler refuses an illegal step before it builds anything, and names the step, the axis and
+# the rule. Below: an axis that does not exist, a loop that is bound twice, and a vector that
+# exceeds the registers.
+
+# %%
+for wrong in ("split q 4", "bind i cores; bind i cores", "split k 4096; vectorize k.1"):
     try:
-        made[schedule] = stack.compile(multiply, *args, schedule={"c": schedule})
+        stack.compile(multiply, *args, schedule={"c": wrong})
     except stack.errors.StackError as error:
-        print(f"{schedule}: {str(error).splitlines()[0]}")
-rows = []
-for schedule, timing in race({s: lambda c=c: c(*args) for s, c in made.items()}).items():
-    rate = 2 * 256 * 512 * 384 / timing.median * 1e-9
-    rows.append([schedule, f"{1e3 * timing.median:.2f} ms", f"{rate:.0f} Gflop/s"])
-print(table(["schedule", "time", "rate"], rows))
+        print(error)
 
 # %% [markdown]
-# A schedule that does not fit is refused before anything is built, with the axis, the rule and
-# the number: above, one that asks for more registers than this machine has; below, an axis that
-# is none.
-
-# %%
-try:
-    stack.compile(multiply, *args, schedule={"c": "q=4@unroll"})
-except stack.errors.StackError as error:
-    print(error)
-
-# %% [markdown]
-# On a GPU there are more places to put an axis: blocks of a grid, warps, lanes. The text is the
-# same. This machine need not have one: the kernel is made and printed for `sm_90`.
+# There is a short form too: tile sizes for the axes, as the policy for matrix products writes
+# them. The compiler derives the rest. A GPU offers more hardware to bind an axis to: thread
+# blocks, warps, lanes. You need no GPU to read the kernel: it is compiled and printed for
+# `sm_90`.
 
 # %%
 from stack.explore.lowering import Settings, inspect_target  # noqa: E402
 from stack.explore.target import Program  # noqa: E402
 
-target = Program("multiply", multiply, tuple(a.bfloat16() for a in args), "torch")
+print(stack.compile(multiply, *args).run.func("scheduled").nodes[0].attrs["schedule"])
+args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
+target = Program("multiply", multiply, args, "torch")
 settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
 gpu = inspect_target(target, settings)
 show(gpu.func("scheduled").nodes[0].attrs["schedule"])
@@ -94,5 +161,5 @@ print(gpu.kernels[0].text[-1400:])
 # %% [markdown]
 # ## Exercise
 #
-# The arithmetic behind a schedule: what a block loads, what it holds, and a schedule of your own
-# that beats a poor one by count and not by luck.
+# Work out the arithmetic of a tile: how much it loads and how many registers it needs. Then write
+# a list of steps that loads little.

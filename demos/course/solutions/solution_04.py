@@ -2,15 +2,18 @@
 
 
 def loads(rows, columns, depth, m, n):
-    """How many numbers all blocks together load."""
+    """How many numbers all tiles together load."""
     return (rows // m) * (columns // n) * depth * (m + n)
 
 
-def shared_bytes(m, n, k, stages, size):
-    """Bytes of shared memory."""
-    return stages * (m * k + k * n) * size
+def registers(m, n, lanes):
+    """The sums, a row of w, and one number of x."""
+    return m * n // lanes + n // lanes + 1
 
 
-def schedule():
-    """4 x 64 results are 16 registers, and 64 / 4 blocks load 64 * 68 numbers each: 69,632."""
-    return "m=4@unroll n=64@vector"
+def steps():
+    """8 x 32 sums are 16 registers; 8 + 32 numbers are loaded for 256 multiplications."""
+    return (
+        "split i 8; split j 32; reorder i.1 j.0; vectorize j.1; unroll i.1; compute_with k;"
+        " bind i.0 cores"
+    )

@@ -1,18 +1,15 @@
-"""Programs that do most of their work alike do it once, before a loop over what differs."""
+"""Loop-invariant work on a CPU: the axis becomes a loop inside, and the work is done before it."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from cpu_steps import check_steps, extents, lowered, steps_of
 from executed import func_of, twice
 
 import stack
-from stack import Pipeline
 from stack.ir import Builder, Func, Node
-from stack.ir.node import walk
-from stack.ir.traits import is_loop
-from stack.passes.tiling.loops import extent_of
 from stack.run.compile import compile_func
 
 SHAPE = (6, 40, 70)
@@ -31,29 +28,35 @@ def weighted(steps: int, shape: tuple[int, ...] = SHAPE, summed: bool = False) -
     return func_of(build, [("f32", *shape), ("f32", *shape[1:])])
 
 
-def loops(func: Func) -> list[str]:
-    """Kinds and extents of the loops of all kernels, outermost first."""
-    made = Pipeline("fuse,schedule,tile").run(func).func
-    (kernel,) = (n for n in made.body.nodes if n.op == "kernel")
-    return [f"{n.attrs['kind']} {extent_of(n)}" for n in all_loops(kernel)]
+def test_steps_before_and_expected() -> None:
+    steps = "reorder i j; reorder i k; split k 32 tail=peel; vectorize k.1; bind j cores"
+    check_steps(str(weighted(8)), steps)
 
 
-def all_loops(kernel: Node) -> list[Node]:
-    nodes = dict.fromkeys(n for block, _ in walk(kernel.blocks[0]) for n in block.nodes)
-    return [n for n in nodes if is_loop(n)]
+def test_the_axis_is_a_loop_inside_of_the_lanes() -> None:
+    func = weighted(8)
+    assert steps_of(func)[:2] == ["reorder i j", "reorder i k"]
+    made = lowered(func, passes="fuse")
+    assert extents(made, "parallel") == [40]
+    assert 6 in extents(made, "serial")
 
 
-def test_the_axis_is_a_loop_of_each_program() -> None:
-    assert sorted(loops(weighted(8))) == ["grid 40", "serial 6"]
+def test_the_work_is_done_once() -> None:
+    """The loop along the axis has the last product in it, and no other."""
+    func = weighted(8, (6, 40, 32))
+    made = str(lowered(func, passes="fuse"))
+    work, loop = made.split('{kind="serial"}')
+    assert work.count(": f32<32>") > 16
+    assert loop.count(" = mul(") == 1
 
 
 @pytest.mark.parametrize(
     "func",
-    [weighted(1), weighted(8, (6, 70)), weighted(8, summed=True)],
-    ids=["little work", "no other programs", "a sum"],
+    [weighted(1), weighted(8, (6, 70)), weighted(8, (6, 3, 70)), weighted(8, summed=True)],
+    ids=["little work", "no other programs", "fewer than cores", "a sum"],
 )
 def test_other_programs_stay(func: Func) -> None:
-    assert not [loop for loop in loops(func) if loop.startswith("serial")]
+    assert not any(step.startswith("reorder") for step in steps_of(func))
 
 
 @pytest.mark.parametrize("last", [1, 3, 70, 200])
@@ -88,5 +91,4 @@ def test_places_in_an_image_are_found_once_for_all_channels(dtype: torch.dtype, 
     torch.testing.assert_close(found, exact, rtol=near, atol=near, equal_nan=True)
     func = compiled.run["loop"].func
     assert func is not None
-    kernel = next(n for n in func.body.nodes if n.op == "kernel")
-    assert 5 in [extent_of(n) for n in all_loops(kernel) if n.attrs["kind"] == "serial"]
+    assert 5 in extents(func, "serial")

@@ -1,59 +1,35 @@
-"""Running values along lanes: chunks by themselves, then with what lies before them."""
+"""Scans on a CPU: vectors that carry one total along a line, or a total for each lane."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from distributed import distributed
+from cpu_steps import all_nodes, check_steps, lowered, steps_of, widths
 from executed import func_of, twice
 
-from stack import Pipeline
-from stack.ir import Builder, Func, Node, parse
-from stack.ir.node import walk
+from stack.ir import Builder, Func, Node
 from stack.ir.storage import decode, encode
-from stack.ir.traits import is_running
+from stack.ir.traits import is_loop, is_running
 from stack.run.compile import compile_func
 
 SIZES = (1, 2, 3, 7, 16, 17, 63, 64, 65, 127, 128, 200, 4099)
 RUN = {"sum": np.cumsum, "prod": np.cumprod}
 RUN |= {"max": np.maximum.accumulate, "min": np.minimum.accumulate}
 
-BEFORE = """func @main(%x: i32[200]) -> (i32[200]) at tensor {
-  %z = kernel(%x) {level="tile", name="scan", ops=["scan"]} : i32[200] \
-{(%p0: i32[200] in global, %o0: i32[200] in global)
-    %v = load(%p0, 0:i64) : i32<200>
-    %s = scan(%v) {axis=0, kind="sum", reverse=REVERSE} : i32<200>
-    %store = store(%o0, %s, 0:i64) : i32[200] in global
-    return %store
-  }
-  return %z
+SCAN = """func @main(%x: i32[5, 192]) -> (i32[5, 192]) at tensor {
+  %y = scan(%x) {axis=AXIS, kind="sum", reverse=false} : i32[5, 192]
+  return %y
 }
 """
-EXPECTED = """func @main(%x: i32[200]) -> (i32[200]) at tensor {
-  %z = kernel(%x) {level="loop", name="scan", ops=["scan"]} : i32[200] \
-{(%p0: i32[200] in global, %o0: i32[200] in global)
-    %loop = loop(0:i32, %o0) {kind="serial"} : (i32[], i32[200] in global) \
-{(%c__1 < 3, %run__3: i32[], %m__2: i32[200] in global)
-      %mul = mul(%c__1, 64:i64) : i64[]
-      %v_1 = load(%p0, %mul) : i32<64>
-      %reduce = reduce(%v_1) {axes=[0], kind="sum"} : i32[]
-      %add = add(%run__3, %reduce) : i32[]
-      %scan_1 = scan(%v_1) {axis=0, kind="sum", reverse=false} : i32<64>
-      %s_1 = add(%scan_1, %run__3) : i32<64>
-      %store_1 = store(%m__2, %s_1, %mul) : i32[200] in global
-      return %add, %store_1
-    }
-    %item = item(%loop) {index=1} : i32[200] in global
-    %v = load(%p0, 192:i64) : i32<8>
-    %scan = scan(%v) {axis=0, kind="sum", reverse=false} : i32<8>
-    %item_1 = item(%loop) {index=0} : i32[]
-    %s = add(%scan, %item_1) : i32<8>
-    %store = store(%item, %s, 192:i64) : i32[200] in global
-    return %store
-  }
-  return %z
+STEPS = {
+    "1": "split j 32 tail=peel; vectorize j.1; bind i cores",
+    "0": "split j 32 tail=peel; vectorize j.1",  # each lane carries a total
 }
-"""
+
+
+@pytest.mark.parametrize("axis", STEPS)
+def test_steps_before_and_expected(axis: str) -> None:
+    check_steps(SCAN.replace("AXIS", axis), STEPS[axis])
 
 
 def running(kind: str, reverse: bool, shape: tuple[int, ...], dtype: str, axis: int = -1) -> Func:
@@ -63,23 +39,30 @@ def running(kind: str, reverse: bool, shape: tuple[int, ...], dtype: str, axis: 
     return func_of(build, [(dtype, *shape)])
 
 
-def test_chunks_carry_what_they_come_to_before_and_expected() -> None:
-    made = distributed(BEFORE.replace("REVERSE", "false"))
-    assert str(made) == str(parse(EXPECTED))
-    back = distributed(BEFORE.replace("REVERSE", "true"))
-    assert "sub(2:i64, %c__1)" in str(back)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_vectors_carry_one_total(reverse: bool) -> None:
+    func = running("sum", reverse, (200,), "i32")
+    assert steps_of(func) == ["split i 32 tail=peel", "vectorize i.1"]
+    made = lowered(func)
+    assert widths(made) == {32, 8}
+    (loop,) = (n for n in all_nodes(made) if is_loop(n))
+    assert [p.shape for p in loop.blocks[0].params[1:]] == [(), (200,)]
     x = np.arange(200, dtype=np.int32)[::-1] % 7
-    assert np.array_equal(made.interpret(x), np.cumsum(x))
-    assert np.array_equal(back.interpret(x), np.cumsum(x[::-1])[::-1])
+    turn = slice(None, None, -1 if reverse else 1)
+    np.testing.assert_array_equal(made.interpret(x), np.cumsum(x[turn])[turn])
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-def test_lanes_alone_are_scanned(axis: int) -> None:
+def test_only_lanes_are_scanned(axis: int) -> None:
     """Along another axis every lane runs by itself, in a loop."""
-    func = running("sum", False, (40, 130), "f32", axis)
-    made = Pipeline("tile,distribute").run(func).func
-    scans = [n for block, _ in walk(made.body) for n in block.nodes if is_running(n)]
-    assert bool(scans) == (axis == 1)
+    made = lowered(running("sum", False, (40, 130), "f32", axis))
+    assert any(map(is_running, all_nodes(made))) == (axis == 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_vector_that_holds_the_line_is_scanned_whole(reverse: bool) -> None:
+    """Reversed indices do not count as values that a loop keeps in registers."""
+    assert widths(lowered(running("sum", reverse, (3, 31), "i32"))) == {31}
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -1,27 +1,28 @@
-"""Which builder gives the kernel of a group on a CPU, and which policy schedules it."""
+"""Lowering for a CPU: the policy or tiler for each kind of group."""
 
 from __future__ import annotations
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_generated, is_stream, mixes, writes_by_data
-from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.exact_tiling.gemm import check_worth, is_row_of_sums, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.exact_tiling.repeated import tile_rows
-from stack.passes.exact_tiling.serial import SerialTiler
-from stack.passes.exact_tiling.short_rows import ShortRowsTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.policies.cpu_rows import CpuRows
+from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.stepped import (
     NEST,
     WHOLE,
     ByHand,
     Shown,
+    Stepped,
     check_list,
-    nest_of,
+    plain_nest,
     written,
 )
 from stack.passes.steps.all import IllegalStep, Step, parse_steps
 from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.tiling.contraction import as_reduction
 from stack.passes.tiling.frame import CannotTile
 from stack.schedule import Policy, Schedule
 from stack.target import Cpu, Target, as_cpu
@@ -30,22 +31,33 @@ from stack.target import Cpu, Target, as_cpu
 def tile_group(group: Node, target: Target | None = None) -> Node:
     """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
     cpu = as_cpu(target)
-    if written(group):
-        return ByHand(group, cpu).kernel()
+    made = stepped(group, cpu)
+    if made is not None:
+        return made.kernel()
     if is_stream(group):
         return StreamTiler(group, target=target).kernel()
+    policy = gemm_policy(group, cpu)
+    schedule = policy.of(group) if policy is not None else Schedule()
+    return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
+
+
+def stepped(group: Node, cpu: Cpu) -> Stepped[Cpu] | None:
+    """What makes the kernel of a group by steps; None where it is made whole: of streams, and of
+    products that are no sums of rows."""
+    if written(group):
+        return ByHand(group, cpu)
+    if is_stream(group):
+        return None
     body = group.blocks[0]
-    if contractions(body.nodes):
-        policy = gemm_policy(group, cpu)
-        schedule = policy.of(group) if policy is not None else Schedule()
-        return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
-    if len(body.results) == 1 and mixes(body.results[0]):
-        return SerialTiler(group).kernel()
-    short = ShortRowsTiler(group)
-    return short.kernel() if short.fits(cpu) else tile_rows(group, cpu)
+    dots = contractions(body.nodes)
+    if dots:
+        is_sum = len(dots) == 1 and is_row_of_sums(dots[0])
+        return CpuRows(as_reduction(group, dots[0]), cpu) if is_sum else None
+    is_serial = len(body.results) == 1 and mixes(body.results[0])
+    return CpuScans(group, cpu) if is_serial else CpuRows(group, cpu)
 
 
-def line_policy(group: Node, cpu: Cpu) -> Policy | None:
+def cpu_policy(group: Node, cpu: Cpu) -> Policy | None:
     """The policy of a group: streams go by panels, products by tiles that vector registers hold.
     None where there is nothing to choose.
 
@@ -60,7 +72,7 @@ def line_policy(group: Node, cpu: Cpu) -> Policy | None:
     return policy
 
 
-def taken_lines(group: Node, text: str, cpu: Cpu) -> list[Step]:
+def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
     """The steps of a text, all of them legal for the nest of a group.
 
     Raises:
@@ -71,11 +83,11 @@ def taken_lines(group: Node, text: str, cpu: Cpu) -> list[Step]:
     return steps
 
 
-def shown_lines(node: Node, target: Target) -> Shown:
+def shown_cpu_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
-    Each with what the step says, and the reason. A kernel that nobody wrote steps for is made
-    whole: the nest, and the kernel. Nothing for a node that has no kernel of its own, such as one
+    Each with what the step says, and the reason. For a kind whose kernels are made whole: the
+    nest, and the kernel. Nothing for a node that has no kernel of its own, such as one
     that a library computes.
     """
     if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
@@ -83,8 +95,9 @@ def shown_lines(node: Node, target: Target) -> Shown:
     group = alone(node) if is_bare(node) else node
     cpu = as_cpu(target)
     try:
-        if written(group):
-            return ByHand(group, cpu).shown()
-        return [(NEST, "", nest_of(group, cpu)), (WHOLE, "", tile_group(group, cpu))]
+        made = stepped(group, cpu)
+        if made is not None:
+            return made.shown()
+        return [(NEST, "", plain_nest(group, cpu)), (WHOLE, "", tile_group(group, cpu))]
     except (CannotTile, IllegalStep):
         return []

@@ -1,0 +1,55 @@
+"""Policies of users: a pass that writes a list of steps on each group that it wants to schedule."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_generated
+from stack.passes.control import BlockPass
+from stack.passes.policies.stepped import plain_nest
+from stack.passes.steps.all import IllegalStep, Step, run_steps
+from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.schedule import with_schedules
+from stack.target import Target, as_cpu
+
+
+class StepPolicy(BlockPass):
+    """A schedule policy as a pass. Add it to stage `scheduled`: `default,+FILE.py:CLASS@scheduled`.
+
+    Derive from it and write `steps`. A list that is not legal for a group is noted, and the group
+    keeps the compiler's own schedule.
+    """
+
+    @abstractmethod
+    def steps(self, nest: Node, target: Target) -> Sequence[Step]:
+        """The steps for the plain loop nest of a group; an empty list leaves the group alone."""
+
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        target = log.target or as_cpu(None)
+        for node in block.nodes:
+            if not (is_generated(node) or is_bare(node)):
+                continue
+            group = alone(node) if is_bare(node) else node
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            try:
+                nest = plain_nest(group, target)
+                steps = list(self.steps(nest, target))
+                run_steps(nest, steps, target)
+            except (CannotTile, IllegalStep) as why:
+                log.note(f"{name} stays as it is: {why}", lines)
+                continue
+            text = "; ".join(map(str, steps))
+            made = with_schedules(group, [text])
+            if steps and made is not node and log.spend("steps", lines, f"%{name}"):
+                log.note(f"{name}: {text}", lines)
+                changed[node] = Replacement(made)
+        return replace(block, changed) if changed else block
+
+
+__all__ = ["StepPolicy"]

@@ -1,0 +1,49 @@
+"""Scans and scatters on a CPU.
+
+A scan along the innermost axis becomes a scan of vectors with a carried total. Along another axis,
+each lane carries its own total. A scatter copies its operand, then applies updates in order, as
+vectors if no index selects the innermost axis.
+
+    cumsum of 8 rows of 300:     split j 64 tail=peel; vectorize j.1; bind i cores
+"""
+
+from __future__ import annotations
+
+from stack.ir.axes import parse_rule
+from stack.ir.node import Node
+from stack.ir.traits import is_running
+from stack.passes.nest.scope import letter
+from stack.passes.policies.cpu_plan import Plan
+from stack.passes.policies.cpu_vectors import vectorize
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.steps.all import Bind
+from stack.passes.steps.loops import axes
+from stack.target import Cpu
+
+
+class CpuScans(Stepped[Cpu]):
+    """Lowers a group whose result is one scan or one scatter."""
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the policy. Raises CannotTile."""
+        (result,) = self.group.blocks[0].results
+        plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)
+        if plan.lane in axes(made.kernel):
+            vectorize(made, plan, self.target)
+        for axis in plan.parallel:
+            if axis in axes(made.kernel):
+                made.may(Bind(axis, "cores"))
+
+
+def _scan_plan(node: Node) -> Plan:
+    """Vectorize the innermost axis; distribute the others, except the scanned one."""
+    scanned, last = int(node.attrs["axis"]), node.tensor.rank - 1
+    kept = [letter(axis) for axis in range(last) if axis != scanned]
+    return Plan(letter(last), scanned == last, kept, list(kept))
+
+
+def _scatter_plan(node: Node) -> Plan:
+    """Vectorize the innermost axis; distribute the others, except those that an index selects."""
+    *outer, last = parse_rule(node.attrs["rule"]).inputs[0]
+    kept = [axis.names[0] for axis in outer if not axis.mark]
+    return Plan(last.names[0], False, kept, list(kept))

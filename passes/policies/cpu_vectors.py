@@ -1,0 +1,141 @@
+"""What the policies of a CPU share: loop splitting at conditions, vectorization, partial sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from stack.ir.node import Node
+from stack.ir.traits import is_load, is_loop
+from stack.ir.types import TensorType
+from stack.passes.policies.cpu_plan import Plan
+from stack.passes.policies.stepped import Made
+from stack.passes.steps.access import is_gathered
+from stack.passes.steps.all import Partition, Rfactor, Specialize, Split, Stage, Vectorize
+from stack.passes.steps.intervals import split_points
+from stack.passes.steps.linear import linear
+from stack.passes.steps.loops import axes, axis_of, is_memory, loops_along, starts_of
+from stack.passes.steps.stage import computed_again
+from stack.passes.tiling.frame import MAX_TILE, SPLIT_TILE, is_expensive
+from stack.target import Cpu
+
+LEAST_BLOCK = 256  # elements of a row that a thread takes, if that divides the row
+
+
+# ---- conditions
+
+
+def specialize(made: Made, own: list[str], at: str) -> None:
+    """Specialize the loops over axis `at` for the ranges of other axes that guards of loads tell
+    apart."""
+    points = split_points(made.kernel, of_loads=True)
+    for axis in own:
+        if axis in points:
+            inside = "" if axis == at else at
+            made.may(Specialize(axis, inside).because("guards are constant in each range"))
+
+
+def partition(made: Made, axis: str) -> None:
+    """Cut the loops over an axis where guards of loads change."""
+    points = split_points(made.kernel, of_loads=True).get(axis, [])
+    if points:
+        cut = Partition(axis, ",".join(map(str, points)))
+        made.may(cut.because("guards are constant in each part"))
+
+
+# ---- vectors
+
+
+def stage_values(made: Made, lane: str, cpu: Cpu) -> None:
+    """Stage expensive values that a later loop over the vector axis needs again.
+
+    The staged rows may fill a share of the cache. A row that fits in one vector stays in registers.
+    """
+    if axes(made.kernel)[lane] < 2 * cpu.chunk:
+        return
+    room = cpu.kept_bytes
+    for value in computed_again(made.kernel, lane, _is_slow):
+        size = axes(made.kernel)[lane] * max(1, value.dtype.bytes)
+        name = made.kernel.blocks[0].names.get(value, "")
+        if size <= room and made.may(Stage(name, "local").because("it is computed once")):
+            room -= size
+
+
+def _is_slow(node: Node, lane: Node) -> bool:
+    return is_expensive(node) or (is_load(node) and is_gathered(node, lane))
+
+
+def vectorize(made: Made, plan: Plan, cpu: Cpu) -> None:
+    """Strip-mine and vectorize the vector axis, cut where guards of loads change."""
+    lane, extent = plan.lane, axes(made.kernel)[plan.lane]
+    lanes = _live_lanes(made.kernel, plan, cpu)
+    points = [] if plan.is_reduced else split_points(made.kernel, of_loads=True).get(lane, [])
+    longest = max(b - a for a, b in pairwise([0, *points, extent]))
+    if longest < cpu.lanes:
+        points = []  # one masked vector costs less than many short ones
+    if lanes and (plan.is_reduced or extent <= MAX_TILE):
+        points = _whole_registers([0, *points, extent], lanes, cpu.chunk)
+    if points:
+        cut = Partition(lane, ",".join(map(str, points)))
+        made.may(cut.because("guards are constant, and vectors fill registers, in each part"))
+    axis, longest = lane, axes(made.kernel)[lane]
+    if not plan.is_reduced and extent > MAX_TILE and longest > SPLIT_TILE:
+        even = (n for n in range(SPLIT_TILE, LEAST_BLOCK - 1, -1) if longest % n == 0)
+        cut = Split(axis, next(even, SPLIT_TILE), "peel").because("threads share a long row")
+        made.take(cut)
+        plan.parallel.append(cut.outer)
+        axis, longest = cut.inner, cut.block
+    if longest < 2 * cpu.chunk and not (lanes and longest > cpu.chunk):
+        made.take(Vectorize(axis).because("one vector holds all of it"))
+        return
+    cut = Split(axis, cpu.chunk, "peel").because(f"a vector has {cpu.chunk} lanes")
+    made.take(cut, Vectorize(cut.inner))
+
+
+def _whole_registers(ends: Sequence[int], lanes: int, width: int) -> list[int]:
+    """The points that cut each part into vectors of `width` lanes, then of fewer whole registers.
+
+    LLVM scalarizes a vector that is live across a loop if it needs several registers and is no
+    power of two.
+    """
+    points: list[int] = []
+    for begin, end in pairwise(ends):
+        at = begin + (end - begin) // width * width
+        points += [begin, at] if end - at > lanes else [begin]
+        while end - at > lanes:
+            at += lanes << ((end - at) // lanes).bit_length() - 1
+            points.append(at)
+    return sorted({point for point in points if ends[0] < point < ends[-1]})
+
+
+def _live_lanes(kernel: Node, plan: Plan, cpu: Cpu) -> int:
+    """Lanes of a register for the widest vector that is live across a loop: an accumulator, or a
+    loop-invariant value. 0 if there is none."""
+    size = 0
+    for loop, around in loops_along(kernel, plan.lane):
+        lane, block = loop.blocks[0].params[0], loop.blocks[0]
+        inner = [n for n in block.all_nodes if is_loop(n)]
+        live = [start for n in inner for start in starts_of(n) if not is_memory(start)]
+        if plan.is_reduced and around and axis_of(around[-1]) not in plan.kept:
+            live += [start for start in starts_of(loop) if not is_memory(start)]
+        for other in (*around[-1:], *inner):
+            var = other.blocks[0].params[0]
+            live += [n for n in block.nodes if _is_invariant(n, lane, var)]
+        size = max([size, *(max(node.dtype.bytes, 1) for node in live)])
+    return cpu.vector_bytes // size if size else 0
+
+
+def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
+    """Whether a vector does not depend on a loop variable. Affine indices and guards do not count:
+    they become scalars and constants."""
+    if lane not in node.vars or var in node.vars or not isinstance(node.type, TensorType):
+        return False
+    is_index = node.dtype.kind == "i" and linear(node, lane) is not None
+    return not (is_memory(node) or is_index or node.dtype.kind == "b")
+
+
+def sum_lanes_apart(made: Made, plan: Plan) -> None:
+    """Keep a vector of partial sums in each reduction loop, the innermost first."""
+    for axis in reversed(axes(made.kernel)):
+        if axis not in plan.parallel:
+            made.may(Rfactor(axis).because("lanes keep partial sums"))

@@ -1,0 +1,201 @@
+"""Interval analysis of guards: which conditions are constant, and where the others change.
+
+Indices are affine in the loop variables, and each variable ranges from 0 to its last iteration. A
+comparison is constant if the interval of the difference of its operands lies on one side of 0.
+
+Source: the simplifier and loop partitioning of Halide (Ragan-Kelley et al., PLDI 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.ops import algebra_of
+from stack.ir.traits import (
+    connective,
+    is_load,
+    is_number,
+    is_positions,
+    multiplies,
+    negates,
+    number,
+    repeats,
+    signs,
+)
+from stack.ir.types import TensorType
+
+MOST = 256  # nodes of an index
+Ranges = Mapping[Node, tuple[int, int]]  # first and last iteration of loop variables
+WHOLE: Ranges = {}  # variables that are not listed range over their whole extent
+
+
+@dataclass(frozen=True)
+class Place:
+    """An affine index: loop variables with coefficients, plus a constant."""
+
+    terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
+    more: int = 0
+
+    def plus(self, other: Place, sign: int = 1) -> Place:
+        """The sum with another index; the difference for sign -1."""
+        both = {**self.terms, **other.terms}
+        terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
+        held = {n: count for n, count in terms.items() if count}
+        return Place(held, self.more + sign * other.more)
+
+    def times(self, factor: int) -> Place:
+        """The index times a constant."""
+        return Place({n: c * factor for n, c in self.terms.items()}, self.more * factor)
+
+    def ends(self, ranges: Ranges) -> tuple[int, int] | None:
+        """The least and the greatest value; None if a term is unbounded."""
+        low = high = self.more
+        for node, count in self.terms.items():
+            last = _last(node)
+            if last is None:
+                return None
+            ends = [count * end for end in ranges.get(node, (0, last))]
+            low, high = low + min(ends), high + max(ends)
+        return low, high
+
+
+def _last(node: Node) -> int | None:
+    """The greatest value of a loop variable or an iota; None for other nodes."""
+    if is_positions(node):
+        size = node.shape[int(node.attrs["axis"])]
+        return size - 1 if isinstance(size, int) else None
+    return int(node.attrs["extent"]) - 1 if "extent" in node.attrs else None
+
+
+def place_of(node: Node) -> Place | None:
+    """An integer as an affine index; other parts become terms. None for data: it may overflow."""
+    nodes = _index_nodes(node)
+    if nodes is None:
+        return None
+    found: dict[Node, Place] = {}
+    for one in nodes:
+        found[one] = _place(one, [found[a] for a in one.args])
+    return found[node]
+
+
+def _index_nodes(node: Node) -> list[Node] | None:
+    """The nodes of an index, operands first; None for data and for long expressions."""
+    order: dict[Node, None] = {}
+    pending = [node]
+    while pending:
+        one = pending[-1]
+        is_integer = isinstance(one.type, TensorType) and one.dtype.kind in "iu"
+        if not is_integer or one.blocks or is_load(one) or len(order) > MOST:
+            return None
+        is_leaf = is_number(one) or _last(one) is not None
+        if not (is_leaf or one.args):
+            return None
+        missing = [] if is_leaf else [a for a in one.args if a not in order]
+        if missing:
+            pending += missing
+            continue
+        order[pending.pop()] = None
+    return list(order)
+
+
+def _place(node: Node, parts: Sequence[Place]) -> Place:
+    """One node of an index, from its operands."""
+    if is_number(node):
+        return Place(more=int(number(node)))
+    if repeats(node):
+        return parts[0]
+    taken = signs(node)
+    if taken and len(parts) == 2:
+        return parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
+    if multiplies(node):
+        for factor, other in (parts, parts[::-1]):
+            if not factor.terms:
+                return other.times(factor.more)
+    return Place({node: 1})
+
+
+def difference(node: Node) -> tuple[Place, bool] | None:
+    """A comparison as `index > 0`, or `index >= 0` if the second item is True; None for others."""
+    facts = algebra_of(node)
+    if not is_comparison(node) or node.args[0].dtype.kind not in "iu":
+        return None
+    low, high = map(place_of, node.args if facts.monotone[1] > 0 else node.args[::-1])
+    if low is None or high is None:
+        return None
+    return high.plus(low, -1), bool(facts.reflexive)
+
+
+def is_comparison(node: Node) -> bool:
+    """Whether a node is a comparison."""
+    return bool(node.args) and algebra_of(node).is_order
+
+
+def _conditions(masks: Sequence[Node]) -> list[Node]:
+    """The conditions that masks consist of."""
+    found: dict[Node, None] = {}
+    pending = list(masks)
+    while pending:
+        node = pending.pop()
+        if is_condition(node) and node not in found:
+            found[node] = None
+            pending += node.args
+    return list(found)
+
+
+def is_condition(node: Node) -> bool:
+    """Whether a node is a boolean."""
+    return isinstance(node.type, TensorType) and node.dtype.kind == "b"
+
+
+def split_points(kernel: Node, of_loads: bool = False) -> dict[str, list[int]]:
+    """For each axis the iterations at which a guard changes.
+
+    Args:
+        kernel: the kernel.
+        of_loads: only guards of loads.
+    """
+    found: dict[str, set[int]] = {}
+    nodes = kernel.blocks[0].all_nodes
+    if of_loads:
+        masks = [m for n in nodes if is_load(n) and (m := access_parts(n)[1]) is not None]
+        nodes = _conditions(masks)
+    for node in nodes:
+        compared = difference(node)
+        if compared is None or len(compared[0].terms) != 1:
+            continue
+        (place, holds_at_zero) = compared
+        ((var, sign),) = place.terms.items()
+        if abs(sign) != 1 or "extent" not in var.attrs:
+            continue
+        # sign * var + more > 0 changes where the sum goes from 0 to 1, with >= from -1 to 0
+        first = (0 if holds_at_zero else 1) - place.more
+        point = first if sign > 0 else 1 - first
+        if 0 < point < int(var.attrs["extent"]):
+            found.setdefault(str(var.attrs["name"]), set()).add(point)
+    return {axis: sorted(points) for axis, points in found.items()}
+
+
+def held(node: Node, ranges: Ranges = WHOLE) -> bool | None:
+    """The value of a condition if it is the same in all iterations, else None."""
+    if not is_condition(node):
+        return None
+    if is_number(node):
+        return bool(number(node))
+    if repeats(node) or negates(node):
+        side = held(node.args[0], ranges)
+        return side if side is None or repeats(node) else not side
+    if connective(node):
+        sides = [held(a, ranges) for a in node.args]
+        decides = connective(node) < 0  # one is enough for "or", and all are needed for "and"
+        if decides in sides:
+            return decides
+        return None if None in sides else not decides
+    found = difference(node)
+    ends = found[0].ends(ranges) if found is not None else None
+    if found is None or ends is None:
+        return None
+    least = 0 if found[1] else 1
+    return True if ends[0] >= least else False if ends[1] < least else None

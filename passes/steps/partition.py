@@ -1,0 +1,97 @@
+"""partition: cut a loop at constant iterations into several loops, all of them over the same axis.
+
+    loop(%o) {(%j < 100, ...)                  partition j 20
+      %test = ge(%j, 20)
+      %a = load(%p0, %j, ...)                  %first = loop(%o) {(%j < 20, ...)
+      %b = load(%p1, add(%j, -20), ...)          store(..., load(%p0, %j), %j) }
+      store(..., select(%test, %b, %a), %j) }  loop(%first) {(%j < 80, ...)
+                                                 store(..., load(%p1, %j), add(%j, 20)) }
+
+Guards that become constant in a part are removed: the parts of a concatenation become plain copies.
+Later steps about the axis apply to all parts. To treat the last part differently, use `peel`.
+
+Legal for a serial loop and increasing points inside of it, if all parts together stay below 4096
+values, not counting loads, indices, guards and selections.
+
+Source: index-set splitting (Wolfe, High Performance Compilers, 1996); loop partitioning of Halide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+from stack.ir.builder import constant, make, results_of
+from stack.ir.node import Block, Node
+from stack.ir.traits import choice, is_load
+from stack.ir.types import TensorType
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import is_condition, place_of
+from stack.passes.steps.loops import along, loops_along, starts_of, why_not_free
+from stack.passes.steps.simplify import substituted
+from stack.passes.steps.step import Step
+from stack.passes.steps.unroll import MOST
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Partition(Step):
+    """Cut the loops over an axis at some iterations.
+
+    Attributes:
+        points: the first iteration of each part but the first, separated by commas.
+    """
+
+    name: ClassVar[str] = "partition"
+    axis: str
+    points: str
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """The points; None if they are not numbers."""
+        words = self.points.split(",")
+        return [int(word) for word in words] if all(word.isdigit() for word in words) else None
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_not_free(kernel, self.axis)
+        if why:
+            return why
+        points = self.numbers
+        if points is None:
+            return f"axis {self.axis}: {self.points!r} is no list of iterations, as 20,40"
+        for loop, _ in loops_along(kernel, self.axis):
+            ends = [0, *points, extent_of(loop)]
+            if any(a >= b for a, b in pairwise(ends)):
+                return f"axis {self.axis}: {self.points} do not increase from 1 to {ends[-1] - 1}"
+            values = (len(points) + 1) * (2 + sum(map(_is_work, loop.blocks[0].all_nodes)))
+            if values > MOST:
+                return f"axis {self.axis}: {values} values in all parts, the most is {MOST}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        points = self.numbers or []
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
+            var, *held = block.params
+            values: Sequence[Node] = starts_of(old.rebuilt(args, blocks=[block]))
+            for begin, end in pairwise([0, *points, extent_of(old)]):
+                own = along(self.axis, end - begin, var)
+                place = make("add", (own, constant(begin, var.dtype))) if begin else own
+                body = Block((own, *held), substituted(edit, block.results, {var: place}))
+                made = make("loop", values, old.attrs, (body,))
+                values = results_of(made)
+            return list(values)
+
+        return edit.change_loops(self.axis, change)
+
+
+def _is_work(node: Node) -> bool:
+    """Whether a value may be computed in every part: no load, guard, selection or index."""
+    if is_load(node) or choice(node) is not None or not isinstance(node.type, TensorType):
+        return False
+    is_index = node.dtype.kind == "i" and place_of(node) is not None
+    return not (is_index or is_condition(node))

@@ -1,0 +1,106 @@
+"""specialize: give ranges of a loop that guards tell apart their own code.
+
+    loop(...) {(%j < 5, %o)                    loop(...) {(%j < 5, %o)
+      store(%o, load(%p, %j, lt(%j, 3), 0))      %a = loop(0, select(lt(%j, 3), 1, 0), %o) {
+    }                                              store(%o, load(%p, %j)) }
+                                                 loop(0, select(ge(%j, 3), 1, 0), %a) {
+                                                   store(%a, 0) }
+                                               }
+
+Each range becomes a loop of one iteration or none, in which the guards are constant. Unlike `peel`,
+the loop itself stays whole, so that threads or programs still share all of it. With `at=k` the code
+goes into the inner loop over k; threads can then share both loops.
+
+Legal if some guard changes at a constant iteration, and the copies stay below 4096 values.
+
+Source: `specialize` of Halide (Ragan-Kelley et al., PLDI 2013).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant, make, results_of
+from stack.ir.node import Block, Node
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import split_points
+from stack.passes.steps.loops import axis_of, held_like, loops_along, why_not_free
+from stack.passes.steps.simplify import substituted
+from stack.passes.steps.step import Step
+from stack.passes.steps.unroll import why_too_many
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Specialize(Step):
+    """Specialize the ranges of an axis between the points where guards change.
+
+    Attributes:
+        at: the axis of the loops that get the code; by default the same.
+    """
+
+    name: ClassVar[str] = "specialize"
+    axis: str
+    at: str = ""
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_not_free(kernel, self.axis) or why_not_free(kernel, self.at or self.axis)
+        if why:
+            return why
+        points = split_points(kernel).get(self.axis, ())
+        if not points:
+            return f"no guard changes at a constant iteration of {self.axis}"
+        for loop, around in loops_along(kernel, self.at or self.axis):
+            if not any(axis_of(outer) == self.axis for outer in (*around, loop)):
+                return f"a loop over {self.at} is not inside a loop over {self.axis}"
+            why = why_too_many(loop, len(points) + 1)
+            if why:
+                return f"axis {self.axis}: {why}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        points = split_points(kernel)[self.axis]
+        found = loops_along(kernel, self.axis)
+        variables = {loop.blocks[0].params[0] for loop, _ in found}
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
+            if not mine:
+                return old.rebuilt(args, blocks=[block])
+            return old.rebuilt(args, blocks=[_in_ranges(edit, block, mine[0], points)])
+
+        return edit.change_loops(self.at or self.axis, change)
+
+
+def _needed(block: Block) -> set[Node]:
+    """The loop variables that a block uses."""
+    return {v for r in block.results for v in r.vars}
+
+
+def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Block:
+    """The body of a loop, with one guarded copy for each range of a variable."""
+    held = block.params[1:]
+    extent = int(var.attrs["extent"])
+    values: Sequence[Node] = held
+    for begin, end in zip([0, *points], [*points, extent], strict=True):
+        tests = [make("ge", (var, constant(begin, var.dtype)))] if begin else []
+        tests += [make("lt", (var, constant(end, var.dtype)))] if end < extent else []
+        test = tests[0] if len(tests) == 1 else make("and", tests)
+        zero, one = constant(0, var.dtype), constant(1, var.dtype)
+        name = edit.names.own(f"{var.attrs['name']}.is")
+        once = Node("var", (), {"name": name, "extent": 1}, var.type)
+        own = held_like(held, edit.names)
+        # indices depend on the inner variable, so that no load is hoisted out of its guard
+        known = {var: make("add", (var, once)), **dict(zip(held, own, strict=True))}
+        ranges = {var: (begin, end - 1)}
+        inside = Block((once, *own), substituted(edit, block.results, known, ranges))
+        attrs = {"kind": "serial", "limited": True}
+        start = [zero, make("select", (test, one, zero)), *values]
+        values = results_of(make("loop", start, attrs, (inside,)))
+    return Block(block.params, values)
+
+
+__all__ = ["Specialize"]

@@ -56,7 +56,8 @@ class Blocks(BlockPass):
                     continue
                 log.note(f"{name} stays as it is: {why}", lines)
                 continue
-            if log.spend("blocks", block.locs.get(node, ())):
+            shown = f"%{block.names.get(node, node.op)}"
+            if log.spend("blocks", block.locs.get(node, ()), shown):
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 

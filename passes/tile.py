@@ -72,7 +72,7 @@ class Tile(BlockPass):
                 kernel = self._without_dot(group, log)
                 if kernel is None:
                     continue
-            if log.spend("tile", block.locs.get(node, ())):
+            if log.spend("tile", block.locs.get(node, ()), f"%{block.names.get(node, node.op)}"):
                 dot = find_dot(kernel.blocks[0])
                 if dot is not None and dot.tensor.rank:
                     self._tell(dot, block.names.get(node, node.op), log)

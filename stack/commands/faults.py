@@ -19,6 +19,7 @@ from stack.explore.lowering import all_stages, capture, report_failure
 from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved import load_run
+from stack.explore.steps import shown_by
 from stack.explore.target import Program
 from stack.ir import files
 from stack.ir.node import Func
@@ -86,7 +87,8 @@ def run_bisect(args: argparse.Namespace) -> int:
     culprit = _of_frontend(captured, frontend) if isinstance(target, Program) else None
     if culprit is None:
         stages, machine = all_stages(captured.func, settings)
-        culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine))
+        shown = shown_by(backend) if backend.lowering.steps else None
+        culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine), shown)
     print(culprit or "every step is what the program was")
     return int(culprit is not None)
 

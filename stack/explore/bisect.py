@@ -15,6 +15,7 @@ from stack.errors import StackError
 from stack.explore.check import Truth, interpreted
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
+from stack.explore.steps import Shown, alone
 from stack.ir.node import Func, walk
 from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
@@ -42,6 +43,7 @@ class Culprit:
         number: of the rewrite in that pass, from 1: `--fuel` one less is right.
         nodes: of the imported function, that the rewrite is about.
         source: their lines.
+        step: of the kernel that the rewrite makes: the first wrong one, with its number.
     """
 
     problem: str
@@ -51,18 +53,24 @@ class Culprit:
     number: int = 0
     nodes: tuple[str, ...] = ()
     source: tuple[str, ...] = ()
+    step: str = ""
 
     def __str__(self) -> str:
         text = f"{self.stage}: {self.by}: {self.problem}"
         if self.rule:
             text += f"\n  rewrite {self.number}, by {self.rule}"
+        text += f"\n  in its kernel: {self.step}" if self.step else ""
         if self.nodes:
             text += f"\n  nodes: {', '.join(self.nodes)}"
         return text + (f"\n  from: {', '.join(self.source)}" if self.source else "")
 
 
 def bisect(
-    func: Func, stages: Stages, machine: Target | None = None, native: Runs | None = None
+    func: Func,
+    stages: Stages,
+    machine: Target | None = None,
+    native: Runs | None = None,
+    shown_steps: Shown | None = None,
 ) -> Culprit | None:
     """The first wrong step of a lowering; None where every one is right.
 
@@ -70,6 +78,8 @@ def bisect(
         stages: names and pipelines, as a backend has them.
         native: runs a lowered function in the backend's own code, to be looked at last; each step
             of the program is then run by itself.
+        shown_steps: gives the steps of a kernel, see `Lowering.steps`: a kernel that is wrong is
+            then searched for its first wrong step.
     """
     truth = Truth(func)
     current, marks = marked(truth.func)
@@ -88,8 +98,25 @@ def bisect(
                 rewrite = blame.rewrite
                 nodes, lines = _origins(marks, rewrite.source or _lines_of(before, rewrite.node))
                 found = (rewrite.rule, blame.number, nodes or (rewrite.node,), lines)
-                return Culprit(blame.problem, stage, str(one), *found)
+                step = ""
+                if shown_steps is not None and machine is not None:
+                    step = _wrong_kernel_step(before, rewrite.node, shown_steps, machine)
+                return Culprit(blame.problem, stage, str(one), *found, step)
     return _wrong_step(current, marks, native) if native is not None else None
+
+
+def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Target) -> str:
+    """The first step that makes the kernel of a value wrong; "" if it is not made by steps."""
+    group = next((n for n in func.nodes if f"%{func.body.names.get(n)}" == name), None)
+    kernels = shown_steps(group, machine) if group is not None else []
+    if group is None or len(kernels) < 2:
+        return ""
+    truth = Truth(alone(group))
+    for number, (text, _, kernel) in enumerate(kernels):
+        problem = _problem(alone(kernel), truth)
+        if problem:
+            return f"{f'step {number}, `{text}`' if number else text}: {problem}"
+    return ""
 
 
 def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) -> Culprit | None:

@@ -81,16 +81,17 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
     Raises:
         UsageError: the backend shows no steps.
     """
-    shown = _shown(backend)
+    shown = shown_by(backend)
     assert target is not None
     for node in func.nodes:
         found = shown(node, target)
         if found:
-            steps = tuple(Step(text, why, _alone(kernel)) for text, why, kernel in found)
+            steps = tuple(Step(text, why, alone(kernel)) for text, why, kernel in found)
             yield Stepped(func.body.names.get(node, node.op), steps)
 
 
-def _shown(backend: Backend) -> Shown:
+def shown_by(backend: Backend) -> Shown:
+    """The function of a backend that gives the steps of a kernel. Raises UsageError."""
     if not backend.lowering.steps:
         raise UsageError(f"backend {backend.name} shows no steps of its kernels")
     return cast("Shown", function_of(backend.lowering.steps))
@@ -177,19 +178,25 @@ def same_run(spec: str, other: str) -> str:
     return f"{folder}:{spec}" if is_step(spec) or spec in load_run(folder).stages else spec
 
 
-def _alone(kernel: Node) -> Func:
-    """A function of one kernel."""
+def alone(kernel: Node) -> Func:
+    """A function of one kernel, or of one group."""
     params = [param(f"x{i}", a.type) for i, a in enumerate(kernel.args)]
-    return Func(str(kernel.attrs["name"]), Block(params, results_of(kernel.rebuilt(params))))
+    return Func(
+        str(kernel.attrs.get("name") or kernel.op),
+        Block(params, results_of(kernel.rebuilt(params))),
+    )
 
 
 __all__ = [
     "STAGE",
+    "Shown",
     "Step",
     "Stepped",
+    "alone",
     "check_steps",
     "is_step",
     "same_run",
+    "shown_by",
     "stage_text",
     "step_text",
     "stepped",

@@ -17,12 +17,16 @@ from stack.cli import main
 from stack.explore.bisect import bisect
 from stack.explore.check import Truth, check_stages
 from stack.explore.reduce import reduce
-from stack.ir import Func, parse
+from stack.explore.steps import shown_by
+from stack.ir import Block, Func, Node, parse
+from stack.ir.builder import rebuild_block
 from stack.passes import memory
+from stack.passes.steps.vectorize import Vectorize
 from stack.rewrite import CheckError, Pipeline
 from stack.rewrite.check import random_inputs
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
+from stack.target import as_cpu, load
 
 WRONG = """
 from dataclasses import dataclass
@@ -118,6 +122,35 @@ def test_right_rewrites_before_the_wrong_one_are_not_blamed(wrong: str) -> None:
     found = bisect(parse(TEXT), [("odd", wrong)])
     assert found is not None
     assert found.rule != "drop_one"
+
+
+SUMS = """func @f(%x: f32[6, 40]) -> (f32[6]) at tensor {
+  %e = exp(%x) : f32[6, 40]
+  %y = reduce(%e) {axes=[1], kind="sum"} : f32[6]
+  return %y
+}
+"""
+
+
+def test_a_wrong_kernel_is_searched_for_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgets(step: Vectorize, kernel: Node) -> Node:
+        """Vectorize, but a sum becomes a product."""
+        made = vectorized(step, kernel)
+        block = rebuild_block(made.blocks[0], lambda n, args, blocks: wrong_sum(n, args, blocks))
+        return made.rebuilt(blocks=[block])
+
+    def wrong_sum(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        attrs = {**node.attrs, "kind": "max"} if node.op == "reduce" else node.attrs
+        return node.rebuilt(args, attrs=attrs, blocks=blocks)
+
+    vectorized = Vectorize.apply
+    monkeypatch.setattr(Vectorize, "apply", forgets)
+    stages = [("fused", "fuse"), ("tiled", "tile")]
+    found = bisect(parse(SUMS), stages, as_cpu(load("avx2")), None, shown_by(BACKEND))
+    assert found is not None
+    assert (found.stage, found.nodes) == ("tiled", ("%e", "%y"))
+    assert found.step.startswith("step 1, `vectorize r`: result 0 differs")
+    assert "in its kernel: step 1" in str(found)
 
 
 def test_nothing_is_found_and_nothing_is_left_behind() -> None:

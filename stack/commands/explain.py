@@ -17,6 +17,7 @@ from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
 from stack.explore.sharding import why
 from stack.explore.slow import slow
+from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import Program, resolve
 from stack.explore.where import Place, explain, where
@@ -46,6 +47,7 @@ EXPLAIN = """
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
       stackc explain r1 y out                why they are, or are not, one kernel
+      stackc explain r1 y.step2              why the policy took step 2 of a kernel, what it did
       stackc explain r1 --kernel dot_add     what bounds its time, registers, assembly by line
       stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
       stackc explain r1 --recompiles         what is taken for granted: else it is compiled again
@@ -152,6 +154,8 @@ def run_explain(args: argparse.Namespace) -> int:
         return _print_tiles(run, args)
     if args.what is None:
         raise UsageError("explain what? a source line, a node, two, --kernel NAME or --tile NAME")
+    if is_step(args.what) and not args.other:
+        return _print_lines(args, explain_step(run, args.what))
     return _print_pairs(run, args) if args.other else _print_reasons(run, args)
 
 

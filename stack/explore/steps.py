@@ -101,14 +101,71 @@ def step_text(name: str, func: Func, backend: Backend, target: Target | None) ->
     """The text of a step of a kernel. Raises UsageError with the names that there are."""
     match = _NAME.fullmatch(name)
     assert match is not None
+    return str(_found(name, func, backend, target).steps[int(match["number"])].func)
+
+
+def _found(name: str, func: Func, backend: Backend, target: Target | None) -> Stepped:
+    """The kernel that the name of a step is about. Raises UsageError."""
+    match = _NAME.fullmatch(name)
+    assert match is not None
     known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
     kernel = known.get(match["value"])
     if kernel is None:
         raise unknown_name("no kernel with steps makes", match["value"], list(known))
+    if int(match["number"]) >= len(kernel.steps):
+        last = len(kernel.steps) - 1
+        raise UsageError(f"%{kernel.value} has steps 0 to {last}, not {match['number']}")
+    return kernel
+
+
+def explain_step(run: SavedRun, name: str) -> list[str]:
+    """What a step of a kernel did, as `y.step3`, and why the policy took it.
+
+    Raises:
+        UsageError: the run has no such step.
+    """
+    match = _NAME.fullmatch(name)
+    assert match is not None
+    backend = plugins.load("stack.backends", str(run.manifest["backend"]))
+    kernel = _found(name, run.func(STAGE), backend, machine_of(run))
     number = int(match["number"])
-    if number >= len(kernel.steps):
-        raise UsageError(f"%{kernel.value} has steps 0 to {len(kernel.steps) - 1}, not {number}")
-    return str(kernel.steps[number].func)
+    step = kernel.steps[number]
+    if not number:
+        return [f"%{kernel.value}, {step.text}", f"loops: {_loops(step.func)}"]
+    before = kernel.steps[number - 1].func
+    return [
+        f"%{kernel.value}, step {number}: {step.text}",
+        f"why: {step.why or 'the step before it needs it, or the list was written by hand'}",
+        f"loops: {_loops(before)}",
+        f"  now: {_loops(step.func)}",
+        f"loads and stores in the text: {_accesses(before)}, now {_accesses(step.func)}",
+    ]
+
+
+def _loops(func: Func) -> str:
+    """The loops of a kernel: the variable, the extent, and what runs the iterations."""
+    found: dict[str, None] = {}
+    for node in _nodes(func):
+        if is_loop(node):
+            kind = node.attrs["kind"]
+            variable = node.blocks[0].params[0].attrs
+            extra = "" if kind == "serial" else f" ({kind})"
+            found[f"{variable['name']} < {variable['extent']}{extra}"] = None
+    return ", ".join(found) or "none"
+
+
+def _accesses(func: Func) -> int:
+    return sum(node.op in ("load", "store") for node in _nodes(func))
+
+
+def _nodes(func: Func) -> Iterator[Node]:
+    """All nodes of a function and of the blocks in it."""
+    pending = [func.body]
+    while pending:
+        block = pending.pop(0)
+        for node in block.nodes:
+            yield node
+            pending += node.blocks
 
 
 def turns(func: Func) -> int:
@@ -194,6 +251,7 @@ __all__ = [
     "Stepped",
     "alone",
     "check_steps",
+    "explain_step",
     "is_step",
     "same_run",
     "shown_by",

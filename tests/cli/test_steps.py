@@ -153,6 +153,22 @@ def test_a_list_by_hand_for_a_cpu(
     assert kernel.count("vexp(") + kernel.count("exp(") == 1 and "f32<8>" in kernel
 
 
+def test_a_step_is_explained(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "r1")
+    assert main(["dump", program, "--target", "avx2", "--to", "tiled", "-o", run]) == 0
+    capsys.readouterr()
+    assert main(["explain", run, "y.step1"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("%y, step 1: vectorize r\nwhy: one vector holds all of it\nloops: ")
+    assert "  now: i < 6\n" in told
+    assert main(["explain", run, "y.step0"]) == 0
+    assert "the plain loop nest\nloops: i < 6, r < 40" in capsys.readouterr().out
+    assert main(["explain", run, "y.step9"]) == 2
+    assert "%y has steps 0 to 2, not 9" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("mine", "message"),
     [

@@ -157,7 +157,7 @@ def compiled(case: Case) -> tuple[CompiledGraph, Any]:
 def products_of(case: str, graph: CompiledGraph, executable: Any, cpu: Cpu) -> dict[int, Product]:
     """Its kernels of products, equal ones once, by their number; streams are none."""
     tiled: Func = graph.run.func("tiled")
-    nodes = {tiled.body.names[n]: n for n in tiled.nodes if is_kernel(n, "tile")}
+    nodes = {tiled.body.names[n]: n for n in tiled.nodes if is_kernel(n)}
     listings = kernels_of(executable.artifacts["asm"]())
     found: dict[str, tuple[int, Product]] = {}
     for i, kernel in enumerate(executable.kernels):

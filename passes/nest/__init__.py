@@ -1,1 +1,1 @@
-"""The plain loop nest of a group: one serial loop for each axis, scalars inside, nothing chosen."""
+"""The plain loop nest of a group: a serial loop for each axis, scalars inside, no schedule."""

@@ -1,9 +1,9 @@
-"""emit: a fusion group or a stream becomes its plain loop nest.
+"""emit: write a fusion group or a stream as its plain loop nest.
 
-One serial loop for each axis, scalars inside. Results that share the axes of the group share its
-loops: kept axes outside, then one loop along what is reduced for the results that have it. A
-reduction is a loop of its own that carries the total. Nothing of it depends on a target, and it is
-ordinary IR: it prints, parses, and the interpreter runs it.
+The nest has one serial loop for each axis, and scalars inside. Results that share the axes of the
+group share its loops: parallel axes outside, then a loop over the reduction axis for the results
+that have it. Each reduction is a loop that carries an accumulator. The nest is ordinary IR, which
+prints, parses and runs in the interpreter. It does not depend on a target.
 
     y[i, r] = x[i, r] / sum over r of x[i, r]
 
@@ -48,25 +48,32 @@ def emit(
     root: Node | None = None,
     reduced: Collection[int] | None = None,
 ) -> Node:
-    """The kernel that computes a group by its plain loop nest.
+    """Returns the kernel of a group as its plain loop nest.
 
     Args:
-        group: a `fusion` or a `stream`, of known sizes.
-        integer: the type of indices; by default 32 bits where no array needs more.
-        root: the node whose axes span the group; by default that of `domain`.
-        reduced: axes of the root whose loops stand inside, around what is reduced along them; by
-            default those along which the root itself is reduced.
+        group: a `fusion` or a `stream` with constant sizes.
+        integer: the type of indices; by default 32 bits unless an array needs more.
+        root: the node whose axes span the group; by default chosen by `domain`.
+        reduced: the reduction axes of the root, which get the inner loops; by default the axes
+            over which reductions of the root reduce.
 
     Raises:
-        CannotTile: an op has no loop nest, or a size is not known.
+        CannotTile: an op has no loop nest, or a size is not constant.
     """
     return _Nest(group, integer, root, reduced).kernel()
 
 
 def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Node, Index]] | None:
-    """The node whose axes span a group, a symbol for each axis, and where values sit.
+    """Finds the index space of a group.
 
-    None where the results do not share one space. `root`: the node, where it is chosen.
+    Args:
+        body: the body of the group.
+        root: the node whose axes span the space. By default the largest contraction; without one,
+            the largest operand of a reduction; without one, the largest result.
+
+    Returns:
+        The root, a symbol for each of its axes, and the index of each value in terms of these
+        symbols. None if the results do not share one index space.
     """
     if root is not None:
         return _domain(body, root)
@@ -78,6 +85,7 @@ def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Nod
 
 
 def _domain(body: Block, root: Node) -> tuple[Node, Index, dict[Node, Index]] | None:
+    """The index space that the axes of a node span; None if it does not reach all results."""
     axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
         places = index_maps_of(body, root, axes)
@@ -85,12 +93,12 @@ def _domain(body: Block, root: Node) -> tuple[Node, Index, dict[Node, Index]] | 
         return None
     for result in body.results:
         if result.shape == root.shape:
-            places.setdefault(result, axes)  # it holds rows spread over another axis
+            places.setdefault(result, axes)  # rows that are broadcast along another axis
     return (root, axes, places) if all(r in places for r in body.results) else None
 
 
 def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
-    """What the loops along the axes of a group's space are called; "" for axes of one place."""
+    """The names of the loops over the axes of an index space; "" for axes of extent 1."""
     names: list[str] = []
     for axis, extent in enumerate(root.shape):
         count = sum(n.startswith("r") for n in names)
@@ -104,7 +112,7 @@ def _reduces(node: Node) -> bool:
 
 
 class _Nest:
-    """One kernel that is being made."""
+    """Builds the loop nest of one group."""
 
     def __init__(
         self,
@@ -145,7 +153,7 @@ class _Nest:
         return self._built([final[o] for o in self.outputs])
 
     def _built(self, final: Sequence[Node]) -> Node:
-        """The kernel node, from its outputs after the last store."""
+        """Builds the kernel node from the final versions of its outputs."""
         params = [*self.values.memory.values(), *self.outputs]
         block = self.scope.b.block(params, final)
         attrs: dict[str, object] = {
@@ -156,7 +164,12 @@ class _Nest:
         return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
 
     def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
-        """Loop spaces: axes that all results have, axes that some have, results and places."""
+        """The loop spaces of the kernel.
+
+        Returns:
+            For each space the parallel axes, the reduction axes, and for each result the output,
+            the value to store and its index.
+        """
         results = list(zip(self.outputs, self.body.results, strict=True))
         found = domain(self.body, self.root)
         if found is None or is_contraction(found[0]):
@@ -184,7 +197,7 @@ class _Nest:
     def _own_space(
         self, output: Node, result: Node
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
-        """The space of one result."""
+        """A loop space for one result alone."""
         index = tuple(
             self.scope.axis(letter(axis), static(extent))
             for axis, extent in enumerate(result.shape)
@@ -198,7 +211,7 @@ class _Nest:
         axes: Sequence[Dim],
         reduced: Collection[int],
     ) -> None:
-        """Let reductions along an axis of the space run along that axis."""
+        """Lets reductions over a reduction axis of the space use the variable of that axis."""
         known = {str(v): i for i, v in enumerate(iter_vars)}
         for node in self.body.nodes:
             if not _reduces(node) or node.args[0] not in places:
@@ -211,8 +224,12 @@ class _Nest:
     def _stores(
         self, kept: Sequence[Dim], inner: Sequence[Dim], stored: Sequence[tuple[Node, Node, Index]]
     ) -> list[Node]:
-        """Memories after loops along the kept axes, and inside, along the others where needed."""
-        groups: dict[tuple[Dim, ...], list[int]] = {}  # results by the inner axes that they have
+        """Builds the loops over the parallel axes, and inside those over the reduction axes.
+
+        Returns:
+            The final versions of the outputs.
+        """
+        groups: dict[tuple[Dim, ...], list[int]] = {}  # results by their reduction axes
         for i, (_, _, place) in enumerate(stored):
             used = {s.name for d in place for s in symbols(d)}
             groups.setdefault(tuple(a for a in inner if str(a) in used), []).append(i)
@@ -242,7 +259,7 @@ class _Nest:
         memories: Sequence[Node],
         program: Callable[[Sequence[Node]], list[Node]],
     ) -> list[Node]:
-        """Memories after a program at each place of some axes, the first outermost."""
+        """Builds loops over axes, the first one outermost; `program` builds the body."""
         if not axes:
             return program(memories)
         hints = [str(m.attrs.get("name", "o")).partition("_")[0] for m in memories]

@@ -1,4 +1,4 @@
-"""The scope of a nest: loop variables, integers of index expressions, loops."""
+"""The scope of a loop nest: builds its loops, loop variables and index arithmetic."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from stack.ir.traits import converts
 from stack.ir.types import DType, TensorType, Type
 from stack.passes.tiling.names import Names
 
-KEPT = "ijklmnopq"  # what axes of results are called
+KEPT = "ijklmnopq"  # names of the axes of results
 
 
 class Scope:
-    """What the values of one kernel are made with.
+    """Builds the nodes of one kernel.
 
     Args:
         integer: the type of loop variables and indices.
-        taken: names of the kernel's memory.
+        taken: names that are in use: those of the kernel's parameters.
 
     Attributes:
-        b: makes the nodes.
-        variables: the scalar that each symbol of an index stands for.
+        b: the builder of nodes.
+        integer: the type of loop variables and indices.
+        variables: the scalar node of each symbol of an index.
+        fresh: generates names.
     """
 
     def __init__(self, integer: DType, taken: Iterable[str]) -> None:
@@ -36,7 +38,7 @@ class Scope:
     # ---- loop variables
 
     def axis(self, hint: str, extent: int) -> Dim:
-        """The place along a new axis, whose loop has the variable of this name; 0 for one place."""
+        """Creates an axis and its loop variable. Returns its symbol, or 0 for an extent of 1."""
         if extent == 1:
             return 0
         name = self.fresh.own(hint)
@@ -45,23 +47,26 @@ class Scope:
         return symbol(name, 0, extent - 1)
 
     def variable(self, place: Dim) -> Node | None:
-        """The loop variable of an axis; None for the place of an axis of one element."""
+        """The loop variable of an axis; None for an axis of extent 1."""
         return None if isinstance(place, int) else self.variables[str(place)]
 
     def carried(self, hint: str, type_: Type) -> Node:
-        """A variable for what a loop carries."""
+        """Creates a variable for a loop-carried value."""
         return Node("var", (), {"name": self.fresh.own(hint)}, type_)
 
     def loop(
         self, place: Dim, start: Sequence[Node], held: Sequence[Node], step: Sequence[Node]
     ) -> list[Node]:
-        """What a serial loop along an axis leaves.
+        """Builds a serial loop over an axis. Returns its results.
 
         Args:
-            place: along the axis; without a loop where that is one place.
-            start: what it carries at first.
-            held: the variables that stand for it inside.
-            step: the values after a turn.
+            place: the symbol of the axis.
+            start: the initial values of what the loop carries.
+            held: the variables of these values in the body.
+            step: the values at the end of an iteration.
+
+        Raises:
+            ValueError: the axis has an extent of 1.
         """
         var = self.variable(place)
         if var is None:
@@ -72,10 +77,11 @@ class Scope:
     # ---- index arithmetic
 
     def int(self, value: int) -> Node:
+        """A constant index."""
         return constant(value, self.integer)
 
     def number(self, dim: Dim) -> Node:
-        """The scalar of an index expression."""
+        """Builds the scalar that computes an index expression."""
         if isinstance(dim, int):
             return self.int(dim)
         total: Node | None = None
@@ -97,7 +103,7 @@ class Scope:
             return self.variables[atom.name]
         if not isinstance(atom, Quotient):
             return self.b.op(atom.kind, [self.number(atom.a), self.number(atom.b)])
-        # `div` and `rem` truncate, so what may be negative is raised first
+        # `div` and `rem` truncate: add a multiple of the divisor if the numerator may be negative
         low, _ = bounds(atom.num)
         raised = -(low // atom.den) if low < 0 and isinstance(atom.den, int) else 0
         num, den = self.number(add(atom.num, mul(raised, atom.den))), self.number(atom.den)
@@ -107,7 +113,7 @@ class Scope:
         return self.b.sub(quotient, self.int(raised)) if raised else quotient
 
     def data_place(self, value: Node, size: int) -> Expr:
-        """A place that data gives, along an axis of a size."""
+        """The symbol of an index that is computed from data, along an axis of a size."""
         key = self.cast(value, self.integer), size
         if key not in self._data:
             name = self.fresh.own("at")
@@ -116,7 +122,7 @@ class Scope:
         return self._data[key]
 
     def inside(self, place: Dim, low: Dim, high: Dim) -> Node | None:
-        """`low <= place < high`; None where that always holds."""
+        """The condition `low <= place < high`; None if it is always true."""
         least, most = bounds(place)
         test: Node | None = None
         if least < bounds(low)[0]:
@@ -126,18 +132,20 @@ class Scope:
         return test
 
     def both(self, first: Node | None, second: Node | None) -> Node | None:
+        """The conjunction of two conditions; None is always true."""
         if first is None or second is None:
             return second if first is None else first
         return self.b.and_(first, second)
 
     def cast(self, value: Node, dtype: DType) -> Node:
+        """Converts a value to a type."""
         if value.dtype == dtype:
             return value
         if converts(value) and dtype.is_float and dtype.bits <= 16 and value.args[0].dtype == dtype:
-            return value.args[0]  # what was widened, and is exact
+            return value.args[0]  # the value was widened, which is exact
         return self.b.cast(value, type=value.tensor.with_dtype(dtype))
 
 
 def letter(axis: int) -> str:
-    """What the loop along an axis of a result is called."""
+    """The name of the loop over an axis of a result."""
     return KEPT[axis] if axis < len(KEPT) else f"i{axis}"

@@ -1,8 +1,8 @@
-"""Scalars: the value of a group's node at an index of loop variables.
+"""Scalars: the element of a node at an index of loop variables, as a scalar of the nest.
 
-Each op says by its relation where it reads its operands (`ops.pull`), so a value is found by
-walking from a result back to memory. A reduction becomes a loop that carries what is summed so
-far. 16-bit floats are widened where they are loaded and narrowed where they are stored.
+The access relation of an op gives the index at which it reads each operand (`ops.pull`). So an
+element is computed from the result back to memory. A reduction becomes a loop with an accumulator.
+16-bit floats are converted to 32 bits after a load, and back before a store.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from stack.passes.nest.scope import Scope
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
-Wanted = tuple[Node, Index, Node | None]  # a node, the place in it, and the guard of that place
-Steps = Generator[Wanted, Node, Node]  # asks for values, gives one
+Wanted = tuple[Node, Index, Node | None]  # a node, an index, and the guard of the element
+Steps = Generator[Wanted, Node, Node]  # yields the elements that it needs, returns its own
 Rule = Callable[[Node, Index, Node | None], Steps]
 
 
 class Scalars:
-    """Values of the nodes of a group as scalars of a kernel.
+    """Builds elements of the nodes of a group as scalars of a kernel.
 
     Args:
-        scope: what they are made with.
-        memory: the kernel's memory for each parameter and table of the group.
-        names: what the program calls the group's nodes.
-        locs: their source lines.
+        scope: builds the nodes.
+        memory: the kernel's parameter for each parameter and constant table of the group.
+        names: the names of the group's nodes in the program.
+        locs: the source lines of the group's nodes.
     """
 
     def __init__(
@@ -67,22 +67,24 @@ class Scalars:
         }
 
     def share(self, reduction: Node, axis: int, place: Dim) -> None:
-        """Let a reduction run along an axis that other loops run along too."""
+        """Lets a reduction use the loop variable of an axis that other loops use too."""
         if isinstance(place, Expr):
             self._shared[reduction, axis] = place
 
     # ---- values
 
     def value(self, node: Node, index: Index, guard: Node | None = None) -> Node:
-        """The value of a node at a place, in the type that kernels compute in.
+        """The element of a node at an index, in the type in which kernels compute.
 
         Args:
-            guard: whether the place is needed; memory is not read where it is not.
+            node: the node.
+            index: the index.
+            guard: the condition under which the element is needed; loads are masked by it.
         """
         first = (node, index, guard)
         pending = [(first, self._steps(*first))] if first not in self._known else []
         found: Node | None = None
-        while pending:  # a stack of its own: chains are as long as programs make them
+        while pending:  # no recursion: chains may be long
             wanted = self._advance(pending, found)
             found = self._known.get(wanted)
             if found is None:
@@ -90,7 +92,7 @@ class Scalars:
         return self._known[first]
 
     def _advance(self, pending: list[tuple[Wanted, Steps]], found: Node | None) -> Wanted:
-        """Go on with the value on top; what it asks for next, or itself where it is done."""
+        """Resumes the element on top of the stack. Returns the next one it needs, or itself."""
         wanted, steps = pending[-1]
         names, locs = self._program
         lines = next((locs[w[0]] for w, _ in reversed(pending) if w[0] in locs), ())
@@ -126,7 +128,7 @@ class Scalars:
         return self.element(self.memory[node], index, guard)
 
     def element(self, memory: Node, index: Index, guard: Node | None = None) -> Node:
-        """What memory holds at a place; 0 where the guard does not hold."""
+        """Loads the element of memory at an index; gives 0 if the guard is false."""
         extra = [] if guard is None else [guard, constant(0, memory.dtype)]
         place = [self.scope.number(d) for d in index]
         made = self.scope.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ()))
@@ -147,12 +149,12 @@ class Scalars:
     def _cast(self, value: Node, node: Node) -> Node:
         source, target = node.args[0].dtype, node.dtype
         if target != source:
-            # what is widened is the value that memory holds: others may read it there
+            # round before a conversion: other kernels may read this value from memory
             value = self._rounded(value, source)
         return self.scope.cast(self.scope.cast(value, target), wide(target))
 
     def _rounded(self, value: Node, dtype: DType) -> Node:
-        """A value as one of a narrow type, in the type that it is computed in."""
+        """Rounds a value to a narrow type. Returns it in the type in which kernels compute."""
         if wide(dtype) == dtype or _is_rounded(value, dtype):
             return value
         return self.scope.cast(self.scope.cast(value, dtype), wide(dtype))
@@ -164,7 +166,7 @@ class Scalars:
     def _const(self, node: Node, index: Index, guard: Node | None) -> Steps:
         yield from ()
         if node.tensor.rank:
-            raise CannotTile("it holds a table that is no input")
+            raise CannotTile("it has a table that is not an input")
         return constant(node.attrs["value"].array, wide(node.dtype))
 
     def _iota(self, node: Node, index: Index, guard: Node | None) -> Steps:
@@ -188,12 +190,12 @@ class Scalars:
             inner.append(moved)
         value = yield source, tuple(inner), self.scope.both(guard, test)
         if test is None or (self._is_read(source) and _is_zero(fill)):
-            return value  # of memory nothing but 0 is read where the test does not hold
+            return value  # the masked load gives 0 where the test is false
         filled = yield fill, (), guard
         return self.scope.b.select(test, value, filled)
 
     def _is_read(self, node: Node) -> bool:
-        """Whether a value is what memory holds."""
+        """Whether a value is loaded from memory, maybe through views."""
         while node not in self.memory and ops.is_whole_view(node):
             node = node.args[0]
         return node in self.memory
@@ -217,7 +219,7 @@ class Scalars:
                     result = self.scope.b.select(past, part, result)
             start = end
         if result is None:
-            raise CannotTile("a concat of nothing")
+            raise CannotTile("a concat without operands")
         return result
 
     def _gather(self, node: Node, index: Index, guard: Node | None) -> Steps:
@@ -257,7 +259,7 @@ class Scalars:
         return self.total(kind, places, value)
 
     def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
-        """The axis that a reduction runs along: a shared one, unless that is run along outside."""
+        """The axis of a reduction: the shared one, unless an enclosing loop runs over it."""
         shared = self._shared.get((node, axis))
         if shared is None:
             return self.scope.axis("r", extent)
@@ -268,7 +270,7 @@ class Scalars:
         return self.scope.axis("r", extent) if is_outside else shared
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
-        """A value reduced along axes, the last of them innermost."""
+        """Reduces a value over axes: a loop for each, the last one innermost."""
         real = [p for p in places if isinstance(p, Expr)]
         first = constant(identity(kind, value.dtype), value.dtype)
         held = [self.scope.carried("acc", value.type) for _ in real]
@@ -294,18 +296,18 @@ class Scalars:
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):
             factor = yield arg, tuple(at[n] for n in names), guard
-            factor = self._rounded(factor, arg.dtype)  # as instructions take it
+            factor = self._rounded(factor, arg.dtype)  # as matrix instructions do
             factors.append(self.scope.cast(factor, wide(node.dtype)))
         return self.total("sum", list(places.values()), self.scope.b.mul(*factors))
 
 
 def _is_zero(node: Node) -> bool:
-    """Whether it is the 0 that masked loads give, not -0.0."""
+    """Whether a constant is 0.0, as masked loads give it, and not -0.0."""
     return is_number(node) and not any(node.attrs["value"].array.tobytes())
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
-    """Whether it is what a wide type makes of values of a type."""
+    """Whether a value is the conversion of a value of this type, maybe gathered."""
     while reads_by_data(node):
         node = node.args[0]
     return converts(node) and node.args[0].dtype == dtype

@@ -1,4 +1,4 @@
-"""Nests of ops that go along an axis in order: running totals, and updates that may collide."""
+"""Loop nests of ops that are serial along an axis: scans, and scatters with colliding updates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Along = Callable[
 
 
 def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
-    """Memory after the running totals of a scan: one loop carries the total and the memory."""
+    """Builds the nest of a scan: a loop carries the running total and the output."""
     axis, kind = int(node.attrs["axis"]), str(node.attrs["kind"])
     index = [values.scope.axis(letter(a), static(s)) for a, s in enumerate(node.shape)]
     walked = index[axis]
@@ -50,14 +50,14 @@ def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
 
 
 def _running(dtype: DType, kind: str) -> DType:
-    """What a running value is kept in: every rounding of it is in all that come after."""
+    """The type of a running total: f64 for f32 sums and products, whose errors accumulate."""
     return F64 if dtype is F32 and kind in ("sum", "prod") else dtype
 
 
 def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
-    """Memory after a scatter: the operand is copied, then updates are applied one after another.
+    """Builds the nest of a scatter: copies the operand, then applies the updates one by one.
 
-    Axes that no index names have loops around both, but for the last axis of memory.
+    Axes that no index selects get loops around both, except for the last axis of memory.
     """
     rule = parse_rule(node.attrs["rule"])
     source, updates = node.args[0], node.args[-1]
@@ -108,7 +108,7 @@ def _at(places: Mapping[str, Dim], names: Sequence[str]) -> Index:
 
 
 def _real(places: Iterable[Dim]) -> list[Dim]:
-    """The places that loops go along."""
+    """The axes that have a loop: those with an extent above 1."""
     return [d for d in places if not isinstance(d, int)]
 
 

@@ -1,1 +1,1 @@
-"""Policies: which steps a kind of group takes on a target, and why."""
+"""Policies: the list of steps for a kind of group on a target, with reasons."""

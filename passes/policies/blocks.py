@@ -1,4 +1,4 @@
-"""Which builder gives the kernel of a group on a GPU, and which policy schedules it."""
+"""Lowering for a GPU: the builder and the policy for each kind of group."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ from stack.target import Gpu, Target, as_gpu
 
 
 class Lowering(Protocol):
-    """What gives the kernel of one group."""
+    """Builds the kernel of one group."""
 
     def kernel(self) -> Node:
-        """The kernel node. Raises CannotTile."""
+        """Returns the kernel node. Raises CannotTile."""
         ...
 
 
 Maker = Callable[[Node, Gpu], Lowering]
 
-# the kinds of groups: the first whose test a group passes gives its kernel
+# the kinds of groups: the first one whose test is true builds the kernel
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (lambda group: bool(written(group)), ByHand),
     (is_stream, StreamTiler),
@@ -75,13 +75,14 @@ LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
 
 
 def lowering_of(group: Node, gpu: Gpu) -> Lowering:
-    """What gives the kernel of blocks of a group. Raises CannotTile."""
+    """Returns the lowering of a group. Raises CannotTile."""
     return next(made for takes, made in LOWERINGS if takes(group))(group, gpu)
 
 
 def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
-    """The steps of a text, all of them legal for the nest of a group; where none says with how many
-    warps the kernel runs, the last one does.
+    """Parses a list of steps, and checks that they are legal for the nest of a group.
+
+    A list without `launch` gets one, with the usual number of warps.
 
     Raises:
         UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
@@ -98,9 +99,10 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
 def shown_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
-    Each with what the step says, and the policy's reason. For a kind whose kernels are made whole:
-    the nest, and the kernel. Nothing for a node that has no kernel of blocks, such as one that a
-    library computes.
+    Returns:
+        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
+        are not lowered step by step have the nest and the kernel only. The list is empty for a node
+        without a generated kernel, such as a library call.
     """
     gpu = as_gpu(target)
     is_own = is_generated(node) and not is_given_to_library(node)
@@ -117,12 +119,15 @@ def shown_steps(node: Node, target: Target) -> Shown:
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:
-    """The policy of a fusion or a stream; None where blocks are not a matter of choice.
+    """Returns the policy that schedules a fusion or a stream; None if there is nothing to choose.
 
-    `has_threads` as for `ProductPolicy`.
+    Args:
+        group: a `fusion` or a `stream`.
+        gpu: the target.
+        has_threads: as for `ProductPolicy`.
 
     Raises:
-        CannotTile: no kernel of blocks computes it.
+        CannotTile: the group has no block kernel.
     """
     if not is_stream(group) and any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu, has_threads)
@@ -135,10 +140,17 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
 
 
 def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:
-    """The policy of a group with a product, and what may take the place of its kernel.
+    """Returns the policy of a group with matrix products.
+
+    Its candidates include the alternatives to a fused kernel: a library call, or unfused kernels.
+
+    Args:
+        group: a `fusion` with a contraction.
+        gpu: the target.
+        has_threads: as for `ProductPolicy`.
 
     Raises:
-        CannotTile: no kernel of blocks computes it.
+        CannotTile: the group has no block kernel.
     """
     body = group.blocks[0]
     dots = contractions(body.nodes)

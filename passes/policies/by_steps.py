@@ -1,4 +1,4 @@
-"""Policies of users: a pass that writes a list of steps on each group that it wants to schedule."""
+"""User-defined policies: a pass that writes the list of steps of each group that it schedules."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stack.target import Target, as_cpu
 class StepPolicy(BlockPass):
     """A schedule policy as a pass. Add it to stage `scheduled`: `default,+FILE.py:CLASS@scheduled`.
 
-    Derive from it and write `steps`. A list that is not legal for a group is noted, and the group
-    keeps the compiler's own schedule.
+    Derive from it and write `steps`. If a list is not legal for a group, the pass logs a note, and
+    the group keeps the compiler's schedule.
     """
 
     @abstractmethod
     def steps(self, nest: Node, target: Target) -> Sequence[Step]:
-        """The steps for the plain loop nest of a group; an empty list leaves the group alone."""
+        """Returns the steps for a plain loop nest; an empty list leaves the group unchanged."""
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}

@@ -29,7 +29,7 @@ from stack.target import Cpu, Target, as_cpu
 
 
 def tile_group(group: Node, target: Target | None = None) -> Node:
-    """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
+    """Returns the CPU kernel of a fusion group or a stream. Raises CannotTile."""
     cpu = as_cpu(target)
     made = stepped(group, cpu)
     if made is not None:
@@ -42,8 +42,10 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
 
 
 def stepped(group: Node, cpu: Cpu) -> Stepped[Cpu] | None:
-    """What makes the kernel of a group by steps; None where it is made whole: of streams, and of
-    products that are no sums of rows."""
+    """Returns the lowering of a group by steps.
+
+    None for streams, and for matrix products other than reductions along contiguous rows.
+    """
     if written(group):
         return ByHand(group, cpu)
     if is_stream(group):
@@ -58,11 +60,12 @@ def stepped(group: Node, cpu: Cpu) -> Stepped[Cpu] | None:
 
 
 def cpu_policy(group: Node, cpu: Cpu) -> Policy | None:
-    """The policy of a group: streams go by panels, products by tiles that vector registers hold.
-    None where there is nothing to choose.
+    """Returns the policy that schedules a group; None if there is nothing to choose.
+
+    Streams are tiled in panels, matrix products in tiles of accumulators in vector registers.
 
     Raises:
-        CannotTile: no kernel of its own computes it.
+        CannotTile: the group has no kernel.
     """
     if is_stream(group):
         return PanelPolicy(group, cpu)
@@ -73,7 +76,7 @@ def cpu_policy(group: Node, cpu: Cpu) -> Policy | None:
 
 
 def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
-    """The steps of a text, all of them legal for the nest of a group.
+    """Parses a list of steps, and checks that they are legal for the nest of a group.
 
     Raises:
         UsageError: the text cannot be read, a step is not legal, or the group has no loop nest.
@@ -86,9 +89,10 @@ def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
 def shown_cpu_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
-    Each with what the step says, and the reason. For a kind whose kernels are made whole: the
-    nest, and the kernel. Nothing for a node that has no kernel of its own, such as one
-    that a library computes.
+    Returns:
+        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
+        are not lowered step by step have the nest and the kernel only. The list is empty for a node
+        without a generated kernel, such as a library call.
     """
     if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
         return []

@@ -1,10 +1,10 @@
-"""Mixed rows: reductions across lines beside what belongs to lines, in one walk over the lines.
+"""Column reductions fused with row-wise work on a GPU, as in the gradients of a norm.
 
-A program has a part of the axis that is reduced across the lines of memory. It goes along that part
-in tiles of lines, stores what belongs to them, and adds to its own partial results of the
-reductions across. A line is held whole where a reduction runs along it, else in blocks.
+A program loops over rows of memory, a tile of some rows at a time. It stores the results of these
+rows, and accumulates the column reductions. If there is also a reduction along rows, a tile has
+whole rows; otherwise each program has a block of the columns.
 
-    gradients of a norm's rows, gain and bias, 4096 rows of 768:
+    gradients of the rows, gain and bias of a norm, 4096 rows of 768:
     split r_1 1024; vectorize r_1.1; split r 8; vectorize r.1; compute_with r.0; rfactor r.0;
     pipeline r.0 3; launch 16
 """
@@ -30,29 +30,29 @@ from stack.passes.steps.all import (
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.target import Gpu
 
-LINES = 8192  # elements of a tile of whole lines
-BLOCKS = 4096  # of a tile of blocks of lines
-AHEAD = 3  # tiles that are loaded at a time
+LINES = 8192  # elements of a tile of whole rows
+BLOCKS = 4096  # elements of a tile of parts of rows
+AHEAD = 3  # iterations of loads in flight
 
 
 class MixedRows(Stepped[Gpu]):
-    """The kernel of a group with reductions across lines."""
+    """Lowers a group with column reductions and row-wise work."""
 
     def nest(self) -> Node:
-        """The plain loop nest. Raises CannotTile."""
+        """Returns the plain loop nest. Raises CannotTile."""
         space = self.space()
         check_powers(self.group)
         return emit(self.group, root=space.root, reduced=space.reduced)
 
     def space(self) -> Space:
-        """The loop space. Raises CannotTile."""
+        """Returns the loop space. Raises CannotTile."""
         space = space_of(self.group.blocks[0])
         if space is None:
-            raise CannotTile("it has no reductions across lines besides what belongs to lines")
+            raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
     def take(self, made: Made) -> None:
-        """Take the steps of the walk."""
+        """Take the steps of the policy."""
         made.take(*self._steps())
 
     def _steps(self) -> list[Step]:
@@ -62,23 +62,23 @@ class MixedRows(Stepped[Gpu]):
         line, rows = _tile(space)
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
         made: list[Step] = [
-            Bind(name, "grid").because("each has lines of its own") for name in kept
+            Bind(name, "grid").because("iterations are independent") for name in kept
         ]
-        whole = "a reduction runs along lines: lanes hold all of one"
-        part = f"a program has {line} of {space.shape[last]} elements of a line"
+        whole = "a tile has whole rows, because a reduction runs along them"
+        part = f"a program has {line} of {space.shape[last]} columns"
         cut = Split(names[last], line).because(whole if space.is_along else part)
         made += [cut, Vectorize(f"{names[last]}.1")]
         walked = names[space.streamed]
         if rows > 1:
-            cut = Split(walked, rows).because(f"a tile has {rows} lines of {line} elements")
+            cut = Split(walked, rows).because(f"a tile has {rows} rows of {line} elements")
             made += [cut, Vectorize(f"{walked}.1")]
             walked = f"{walked}.0"
         if -(-space.shape[space.streamed] // rows) > 1:
             if space.loops > 1:
-                made.append(ComputeWith(walked).because("each line is read once for all"))
+                made.append(ComputeWith(walked).because("each row is loaded once for all loops"))
             if rows > 1:
-                made.append(Rfactor(walked).because("lines of a tile are summed together once"))
-            made.append(Pipeline(walked, AHEAD).because("memory is waited for once"))
+                made.append(Rfactor(walked).because("partial sums are reduced after the loop"))
+            made.append(Pipeline(walked, AHEAD).because("loads overlap with computation"))
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
@@ -87,7 +87,7 @@ class MixedRows(Stepped[Gpu]):
 
 
 def _tile(space: Space) -> tuple[int, int]:
-    """Elements of a line, and lines, of a tile."""
+    """The shape of a tile: elements of a row, and rows."""
     whole = power_of_two(space.shape[-1])
     line = max(2, whole if space.is_along else min(whole, COLUMNS))
     room = min(LINES if space.is_along else BLOCKS, space.most)

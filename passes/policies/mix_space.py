@@ -1,4 +1,4 @@
-"""Which groups have reductions across lines beside what belongs to lines, and their axes."""
+"""The loop space of a group with column reductions and row-wise work."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 
-MOST = 1 << 15  # elements of whole lines that registers hold: partial results, and two arrays
+MOST = 1 << 15  # elements in registers: the partial sums of whole rows, and tiles of two arrays
 
 
 @dataclass(frozen=True)
 class Space:
-    """The loop space of a group that has reductions across lines.
+    """The loop space of a group with column reductions and row-wise work.
 
     Attributes:
-        root: the node whose axes span it.
-        across: reductions of the walked axis; all read the whole space.
-        shape: the size of each axis.
-        iter_vars: a symbol for each axis, outermost first; the last one is the line.
-        index_maps: where values sit.
-        streamed: position of the walked axis.
-        is_along: whether a reduction runs along lines.
-        programs: how many the kernel has.
-        loops: along the walked axis in the plain nest: of each reduction, and one that stores.
+        root: the node whose axes span the space.
+        across: the column reductions, over the axis `streamed`; each reads the whole space.
+        shape: the extent of each axis.
+        iter_vars: a symbol for each axis, outermost first; the last axis runs along rows.
+        index_maps: the index of each value in terms of the symbols.
+        streamed: the axis over which a program loops: the reduction axis of `across`.
+        is_along: whether there is also a reduction along rows.
+        programs: the number of programs of the kernel.
+        loops: the number of loops over `streamed` in the plain nest: one for each column reduction,
+            and one if there are results to store in each iteration.
     """
 
     root: Node
@@ -45,20 +46,20 @@ class Space:
 
     @property
     def reduced(self) -> tuple[int, ...]:
-        """Axes that are reduced: the walked one, and lines where a reduction runs along them."""
+        """The reduction axes: `streamed`, and the last one if a reduction runs along rows."""
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
 
     @property
     def most(self) -> int:
-        """Elements of a tile, beside partial results of its size."""
+        """The largest tile whose partial sums, of the same size each, also fit in registers."""
         return MOST // (len(self.across) + 2)
 
 
 def space_of(body: Block) -> Space | None:
-    """The space of a group that is walked; None where it is no such group.
+    """Returns the loop space of a group with a column reduction; None if there is none.
 
-    Besides a reduction across lines it has reductions along them, results as large as the space,
-    or another reduction across. Whole lines have to fit the registers.
+    The group must also have a reduction along rows, a result of the full shape, or another column
+    reduction. If a reduction runs along rows, whole rows must fit in registers.
     """
     reduces = [n for n in body.nodes if is_reduction(n) and n.attrs["axes"]]
     wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
@@ -72,7 +73,7 @@ def space_of(body: Block) -> Space | None:
 
 
 def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
-    """The space, where it is that of one value."""
+    """The loop space that the axes of one node span; None if it is not one."""
     iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
         index_maps = index_maps_of(body, root, iter_vars)
@@ -97,7 +98,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
             return None
     held = [*body.results, *(n.args[0] for n in reduces)]
     if any(static(n.tensor.size) != _reached(index_maps[n], iter_vars) for n in held):
-        return None  # a part of it, as behind a slice
+        return None  # only a part of it is used, as by a slice
     full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
     if not along and not full and len(across) < 2:
         return None
@@ -114,13 +115,13 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
 
 
 def _reached(place: Index, iter_vars: Index) -> int:
-    """How many elements the axes of a place reach."""
+    """The number of elements that the axes of an index cover."""
     named = _names(place)
     return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
 
 
 def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: int) -> bool:
-    """Whether a reduction is over the walked axis; others may be split in another way."""
+    """Whether a reduction is a column reduction over the axis `streamed` alone."""
     if place is None or place[-1] != iter_vars[-1] or len(node.attrs["axes"]) != 1:
         return False
     axis = int(node.attrs["axes"][0])
@@ -129,7 +130,7 @@ def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: in
 
 
 def _names(place: Sequence[Dim]) -> set[str]:
-    """Marks of a place, and of axes of one element."""
+    """The names of the symbols in an index."""
     return {s.name for d in place for s in symbols(d)}
 
 

@@ -1,4 +1,4 @@
-"""The loop space of a group of rows: its axes, what is reduced, what is read and written where."""
+"""The loop space of elementwise groups and reductions: axes, reduction axes, index maps."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class RowSpace:
     """The loop space of a group.
 
     Attributes:
-        root: the node whose axes span it.
+        root: the node whose axes span the space.
         iter_vars: a symbol for each axis.
-        places: where values sit.
-        inputs: what is read.
-        results: what is written.
-        reduced: axes that are reduced.
-        picks: reads at places that data gives.
+        places: the index of each value in terms of the symbols.
+        inputs: the arrays that the kernel reads.
+        results: the arrays that the kernel writes.
+        reduced: the reduction axes.
+        picks: the gathers: reads at indices that are data.
     """
 
     root: Node
@@ -37,7 +37,7 @@ class RowSpace:
 
     @staticmethod
     def of(group: Node) -> RowSpace:
-        """The space of a group. Raises CannotTile where its results do not share one."""
+        """Returns the loop space of a group. Raises CannotTile if its results do not share one."""
         body = group.blocks[0]
         found = domain(body)
         if found is None:
@@ -51,45 +51,45 @@ class RowSpace:
 
     @property
     def arrays(self) -> Sequence[Node]:
-        """What is read and written."""
+        """The arrays that the kernel reads or writes."""
         return (*self.inputs, *self.results)
 
     @property
     def shape(self) -> list[int]:
-        """Extents of the axes."""
+        """The extents of the axes."""
         return [static(d) for d in self.root.shape]
 
     @property
     def kept(self) -> list[int]:
-        """Axes that are not reduced."""
+        """The parallel axes: those that are not reduced."""
         return [a for a in range(len(self.iter_vars)) if a not in self.reduced]
 
     @property
     def is_column(self) -> bool:
-        """Whether it is reduced across the lines of memory."""
+        """Whether it is a column reduction: the last axis, contiguous in memory, is not reduced."""
         return bool(self.reduced) and len(self.iter_vars) - 1 not in self.reduced
 
     @property
     def is_one(self) -> bool:
-        """Whether what is reduced may be walked as one axis."""
+        """Whether the reduction axes are one axis, or are adjacent and can be collapsed."""
         return len(self.reduced) == 1 or in_a_row(list(self.reduced))
 
     @property
     def reduction_loop(self) -> ReductionLoop:
-        """How a program goes along a reduced axis that no tile holds."""
+        """The loop over a reduction axis that does not fit in a tile."""
         if self.is_column or not self.reduced:
             return ACROSS
         own = [d for r in self.results for d in self.places[r]]
         return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
 
     def is_turned(self) -> bool:
-        """Whether the last axis lies across the lines of an array."""
+        """Whether some array is transposed: strided along the last parallel axis."""
         line = self.iter_vars[self.kept[-1]] if self.kept else None
         held = [self.places[n] for n in self.arrays if n in self.places]
         return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)
 
     def order(self) -> list[int]:
-        """Which kept axes a tile should hold first: where memory is read and written along."""
+        """The parallel axes by priority for a tile: unit-stride axes of arrays first."""
         found = self.kept[-1:]
         for node in self.arrays:
             place = self.places.get(node)

@@ -1,7 +1,8 @@
-"""Rows: groups of elementwise work, and of reductions of rows or columns, on a GPU.
+"""Elementwise work and reductions along rows or columns on a GPU.
 
-Programs share out the kept axes in blocks. What is reduced is held whole by the lanes of a program,
-or walked in steps where it is long: then lanes sum apart, and together once.
+The parallel axes are tiled, and the tiles are distributed over programs. A reduction axis is in
+the tile if it fits. Otherwise a program loops over blocks of it, accumulates a tile of partial
+sums, and reduces the tile after the loop.
 
     y[i] = sum over r of x[i, r]      64 rows of 1000      split r 1024; vectorize r.1; bind i grid
     y[j] = sum over r of x[r, j]      4096 rows of 1024    split j 128; split r 32; vectorize j.1;
@@ -66,14 +67,17 @@ from stack.schedule import (
 from stack.target import Gpu
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
-ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its index is there
-TURNED = 64  # extent of a tile that is read along one axis and written along another
-MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
-REDUCED = "r"  # all that are reduced, as one
+ROW_TILE = 4096  # elements of a tile of gathered rows: large, to hide the latency of the indices
+TURNED = 64  # extent of each axis of a tile that transposes
+MAX_COLUMN = 16  # the longest axis of a column reduction that is in the tile
+REDUCED = "r"  # the name of all reduction axes together
 
 
 class RowPolicy(Policy):
-    """Blocks of the kept axes i, j, ... and of what is reduced, r: whole in lanes, or in steps."""
+    """Picks the block sizes of the parallel axes i, j, ... and of the reduction axis r.
+
+    The reduction axis is in the tile (`lane`), or a serial loop over blocks of it (`serial`).
+    """
 
     def __init__(self, space: RowSpace, gpu: Gpu) -> None:
         self.space, self.gpu = space, gpu
@@ -112,9 +116,9 @@ class RowPolicy(Policy):
         if why or extent is None:
             return why
         if not is_walked(schedule) and schedule.block(REDUCED) != self._whole():
-            return f"axis {REDUCED}: lanes hold {self._whole()} elements, all or none"
+            return f"axis {REDUCED}: a block in lanes has all {self._whole()} elements"
         if schedule.stages and not is_walked(schedule):
-            return f"stages={schedule.stages}: nothing is walked in steps"
+            return f"stages={schedule.stages}: there is no serial loop with loads to prefetch"
         return ""
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
@@ -124,7 +128,7 @@ class RowPolicy(Policy):
         ]
 
     def _whole(self) -> int:
-        """Elements of a tile that holds what is reduced."""
+        """The number of elements if all reduction axes are in the tile, padded to powers of two."""
         return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
 
     def _fits(self) -> bool:
@@ -141,7 +145,7 @@ class RowPolicy(Policy):
         room = max(1, LOOP_TILE // (whole if space.reduced and fits else 1))
         turned = not (space.reduced or space.picks) and space.is_turned()
         if not space.reduced and space.picks:
-            # read element by element: waits are long
+            # gathers have a long latency
             room = ROW_TILE if all(map(_is_of_rows, space.picks)) else LOOP_TILE
             room = busy(room, prod(shape), 128, gpu)
         elif space.reduced and not fits:
@@ -163,30 +167,30 @@ class RowPolicy(Policy):
 
 
 def is_walked(schedule: Schedule) -> bool:
-    """Whether what is reduced is taken in steps."""
+    """Whether the reduction axis is a serial loop over blocks."""
     return any(s.binding == "serial" for s in schedule.of(REDUCED))
 
 
 def _is_of_rows(gather: Node) -> bool:
-    """Whether what it reads for one index is a line of memory."""
+    """Whether a gather reads contiguous rows: its last axis is not selected by an index."""
     axes = parse_rule(gather.attrs["rule"]).inputs[0]
     return bool(axes) and not axes[-1].mark
 
 
 def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
-    """The extent of a tile that leaves enough programs for the machine."""
+    """Halves a tile until there are two programs for each multiprocessor, or it is `least`."""
     while block > least and elements // block < 2 * gpu.processors:
         block //= 2
     return block
 
 
 class RowSteps:
-    """The steps that a schedule of rows stands for.
+    """Translates a schedule into a list of steps.
 
     Args:
-        space: of the group.
-        schedule: complete.
-        found: axes of the plain nest, with their extents.
+        space: the loop space of the group.
+        schedule: a complete schedule.
+        found: the axes of the plain nest, with their extents.
         gpu: the target.
     """
 
@@ -197,10 +201,10 @@ class RowSteps:
         names = axis_names(space.root, set(space.reduced))
         self.kept = {a: names[a] for a in space.kept if names[a]}
         self.reduced = {a: names[a] for a in space.reduced if names[a]}
-        self.others = [n for n in found if n not in names]  # of reductions of other values
+        self.others = [n for n in found if n not in names]  # axes of reductions in other spaces
 
     def steps(self) -> list[Step]:
-        """All steps, in order."""
+        """Returns all steps, in order."""
         blocks = {a: self.schedule.block(letter(a), 1) for a in self.kept}
         held = prod(blocks.values())
         made: list[Step] = []
@@ -208,14 +212,14 @@ class RowSteps:
         tiles = {a: name for a, name in self.kept.items() if blocks[a] > 1}
         made += [
             Cut(name, blocks[a]).because(
-                f"a tile has {blocks[a]} of {self.found[name]} along {name}"
+                f"a tile has {blocks[a]} of {self.found[name]} elements along {name}"
             )
             for a, name in tiles.items()
         ]
         if is_walked(self.schedule) and self.reduced:
             (first, name), *rest = self.reduced.items()
             made += [
-                Fuse(name, other).because("axes side by side are walked as one")
+                Fuse(name, other).because("adjacent reduction axes share one loop")
                 for _, other in rest
             ]
             made.append(Cut(name, self._step(name)).because(self._why_walked(name)))
@@ -225,7 +229,7 @@ class RowSteps:
             tiles |= self.reduced
             made += [
                 Cut(name, _whole(self.found[name])).because(
-                    f"lanes hold all {self.found[name]} elements that are reduced"
+                    f"a tile has all {self.found[name]} elements of the reduction"
                 )
                 for name in self.reduced.values()
             ]
@@ -244,7 +248,7 @@ class RowSteps:
         return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
-        """What makes a long axis quick: lanes that sum apart, reads ahead."""
+        """The steps for loops over reduction axes: fusion, partial sums, prefetching."""
         made: list[Step] = []
         ahead = self.schedule.stages if is_walked(self.schedule) else 0
         for name in walked:
@@ -252,26 +256,27 @@ class RowSteps:
             if count == 1:
                 continue
             if self._has_mates():
-                made.append(ComputeWith(f"{name}.0").because("what both read is read once"))
+                made.append(ComputeWith(f"{name}.0").because("shared operands are loaded once"))
             if self._step(name) > 1:
-                why = f"lanes are summed together once, in place of {count} times"
+                why = f"partial sums are reduced once, not {count} times"
                 made.append(Rfactor(f"{name}.0").because(why))
             kept = self._kept(name)
             if kept:
-                why = f"registers hold {kept} of {count} tiles until the second walk"
+                why = f"{kept} of {count} tiles stay in registers for the second loop"
                 made.append(Hold(f"{name}.0", kept).because(why))
             if ahead and self._has_room(ahead):
-                made.append(Pipeline(f"{name}.0", ahead).because("memory is waited for once"))
+                made.append(Pipeline(f"{name}.0", ahead).because("loads overlap with computation"))
         return made
 
     def _why_walked(self, name: str) -> str:
+        """The reason for a serial loop over a reduction axis."""
         extent = self._extent(name)
         if self.space.is_column:
-            return f"{extent} lines are summed across memory, {self._step(name)} at a time"
-        return f"{extent} elements are more than {MAX_WHOLE}, which lanes hold at most"
+            return f"a column reduction of {extent} rows, {self._step(name)} at a time"
+        return f"{extent} elements, and a tile has at most {MAX_WHOLE}"
 
     def _kept(self, name: str) -> int:
-        """Steps of a row that is walked twice whose tiles are held in between."""
+        """The number of tiles that stay in registers between two loops over a row."""
         loop = self.space.reduction_loop
         if not loop.is_first or name not in self.reduced.values():
             return 0
@@ -280,7 +285,7 @@ class RowSteps:
         return held_tiles(step, self._extent(name), self.space.inputs, running, self.gpu)
 
     def _has_mates(self) -> bool:
-        """Whether two reductions along the walked axes do not need each other."""
+        """Whether two reductions over the reduction axes are independent."""
         body = topological(self.space.results)
         own = [n for n in body if is_reduction(n) and tuple(n.attrs["axes"]) == self.space.reduced]
         behind = {n: set(topological([n.args[0]])) for n in own}
@@ -289,23 +294,24 @@ class RowSteps:
         )
 
     def _extent(self, name: str) -> int:
+        """The extent of an axis; of the first reduction axis, that of the collapsed axes."""
         own = list(self.reduced.values())
         return prod(self.found[n] for n in own) if own[:1] == [name] else self.found[name]
 
     def _step(self, name: str) -> int:
-        """Elements of a walked axis in a step."""
+        """The block size of a reduction axis with a serial loop."""
         step = self.schedule.block(REDUCED) if name in self.reduced.values() else ONCE.block
         return min(step, _whole(self._extent(name)))
 
     def _has_room(self, ahead: int) -> bool:
-        """Whether shared memory holds what a loop across lines reads so many turns ahead."""
+        """Whether the tiles that a column reduction prefetches fit in shared memory."""
         if self.space.reduction_loop != ACROSS:
             return True
         room = self.gpu.shared_bytes // AHEAD_PARTS
         return ahead * sum(map(self._loaded, self.space.inputs)) <= room
 
     def _loaded(self, array: Node) -> int:
-        """Bytes of the tile of an array that a turn reads."""
+        """The bytes of an array that an iteration loads as a tile."""
         place = self.space.places.get(array, ())
         axes = [a for a, variable in enumerate(self.space.iter_vars) if variable in place]
         names = {REDUCED if a in self.space.reduced else letter(a) for a in axes}
@@ -328,36 +334,36 @@ class RowSteps:
 
 
 def arithmetic(results: Sequence[Node], inputs: Sequence[Node], gpu: Gpu) -> list[Step]:
-    """The arithmetic of the frameworks' own GPU kernels, and hints to caches."""
+    """The steps for cheaper arithmetic, as frameworks use it on GPUs, and for eviction hints."""
     nodes = topological(results)
     made: list[Step] = []
     if any(divides(n) and is_number(n.args[1]) for n in nodes):
-        made.append(Rewrite("reciprocals").because("a product costs less than a quotient"))
+        made.append(Rewrite("reciprocals").because("multiplication is cheaper than division"))
     is_short = any(a.dtype.is_float and a.dtype.bits <= 16 for a in inputs)
     if is_short and any(map(is_exponential, nodes)):
-        made.append(Rewrite("exp2").because("GPUs have exp2; 16 bits do not show the rounding"))
+        made.append(Rewrite("exp2").because("GPUs have exp2; its error is below 16-bit rounding"))
     for i, result in enumerate(results):
         size = static(result.tensor.size) * result.dtype.bytes
         if size > gpu.cache_bytes:
-            why = f"{size >> 20} MiB do not stay in a cache of {gpu.cache_bytes >> 20} MiB"
+            why = f"{size >> 20} MiB exceed the cache of {gpu.cache_bytes >> 20} MiB"
             made.append(Evict(f"o{i}", "first").because(why))
     return made
 
 
 def _whole(extent: int) -> int:
-    """Lanes that hold an axis."""
+    """The block size that covers an axis: a power of two, at least 2."""
     return max(2, power_of_two(extent))
 
 
 class Rows(Stepped[Gpu]):
-    """The kernel of a group of rows, and the policy of its schedule."""
+    """Lowers an elementwise group or a reduction."""
 
     def policy(self) -> RowPolicy:
-        """What schedules the group. Raises CannotTile where no kernel of blocks computes it."""
+        """Returns the policy of the block sizes. Raises CannotTile if no tile is possible."""
         return RowPolicy(RowSpace.of(self.group), self.target)
 
     def take(self, made: Made) -> None:
-        """Take the steps of the schedule that the group names, or of the policy's."""
+        """Take the steps of the schedule of the group, which the policy completes."""
         policy = self.policy()
         schedule = policy.of(self.group)
         found = axes(made.kernel)

@@ -15,8 +15,8 @@ from stack.schedule import is_list, schedules_of
 from stack.target import Cpu, Target
 
 NEST = "the plain loop nest"
-WHOLE = "made whole"
-Shown = list[tuple[str, str, Node]]  # what a step says, why it was taken, the kernel after it
+WHOLE = "lowered without steps"
+Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 Machine = TypeVar("Machine", bound=Target)
 
 
@@ -25,6 +25,7 @@ class Made:
 
     Attributes:
         kernel: the kernel after these steps.
+        target: the target of the kernel.
         done: for each step its text, its reason and the kernel after it; the nest comes first.
     """
 
@@ -33,7 +34,7 @@ class Made:
         self.done: Shown = [(NEST, "", nest)]
 
     def take(self, *steps: Step) -> None:
-        """Apply steps. Raises IllegalStep at the first that is not legal."""
+        """Apply steps. Raises IllegalStep at the first one that is not legal."""
         for step in steps:
             why = step.why_not(self.kernel, self.target)
             if why:
@@ -53,26 +54,26 @@ class Made:
 
 
 class Stepped(ABC, Generic[Machine]):
-    """A group that is lowered by steps.
+    """Lowers a group by steps: from its plain loop nest to its kernel.
 
     Args:
-        group: a fusion, or a stream.
-        target: the machine.
+        group: a `fusion` or a `stream`.
+        target: the target.
     """
 
     def __init__(self, group: Node, target: Machine) -> None:
         self.group, self.target = group, target
 
     def nest(self) -> Node:
-        """The plain loop nest. Raises CannotTile."""
+        """Returns the plain loop nest. Raises CannotTile."""
         return plain_nest(self.group, self.target)
 
     @abstractmethod
     def take(self, made: Made) -> None:
-        """Take the steps, in order. Raises CannotTile."""
+        """Take the steps of the policy, in order. Raises CannotTile."""
 
     def made(self) -> Made:
-        """The kernel with its steps. Raises CannotTile."""
+        """Returns the kernel with its steps. Raises CannotTile."""
         made = Made(self.nest(), self.target)
         try:
             self.take(made)
@@ -81,31 +82,33 @@ class Stepped(ABC, Generic[Machine]):
         return made
 
     def kernel(self) -> Node:
-        """The kernel node. Raises CannotTile."""
+        """Returns the kernel node. Raises CannotTile."""
         return self.made().kernel
 
     def shown(self) -> Shown:
-        """The nest, and the kernel after each step. Raises CannotTile."""
+        """Returns the nest, and the kernel after each step. Raises CannotTile."""
         return self.made().done
 
 
 class ByHand(Stepped[Machine]):
-    """A group that names the steps which somebody wrote for it."""
+    """Lowers a group by the list of steps that a user wrote for it."""
 
     def take(self, made: Made) -> None:
-        """Take the steps that are written."""
+        """Take the steps of the list."""
         made.take(*parse_steps(written(self.group)))
 
 
 def written(group: Node) -> str:
-    """The list of steps that a group names; "" where it names none."""
+    """The list of steps that a user wrote for a group; "" if there is none."""
     (text, *_) = schedules_of(group) or ("",)
     return text if is_list(text) else ""
 
 
 def plain_nest(group: Node, target: Target) -> Node:
-    """The plain loop nest of a group as a target takes it: CPUs count in 64 bits, and their kernels
-    are loops from the beginning. Raises CannotTile."""
+    """Returns the plain loop nest of a group for a target. Raises CannotTile.
+
+    CPU kernels have 64-bit indices, and are at level `loop` from the start.
+    """
     if not isinstance(target, Cpu):
         check_powers(group)
         return emit(group)
@@ -114,7 +117,7 @@ def plain_nest(group: Node, target: Target) -> Node:
 
 
 def check_list(group: Node, steps: list[Step], target: Target) -> None:
-    """Raise UsageError where a step is not legal for the nest of a group, or there is no nest."""
+    """Raises UsageError if a step is not legal for the nest of a group, or if there is no nest."""
     try:
         run_steps(plain_nest(group, target), steps, target)
     except CannotTile as why:
@@ -122,7 +125,7 @@ def check_list(group: Node, steps: list[Step], target: Target) -> None:
 
 
 def check_powers(group: Node) -> None:
-    """Raise CannotTile for a group that raises integers to powers."""
+    """Raises CannotTile for a group that raises integers to powers: GPU kernels cannot."""
     for block in group.blocks:
         if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
             raise CannotTile("it raises integers to powers")

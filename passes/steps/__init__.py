@@ -1,1 +1,1 @@
-"""Primitives: each rewrites the loop nest of a kernel by one rule, and says when it may."""
+"""Scheduling primitives. Each rewrites the loop nest of a kernel by one rule, if it is legal."""

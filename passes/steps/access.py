@@ -1,7 +1,7 @@
-"""Loads and stores of a lane become loads and stores of a tile.
+"""Vectorized loads and stores: the access of one lane becomes the access of a tile.
 
-Where one index moves by one element for each lane, lanes lie side by side, and the access is of a
-block. Else each lane has an index of its own.
+If exactly one index has unit stride in the lanes, the access is contiguous: it loads or stores a
+block. Otherwise it is a gather or a scatter, with one index for each lane.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from stack.passes.tiling.frame import static
 
 @dataclass(frozen=True)
 class Lanes:
-    """An axis that becomes the first axis of tiles.
+    """A loop that is vectorized: its iterations become the first axis of tiles.
 
     Attributes:
-        var: the loop variable that it was.
-        count: lanes.
+        var: the variable of the loop.
+        count: the number of lanes.
         is_reversed: whether lane 0 is the last iteration.
     """
 
@@ -34,22 +34,29 @@ class Lanes:
 
     @property
     def places(self) -> Node:
-        """The number of each lane."""
+        """A tile with the iteration of each lane."""
         type_ = TensorType(self.var.dtype, (self.count,), "tile")
         lanes = make("iota", (), {"axis": 0}, hint=type_)
         return make("sub", (self.last, lanes)) if self.is_reversed else lanes
 
     @property
     def last(self) -> Node:
-        """The number of the last lane."""
+        """The number of the last iteration."""
         return constant(self.count - 1, self.var.dtype)
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
-        """The shape of a value with lanes, from that of one lane."""
+        """The shape of the tile that replaces a value of one lane: the lane axis comes first."""
         return (self.count, *map(static, rank_of.shape))
 
     def spread(self, value: Node, shape: Sequence[int], has_lanes: bool) -> Node:
-        """A value along all axes of a tile, of which the first are the lanes."""
+        """Broadcasts a value to the shape of a tile with the lane axis first.
+
+        Args:
+            value: a scalar or a tile.
+            shape: the shape of the tile.
+            has_lanes: whether the first axis of the value is the lane axis. If not, its axes are
+                the last axes of the tile.
+        """
         rank, wanted = value.tensor.rank, len(shape)
         if value.shape == tuple(shape):
             return value
@@ -58,7 +65,7 @@ class Lanes:
 
 
 def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node:
-    """A value spread over a tile, of which its axes are some; one broadcast in place of two."""
+    """Broadcasts a value whose axes become `axes` of a tile; merges two broadcasts into one."""
     if value.op == "broadcast":
         axes = [axes[int(a)] for a in value.attrs["axes"]]
         (value,) = value.args
@@ -67,7 +74,7 @@ def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node
 
 
 def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
-    """A tile of another shape; one reshape in place of two."""
+    """Reshapes a tile; merges two reshapes into one."""
     if value.shape == shape:
         return value
     if value.op == "reshape":
@@ -76,7 +83,11 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
 
 
 def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
-    """The axis of memory along which lanes lie side by side, and where the first of them lies."""
+    """Finds the memory axis along which lanes have unit stride.
+
+    Returns:
+        The axis and the index of the first lane. None if lanes are strided or vary several indices.
+    """
     found: tuple[int, Node] | None = None
     for axis, place in enumerate(index):
         if lanes.var not in place.vars:
@@ -90,7 +101,7 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
 
 
 def is_gathered(load: Node, var: Node) -> bool:
-    """Whether a load has no unit stride in a loop variable."""
+    """Whether a load varies with a loop variable, but not by unit stride along the last axis."""
     index = access_parts(load)[0]
     moved = [k for k, place in enumerate(index) if var in place.vars]
     step = linear(index[-1], var) if moved == [len(index) - 1] else None
@@ -98,14 +109,14 @@ def is_gathered(load: Node, var: Node) -> bool:
 
 
 def conjuncts(mask: Node | None) -> list[Node]:
-    """What a mask asks, all of which holds where it does."""
+    """The conditions of which a mask is the conjunction."""
     if mask is None:
         return []
     return [p for a in mask.args for p in conjuncts(a)] if mask.op == "and" else [mask]
 
 
 def all_of(parts: Sequence[Node]) -> Node | None:
-    """A mask that asks for all parts; None for nothing."""
+    """The conjunction of conditions; None if there are none."""
     made: Node | None = None
     for part in parts:
         made = part if made is None else make("and", (made, part))
@@ -113,7 +124,7 @@ def all_of(parts: Sequence[Node]) -> Node | None:
 
 
 def is_end(test: Node, place: Node, size: object) -> bool:
-    """Whether a test only says that a place lies before the end of an axis of memory."""
+    """Whether a condition is `place < size`: the bounds check of a memory axis."""
     if test.op != "lt" or test.args[0] is not place:
         return False
     end = test.args[1]
@@ -123,7 +134,7 @@ def is_end(test: Node, place: Node, size: object) -> bool:
 def clipped(
     index: Sequence[Node], tile: Sequence[int], memory: Node, axis: int, test: Node
 ) -> bool:
-    """Whether a test over an axis of a block only says that memory has not ended there."""
+    """Whether a condition along an axis of a block is the bounds check of memory."""
     at, first = memory.tensor.rank - len(tile) + axis, index[memory.tensor.rank - len(tile) + axis]
     steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (tile[axis],), "tile"))
     is_first = is_number(first) and not number(first)
@@ -131,6 +142,6 @@ def clipped(
 
 
 def parts_of(node: Node) -> tuple[list[Node], Node | None, Node | None, tuple[int, ...]]:
-    """Indices, mask, value of masked lanes, and the shape of what one lane reads or writes."""
+    """The parts of a load or a store: indices, mask, value of masked lanes, shape of the tile."""
     tile = node.tensor if is_load(node) else node.args[1].tensor
     return (*access_parts(node), tuple(map(static, tile.shape)))

@@ -1,4 +1,4 @@
-"""All primitives, so that a text of steps finds them."""
+"""Imports all primitives, so that `parse_steps` knows them by name."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""bind: what executes the loops along an axis.
+"""bind: run the iterations of a loop in parallel.
 
     loop(%o0) {kind="serial"} {(%i < 64, ...)     bind i grid      loop(%o0) {kind="grid"} ...
 
-`grid` makes each turn a program of a GPU, `cores` lets the cores of a CPU share out the turns. Both
-are legal where nothing that one turn makes is read by another: the loop carries memory alone, each
-turn stores to places that are its own, and only loops of the same kind stand around it; those of
-cores do nothing else.
+`grid` runs each iteration as a program of a GPU. `cores` distributes the iterations over the
+threads of a CPU. Legal if iterations are independent: the loop carries only memory, and each
+iteration stores to its own elements. All enclosing loops must be bound to the same kind. For
+`cores`, they must also be perfectly nested.
 
 Source: `parallel` and `gpu_blocks` of Halide; `bind` of TensorIR (Feng et al., ASPLOS 2023).
 """
@@ -36,10 +36,11 @@ KINDS = {"grid": "grid", "cores": "parallel"}  # the kind of the loop
 
 @dataclass(frozen=True)
 class Bind(Step):
-    """Let programs, threads or one core take the turns of the loops along an axis.
+    """Run the iterations of the loops over an axis as programs or on threads.
 
     Attributes:
-        to: `grid`, or `cores` for a CPU.
+        axis: the axis.
+        to: `grid` for the programs of a GPU, `cores` for the threads of a CPU.
     """
 
     name: ClassVar[str] = "bind"
@@ -48,9 +49,9 @@ class Bind(Step):
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if self.to not in KINDS:
-            return f"{self.to!r} is nothing that an axis is bound to: {', '.join(KINDS)}"
+            return f"axis {self.axis}: it can be bound to {' or '.join(KINDS)}, not to {self.to!r}"
         if isinstance(target, Cpu if self.to == "grid" else Gpu):
-            return f"{target.title} has no {self.to}"
+            return f"axis {self.axis}: {target.title} has no {self.to}"
         why = why_no_axis(kernel, self.axis)
         if why:
             return why
@@ -59,12 +60,13 @@ class Bind(Step):
                 return f"axis {self.axis} is bound to {bound_to(loop)} already"
             inside = next((o for o in around if o.attrs["kind"] != KINDS[self.to]), None)
             if inside is not None:
-                name = f"{inside.attrs['kind']} loop along {axis_of(inside)}"
-                return f"the loop along {self.axis} stands inside of the {name}"
+                name = f"{inside.attrs['kind']} loop over {axis_of(inside)}"
+                return f"the loop over {self.axis} is inside of the {name}: bind that one before"
             if self.to == "cores" and around and inner_loop(around[-1], self.axis) is None:
-                return f"the loop along {axis_of(around[-1])} does more than the one in it"
+                outer = axis_of(around[-1])
+                return f"not perfectly nested: the body of {outer} is more than {self.axis}"
             if not all(map(is_memory, starts_of(loop))):
-                return f"the loop along {self.axis} carries a value from one turn to the next"
+                return f"the loop over {self.axis} carries a value from one iteration to the next"
             why = why_shared(loop, own=True)
             if why:
                 return why

@@ -1,10 +1,11 @@
-"""compute_with: loops along an axis that stand side by side become one.
+"""compute_with: fuse independent loops over the same axis.
 
     %a = loop(0.0) {(%r < 64, %acc)  ...}      compute_with r      %a, %b = loop(0.0, 0.0) {
     %b = loop(0.0) {(%r < 64, %acc_1) ...}                           (%r < 64, %acc, %acc_1) ...}
 
-What both read is read once. Loops of which one needs the other's result stay apart. Legal where two
-loops along the axis stand in one block, and neither needs the other.
+A load that both loops contain is then executed once. A loop that needs the result of another one is
+not fused with it. Legal if one block has two serial loops over the axis with the same trip count,
+and neither needs the result of the other.
 
 Source: `compute_with` of Halide; loop fusion (Allen and Kennedy, 2001, section 6.2).
 """
@@ -34,7 +35,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class ComputeWith(Step):
-    """Join loops along an axis that do not need each other."""
+    """Fuse independent loops over an axis."""
 
     name: ClassVar[str] = "compute_with"
     axis: str
@@ -49,7 +50,7 @@ class ComputeWith(Step):
             if any(_groups(block, self.axis)):
                 return ""
             blocks += [b for node in block.nodes for b in node.blocks]
-        return f"no two loops along {self.axis} stand side by side without needing each other"
+        return f"no two serial loops over {self.axis} in one block are independent and equally long"
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -71,7 +72,7 @@ class ComputeWith(Step):
 
 
 def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
-    """Loops along an axis in a block that can be one: of the same turns, none needing another."""
+    """The loops over an axis in a block that can be fused: independent, with equal extents."""
     loops = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis and is_serial(n)]
     behind = {loop: set(topological([loop])) for loop in loops}
     for first in loops:
@@ -85,11 +86,11 @@ def _groups(block: Block, axis: str) -> Iterator[list[Node]]:
 
 
 def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
-    """One loop for several, and what stands for each of their results."""
+    """Fuses loops. Returns the replacement of each of their results."""
     held: list[Node] = []
     results: list[Node] = []
     group = sorted(group, key=lambda loop: not all(map(is_memory, starts_of(loop))))
-    for loop in group:  # those that store first
+    for loop in group:  # loops that carry only memory come first
         block = loop.blocks[0]
         own = held_like(block.params[1:], edit.names)  # two loops may carry the same variable
         done = edit.remade(block.results, dict(zip(block.params[1:], own, strict=True)))

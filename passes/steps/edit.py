@@ -1,4 +1,4 @@
-"""One rewrite of a kernel: what stands for which node, so that names and source lines go along."""
+"""Rewrites of kernels that keep the names and source lines of nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from stack.ir.traits import is_item, is_loop
 from stack.ir.types import Type
 from stack.passes.tiling.names import names_of
 
-Made = Node | list[Node]  # what stands for a node, or for each of its results
+Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
 Change = Callable[[Node, Sequence[Node], Block], Made]  # a loop, its operands, its new block
 
 
 class Edit:
-    """A kernel that is being rewritten.
+    """A kernel during a rewrite.
 
     Attributes:
-        names: names for variables that are added.
+        kernel: the kernel before the rewrite.
+        block: its body.
+        names: generates names for new variables.
     """
 
     def __init__(self, kernel: Node) -> None:
@@ -31,7 +33,7 @@ class Edit:
         self._lines = dict(self.block.locs)
 
     def note(self, old: Node, new: Node) -> Node:
-        """A node that stands for another; it keeps the name and the source lines of that."""
+        """Records that `new` replaces `old`: it gets the name and the source lines of `old`."""
         if new is not old:
             if old in self._called:
                 self._called.setdefault(new, self._called[old])
@@ -40,7 +42,7 @@ class Edit:
         return new
 
     def locate(self, old: Node, new: Node) -> Node:
-        """A node that is made for another; it has the source lines of that, not its name."""
+        """Gives `new` the source lines of `old`, but not its name."""
         if old in self._lines:
             self._lines.setdefault(new, self._lines[old])
         return new
@@ -54,11 +56,19 @@ class Edit:
         blocks: Sequence[Block] = (),
         hint: Type | None = None,
     ) -> Node:
-        """A new node that stands for another."""
+        """Builds a node that replaces `old`."""
         return self.note(old, make(op, args, attrs, blocks, hint))
 
     def remade(self, roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
-        """What stands for all nodes that roots need, with other nodes for those that are known."""
+        """Rebuilds the nodes that roots depend on.
+
+        Args:
+            roots: the values to rebuild.
+            known: replacements of some nodes.
+
+        Returns:
+            The replacement of each node.
+        """
         done = remade_nodes(roots, known)
         for old, new in done.items():
             self.note(old, new)
@@ -67,7 +77,7 @@ class Edit:
         return done
 
     def _note_inside(self, before: Block, after: Block) -> None:
-        """Nodes of a block and of what stands for it come in the same order."""
+        """Calls `note` for the nodes of a block and of its replacement: their order is the same."""
         for old, new in zip(before.nodes, after.nodes):
             if old is not new and old.op == new.op:
                 self.note(old, new)
@@ -77,11 +87,13 @@ class Edit:
     def rewritten(
         self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
     ) -> Block:
-        """An open block with each node of it, and of the blocks in it, changed; operands first.
+        """Rewrites each node of a block and of the blocks nested in it, operands first.
 
         Args:
-            visit: gets the old node, its new operands and its new blocks.
-            outer: what stands for nodes outside of the block.
+            block: the block; it may use values from outside.
+            visit: returns the replacement of a node, from the node, its new operands and its new
+                blocks.
+            outer: replacements of nodes outside of the block.
         """
         done: dict[Node, Node] = {**(outer or {}), **{p: p for p in block.params}}
         parts: dict[Node, list[Node]] = {}
@@ -100,12 +112,12 @@ class Edit:
         return Block(block.params, [done.get(r, r) for r in block.results])
 
     def finished(self, block: Block) -> Node:
-        """The kernel with another block."""
+        """Returns the kernel with a new body."""
         made = Block(block.params, block.results, self._called, self._lines)
         return self.kernel.rebuilt(blocks=[made])
 
     def change_loops(self, axis: str, change: Change) -> Node:
-        """The kernel with each loop along an axis changed, inner ones first."""
+        """Rewrites each loop over an axis, inner loops first. Returns the kernel."""
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Made:
             if is_loop(old) and str(old.blocks[0].params[0].attrs["name"]) == axis:
@@ -116,7 +128,7 @@ class Edit:
 
 
 def _is_made(node: Node, name: str) -> bool:
-    """Whether a name was made from the op's, for a value that the program does not name."""
+    """Whether a name was derived from the op, because the program does not name the value."""
     return name == node.op or name.rpartition("_")[0] == node.op
 
 

@@ -1,9 +1,12 @@
-"""evict: when caches may forget what a memory's blocks hold.
+"""evict: an eviction hint for the accesses to a memory.
 
     store(%o0, ...)        evict o0 first        store(%o0, ...) {evict="first"}
 
-A hint: `first` for what nothing reads again soon, `last` for what is read again. Legal for memory
-that the kernel reads or writes in blocks.
+Caches evict lines with the hint `first` early: use it for data that is not reused. Lines with the
+hint `last` stay longest. Only accesses to blocks get the hint. Legal for a parameter of the kernel.
+Only GPUs have the hint.
+
+Source: eviction priorities of PTX (`evict_first`, `evict_last`); `eviction_policy` of Triton.
 """
 
 from __future__ import annotations
@@ -24,11 +27,11 @@ WHEN = ("first", "last")
 
 @dataclass(frozen=True)
 class Evict(Step):
-    """Tell caches about a memory.
+    """Add an eviction hint to the loads and stores of a memory.
 
     Attributes:
         memory: the name of a parameter of the kernel.
-        when: `first` or `last`.
+        when: `first` or `last` to be evicted.
     """
 
     name: ClassVar[str] = "evict"
@@ -40,7 +43,7 @@ class Evict(Step):
         if why:
             return why
         if self.when not in WHEN:
-            return f"{self.when!r}: memory is forgotten {' or '.join(WHEN)}"
+            return f"memory {self.memory}: the hint is {' or '.join(WHEN)}, not {self.when!r}"
         names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
         if self.memory not in names:
             return f"no memory {self.memory!r}; there are: {', '.join(names)}"

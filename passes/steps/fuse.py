@@ -1,11 +1,12 @@
-"""fuse: two nested loops become one, along an axis of as many turns as both had.
+"""fuse: collapse two perfectly nested loops into one.
 
     loop(...) {(%i < 4, ...)             fuse i j       loop(...) {(%i < 20, ...)
       loop(...) {(%j < 5, ...)                            load(%p0, div(%i, 5), rem(%i, 5))
         load(%p0, %i, %j)
 
-The new axis has the name of the outer one. Legal where the inner loop is all that the outer one
-does: it goes on with what the outer one carries, and its results are that of the outer one's turn.
+The fused loop has the name of the outer axis. Its extent is the product of both extents. Legal if
+the loops are perfectly nested: the inner loop is the whole body of the outer one. It starts from
+the values that the outer loop carries, and its results are the results of the body.
 
 Source: `fuse` of Halide; loop coalescing of Polychronopoulos (ICPP 1987).
 """
@@ -34,7 +35,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Fuse(Step):
-    """Join the loops along an axis with the loops along `inner` that stand in them."""
+    """Collapse the loops over an axis with the loops over `inner` directly inside of them."""
 
     name: ClassVar[str] = "fuse"
     axis: str
@@ -46,7 +47,7 @@ class Fuse(Step):
             return why
         inner_loops = loops_along(kernel, self.inner)
         if any(not f.around or axis_of(f.around[-1]) != self.axis for f in inner_loops):
-            return f"a loop along {self.inner} stands outside of the loops along {self.axis}"
+            return f"a loop over {self.inner} is outside of the loops over {self.axis}"
         return ""
 
     def apply(self, kernel: Node) -> Node:

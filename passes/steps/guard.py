@@ -1,4 +1,8 @@
-"""The body of a loop under a condition: turns where it does not hold change nothing."""
+"""Masked loop bodies, and the loop-carried values that allow iterations to be reassociated.
+
+A *total* is an accumulator: iterations only add to it. A *running total* may also be read after the
+addition, as in a scan.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,14 @@ from stack.ir.traits import is_item, is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_memory
 
-KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the reduction that combines by an op
+KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of an op
 
 
 def guarded(edit: Edit, block: Block, test: Node) -> Block:
-    """A loop's block whose turns load 0, store nothing and carry on what they have where a test
-    does not hold.
+    """Masks the body of a loop: iterations for which a test is false change nothing.
 
-    What a reduction adds is its identity there: the total is what it was.
+    They load 0 and store nothing. They add the identity of the reduction to a total, so that it
+    keeps its value; other carried values are kept by a `select`.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
@@ -35,7 +39,7 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
         if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
             return made
         if is_load(old) and not any(not moving.isdisjoint(i.vars) for i in made.args[1:]):
-            return made  # it reads what is there whatever the turn
+            return made  # the index is the same in all iterations, and in bounds
         return masked(made, test)
 
     def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
@@ -54,15 +58,15 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
 
 
 def why_no_totals(loop: Node) -> str:
-    """What a loop carries besides memory and totals; "" where that is nothing.
+    """Why a loop carries more than memory and totals; "" if it does not.
 
-    A total is what turns only add to: no turn reads it, so its parts come in any order.
+    No iteration reads a total, so that iterations can be reordered.
     """
     block = loop.blocks[0]
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_total(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
-            return f"the loop along {axis} carries {name} from turn to turn"
+            return f"the loop over {axis} carries {name}, and does more than add to it"
     return ""
 
 
@@ -85,18 +89,18 @@ def why_no_running(loop: Node) -> str:
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_running_total(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
-            return f"the loop along {axis} carries {name} from turn to turn"
+            return f"the loop over {axis} carries {name}, and does more than add to it"
     return ""
 
 
 def _goes_on(held: Node, new: Node) -> bool:
-    """Whether a value is what a loop inside makes of a total."""
+    """Whether a value is the result of an inner loop that starts from a carried value."""
     loop = new.args[0] if is_item(new) else new
     return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
 
 
 def masked(node: Node, test: Node) -> Node:
-    """A load or a store where a test holds."""
+    """Adds a test to the mask of a load or a store."""
     index, mask, other = access_parts(node)
     both = test if mask is None else make("and", (mask, test))
     first = node.args[: 1 if is_load(node) else 2]
@@ -118,7 +122,7 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
 
 
 def summand(held: Node, new: Node) -> Node | None:
-    """What a turn of a reduction adds to what its loop carries; None for anything else."""
+    """The value that an iteration adds to a carried value; None if the update is another one."""
     if new.op not in KIND_OF or len(new.args) != 2:
         return None
     first, second = new.args

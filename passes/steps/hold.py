@@ -1,14 +1,15 @@
-"""hold: what the last turns of a first walk read stays in registers for the second walk.
+"""hold: keep the last tiles of a reduction loop in registers for the loop that stores.
 
     for r.0 < 8: total += x[r.0]          hold r.0 2       for r.0 < 6: total += x[r.0]
     for r.0 < 8: y[r.0] = x[r.0] / total                   total += x[6]; total += x[7]
                                                            y[6] = x[6] / total; y[7] = ...
                                                            for r.0 < 6: y[r.0] = x[r.0] / total
 
-The last turns of both walks are written out, so each of their tiles is one value, read once. The
-second walk takes them first, which makes room. Legal where some loop along the axis sums, another
-stores, and nothing else runs along it. Of 16-bit floats the tile itself is kept, not the wider one
-that was made of it.
+The last iterations of both loops are unrolled, so that each of their tiles is loaded once. The
+second loop runs them first, which frees the registers early. Tiles of 16-bit floats are kept as
+they are loaded, not after their conversion to 32 bits. Legal for serial loops over the axis, of
+which one reduces and another one stores, if all have more than N iterations and use no local
+memory. GPUs only.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Hold(Step):
-    """Keep the tiles of the last turns along an axis.
+    """Keep the tiles of the last iterations over an axis in registers.
 
     Attributes:
-        turns: how many.
+        axis: the axis.
+        turns: the number of iterations.
     """
 
     name: ClassVar[str] = "hold"
@@ -53,12 +55,12 @@ class Hold(Step):
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         for loop in loops:
             if not 0 < self.turns < extent_of(loop):
-                return f"axis {self.axis}: {self.turns} of its {extent_of(loop)} turns"
+                return f"axis {self.axis}: cannot keep {self.turns} of {extent_of(loop)} iterations"
             why = why_kept(loop)
             if why:
                 return why
         if all(map(_stores, loops)) or not any(map(_stores, loops)):
-            return f"axis {self.axis} is not walked twice, to sum and to store"
+            return f"axis {self.axis}: needs a loop that reduces, and another one that stores"
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -82,7 +84,7 @@ def _stores(loop: Node) -> bool:
 
 
 def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: int) -> list[Node]:
-    """The results of the first turns."""
+    """The results of the first `count` iterations, as a loop."""
     var, *held = block.params
     first = along(str(var.attrs["name"]), count, var)
     done = edit.remade(block.results, {var: first})
@@ -93,7 +95,15 @@ def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: i
 def _written_out(
     edit: Edit, block: Block, values: Sequence[Node], turns: range, again: bool
 ) -> list[Node]:
-    """The results of turns one after another; `again`: what they read was held."""
+    """The results of some iterations, unrolled.
+
+    Args:
+        edit: the rewrite that this is part of.
+        block: the body of the loop.
+        values: the carried values before these iterations.
+        turns: the iterations.
+        again: whether the tiles that they load are in registers already.
+    """
     var, *held = block.params
     for turn in turns:
         known = {**dict(zip(held, values, strict=True)), var: constant(turn, var.dtype)}

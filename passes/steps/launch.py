@@ -1,8 +1,11 @@
-"""launch: with how many warps a program runs, and how many stages its loads of products have.
+"""launch: set the number of warps of a program, and of stages of a matmul's loads.
 
     kernel(...) {...}        launch 4 stages=3        kernel(...) {stages=3, warps=4}
 
-Legal for a power of two of warps, of which a program of the target has as many threads.
+Legal if the number of warps is a power of two, and the target allows that many threads in a
+program. GPUs only.
+
+Source: `num_warps` and `num_stages` of Triton.
 """
 
 from __future__ import annotations
@@ -18,16 +21,16 @@ from stack.target import Gpu, Target
 
 @dataclass(frozen=True)
 class Launch(Step):
-    """Say how a kernel is started.
+    """Set the launch configuration of a kernel.
 
     Attributes:
-        warps: of a program.
-        stages: of a product's loads that are in flight.
-        programs: that share out all the work; 0 for one each.
+        warps: warps of a program.
+        stages: stages of the software pipeline that loads the operands of a matmul.
+        programs: the number of persistent programs; 0 for one program per iteration of the grid.
     """
 
     name: ClassVar[str] = "launch"
-    USUAL: ClassVar[int] = 4  # warps: one for each scheduler of a processor
+    USUAL: ClassVar[int] = 4  # warps: one for each scheduler of a multiprocessor
     warps: int
     stages: int = 2
     programs: int = 0
@@ -37,11 +40,11 @@ class Launch(Step):
         if why:
             return why
         if self.warps < 1 or self.warps & (self.warps - 1):
-            return f"{self.warps} warps are no power of two"
+            return f"{self.warps} warps: the number is not a power of two"
         if self.stages < 1:
-            return f"stages={self.stages}: one or more"
+            return f"stages={self.stages}: at least 1"
         if isinstance(target, Gpu) and self.warps * WARP > target.threads:
-            return f"{self.warps * WARP} threads, and a program has {target.threads} at most"
+            return f"{self.warps * WARP} threads, and a program has at most {target.threads}"
         return ""
 
     def apply(self, kernel: Node) -> Node:

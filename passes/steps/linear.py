@@ -1,4 +1,4 @@
-"""Index arithmetic of kernels: a scalar as a multiple of one loop variable and a rest."""
+"""Affine analysis of indices: an integer as `factor * var + rest` in one loop variable."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from stack.ir.builder import make
 from stack.ir.node import Node
 from stack.ir.traits import is_number, is_positions, number
 
-MOVES = ("broadcast", "reshape", "transpose")  # of the elements of a tile
-Linear = tuple[int, Node | None]  # a factor, and what is added; None for nothing
+MOVES = ("broadcast", "reshape", "transpose")  # ops that move elements of a tile
+Linear = tuple[int, Node | None]  # the factor and the rest; None for a rest of 0
 
 
 def linear(node: Node, var: Node) -> Linear | None:
-    """`factor * var + rest` for an integer; None where it is not of that form."""
+    """Returns an integer as `factor * var + rest`; None if it is not affine in the variable."""
     if node is var:
         return 1, None
     if var not in node.vars:
@@ -38,7 +38,7 @@ def linear(node: Node, var: Node) -> Linear | None:
 
 
 def _moved(node: Node, found: Linear | None) -> Linear | None:
-    """A move of elements, of `factor * var + rest`: the same of the rest."""
+    """Applies a movement op to `factor * var + rest`: it moves the rest."""
     if found is None or found[1] is None:
         return found
     rest = found[1]
@@ -58,8 +58,14 @@ def _joined(op: str, first: Node | None, second: Node | None, like: Node) -> Nod
 
 
 def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]] | None:
-    """How an integer moves over the turns of loops with the variables `inner`, and over the lanes
-    of a tile: the factor and the extent of each. None where that is not known.
+    """The terms of an affine integer: strides over inner loops and over the lanes of a tile.
+
+    Args:
+        node: the integer; None for 0.
+        inner: the variables of the inner loops.
+
+    Returns:
+        The factor and the extent of each term. None if the integer is not affine.
     """
     if node is None or (not node.tensor.rank and node.vars.isdisjoint(inner)):
         return []
@@ -83,22 +89,24 @@ def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]
 
 
 def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int) -> bool:
-    """Whether `step * v + ...` never meets for two of `extent` turns v.
+    """Whether the accesses at `step * v + ...` are disjoint for different iterations v.
 
     Args:
-        terms: factor and extent of what is added, whatever its value.
-        size: elements from there on that are taken.
+        step: the factor of v.
+        extent: the number of iterations.
+        terms: factor and extent of each other term of the index.
+        size: the number of contiguous elements that are accessed there.
     """
     if not step:
         return False
     small = sum(abs(c) * (n - 1) for c, n in terms if abs(c) < abs(step)) + size - 1
     large = [abs(c) for c, n in terms if abs(c) >= abs(step) and n > 1]
-    # what is large moves by multiples of a number that all turns together do not reach
+    # large terms shift the index by multiples of their gcd, which exceeds the span of all v
     return small < abs(step) and (not large or gcd(*large) > abs(step) * (extent - 1) + small)
 
 
 def is_multiple(node: Node, of: int) -> bool:
-    """Whether an integer is a multiple of a number for certain."""
+    """Whether an integer is provably a multiple of a number."""
     if is_number(node):
         return number(node) % of == 0
     if node.op in ("add", "sub"):

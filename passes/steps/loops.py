@@ -1,4 +1,4 @@
-"""The loops of a kernel: found by the axis that they run along, and rewritten in place."""
+"""Loops of a kernel: find them by axis, and check conditions that primitives share."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Found(NamedTuple):
 
 
 def axis_of(loop: Node) -> str:
-    """The name of the axis that a loop runs along: of its variable."""
+    """The axis of a loop: the name of its variable."""
     return str(loop.blocks[0].params[0].attrs["name"])
 
 
 def all_loops(kernel: Node) -> Iterator[Found]:
-    """Every loop of a kernel, outer ones first."""
+    """All loops of a kernel, outer loops first."""
     pending: list[tuple[Block, tuple[Node, ...]]] = [(kernel.blocks[0], ())]
     while pending:
         block, around = pending.pop(0)
@@ -40,12 +40,12 @@ def all_loops(kernel: Node) -> Iterator[Found]:
 
 
 def loops_along(kernel: Node, axis: str) -> list[Found]:
-    """The loops along an axis."""
+    """The loops over an axis."""
     return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
 
 
 def axes(kernel: Node) -> dict[str, int]:
-    """The axes that loops run along, with the extent of the longest loop."""
+    """The axes of all loops, with the extent of the longest loop over each."""
     found: dict[str, int] = {}
     for loop, _ in all_loops(kernel):
         found[axis_of(loop)] = max(extent_of(loop), found.get(axis_of(loop), 0))
@@ -53,16 +53,16 @@ def axes(kernel: Node) -> dict[str, int]:
 
 
 def why_no_axis(kernel: Node, axis: str) -> str:
-    """What stands against a step about an axis that no loop runs along; "" where one does."""
+    """Why a step cannot name an axis: there is no loop over it. "" if there is one."""
     known = axes(kernel)
     if axis in known:
         return ""
     named = ", ".join(f"{name} of {extent}" for name, extent in known.items()) or "none"
-    return f"no loop runs along {axis!r}; the axes are: {named}"
+    return f"there is no loop over {axis!r}; the axes are: {named}"
 
 
 def why_not_free(kernel: Node, axis: str) -> str:
-    """What stands against a step about serial loops along an axis; "" where nothing does."""
+    """Why the loops over an axis are not all serial; "" if they are."""
     why = why_no_axis(kernel, axis)
     if why:
         return why
@@ -71,7 +71,7 @@ def why_not_free(kernel: Node, axis: str) -> str:
 
 
 def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
-    """What stands against a step about loops along `inner` right inside of those along an axis."""
+    """Why loops over two axes are not serial and perfectly nested; "" if they are."""
     for name in (axis, inner):
         why = why_no_axis(kernel, name)
         if why:
@@ -79,14 +79,14 @@ def why_no_nest(kernel: Node, axis: str, inner: str) -> str:
     for loop, _ in loops_along(kernel, axis):
         within = inner_loop(loop, inner)
         if within is None:
-            return f"a loop along {axis} has more in it than a loop along {inner}"
+            return f"not perfectly nested: the body of {axis} is more than a loop over {inner}"
         if not (is_serial(loop) and is_serial(within)):
-            return f"axis {axis} or {inner} is bound already"
+            return f"axis {axis} or {inner} is bound: both must be serial"
     return ""
 
 
 def with_kind(kernel: Node, axis: str, kind: str) -> Node:
-    """The kernel with the loops along an axis of another kind."""
+    """Changes the kind of the loops over an axis. Returns the kernel."""
 
     def change(old: Node, args: Sequence[Node], block: Block) -> Node:
         return old.rebuilt(args, attrs={**old.attrs, "kind": kind}, blocks=[block])
@@ -100,7 +100,7 @@ def is_memory(node: Node) -> bool:
 
 
 def inner_loop(loop: Node, axis: str) -> Node | None:
-    """The loop along an axis that is all that another loop does; None where there is more."""
+    """The loop over an axis that is the whole body of another loop; None if there is more."""
     block = loop.blocks[0]
     result = block.results[0]
     inner = result.args[0] if is_item(result) else result
@@ -113,35 +113,35 @@ def inner_loop(loop: Node, axis: str) -> Node | None:
 
 
 def is_serial(loop: Node) -> bool:
-    """Whether a loop is one that nothing has been decided of: serial, along its whole axis."""
+    """Whether a loop is serial, and runs all of its iterations."""
     return loop.attrs["kind"] == "serial" and not loop.attrs.get("limited")
 
 
 def bound_to(loop: Node) -> str:
-    """What takes the turns of a loop, in the words of step `bind`."""
+    """The kind of a loop, in the words of step `bind`."""
     kind = str(loop.attrs["kind"])
     return "cores" if kind == "parallel" else kind
 
 
 def starts_of(loop: Node) -> Sequence[Node]:
-    """What a loop carries at first."""
+    """The initial values of what a loop carries."""
     return loop_parts(loop.args, loop.attrs)[1]
 
 
 def along(name: str, extent: int, like: Node) -> Node:
-    """The variable of a loop along a new axis."""
+    """Creates the variable of a loop over a new axis."""
     return Node("var", (), {"name": name, "extent": extent}, like.type)
 
 
 def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
-    """Fresh variables for what a loop carries, each of the type of another."""
+    """Creates fresh variables for the values that a loop carries, like other ones."""
     hints = [re.sub(r"(_\d+)+$", "", str(v.attrs["name"])) for v in variables]
     own = [names.own(hint) for hint in hints]
     return [Node("var", (), {"name": n}, v.type) for n, v in zip(own, variables, strict=True)]
 
 
 def is_constant(node: Node, value: float) -> bool:
-    """Whether a node is a constant of one value, spread over a tile or not."""
+    """Whether a node is a constant of this value, or its broadcast."""
     if node.op == "broadcast":
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value

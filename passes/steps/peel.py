@@ -1,11 +1,11 @@
-"""peel: the last turns of a loop become a loop of their own.
+"""peel: split the last iterations of a loop off into a loop of their own.
 
     loop(%o0) {(%r.0 < 8, ...)           peel r.0 2        %first = loop(%o0) {(%r.0 < 6, ...)
                                                            loop(%first) {(%r.0.last < 2, ...)
 
-A condition that holds in the first turns, or in the last ones alone, goes: parts of a
-concatenation become plain copies. What the last turns of two loops read is read once, when both are
-unrolled. Legal for a serial loop with more turns than are cut off.
+Guards that become constant in one of the loops are removed: the parts of a concatenation become
+plain copies. If two peeled loops are unrolled, their common loads are executed once. Legal for a
+serial loop with more than N iterations.
 
 Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
 """
@@ -34,10 +34,11 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Peel(Step):
-    """Cut the last turns off the loops along an axis `a`; they run along `a.last`.
+    """Peel the last iterations of the loops over an axis `a` into loops over `a.last`.
 
     Attributes:
-        turns: how many.
+        axis: the axis.
+        turns: the number of iterations to peel.
     """
 
     name: ClassVar[str] = "peel"
@@ -46,6 +47,7 @@ class Peel(Step):
 
     @property
     def last(self) -> str:
+        """The axis of the peeled loops."""
         return f"{self.axis}.last"
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
@@ -53,10 +55,10 @@ class Peel(Step):
         if why:
             return why
         if self.last in axes(kernel):
-            return f"axis {self.axis}: there is an axis {self.last} already"
+            return f"axis {self.axis}: axis {self.last} exists already"
         for loop, _ in loops_along(kernel, self.axis):
             if not 0 < self.turns < extent_of(loop):
-                return f"axis {self.axis}: {self.turns} of its {extent_of(loop)} turns"
+                return f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
         return ""
 
     def apply(self, kernel: Node) -> Node:

@@ -1,9 +1,9 @@
-"""pipeline: memory that the turns of a loop read is fetched some turns ahead.
+"""pipeline: prefetch the loads of a loop some iterations ahead.
 
     loop(...) {kind="serial"} ...      pipeline r.0 3      loop(...) {ahead=3, kind="serial"} ...
 
-What is read ahead is up to the printer: registers, shared memory, or hints to the caches. Legal for
-a serial loop that loads a tile in each turn.
+The printer decides where prefetched tiles go: registers, shared memory, or only the caches. Legal
+for a serial loop that loads a tile whose index depends on the iteration. GPUs only.
 
 Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
 """
@@ -24,10 +24,11 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Pipeline(Step):
-    """Read memory ahead in the loops along an axis.
+    """Prefetch the tiles that the loops over an axis load.
 
     Attributes:
-        turns: how many are in flight.
+        axis: the axis.
+        turns: the number of iterations in flight.
     """
 
     name: ClassVar[str] = "pipeline"
@@ -39,9 +40,9 @@ class Pipeline(Step):
         if why:
             return why
         if self.turns < 1:
-            return f"axis {self.axis}: one turn or more is in flight, not {self.turns}"
+            return f"axis {self.axis}: at least 1 iteration is in flight, not {self.turns}"
         if not any(map(_reads, loops_along(kernel, self.axis))):
-            return f"no loop along {self.axis} loads a tile that moves with it"
+            return f"no loop over {self.axis} loads a tile whose index depends on {self.axis}"
         return ""
 
     def apply(self, kernel: Node) -> Node:

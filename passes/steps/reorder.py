@@ -1,11 +1,10 @@
-"""reorder: two loops, one right inside of the other, change places.
+"""reorder: interchange two perfectly nested loops.
 
     loop(%o0) {(%i < 4, ...)             reorder i j       loop(%o0) {(%j < 5, ...)
       loop(...) {(%j < 5, ...)                               loop(...) {(%i < 4, ...)
 
-Legal where the inner loop is all that the outer one does and what they carry does not depend on the
-order of turns: memory of which each turn stores to places of its own, or totals whose parts may be
-combined in any order.
+Legal if the loops are perfectly nested, and no dependence prevents the interchange: each iteration
+stores to its own elements, and other loop-carried values are totals, which can be reassociated.
 
 Source: loop interchange (Allen and Kennedy, PLDI 1984); `reorder` of Halide.
 """
@@ -33,7 +32,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Reorder(Step):
-    """Put the loops along `inner` outside of the loops along an axis that they stand in."""
+    """Interchange the loops over an axis with the loops over `inner` directly inside of them."""
 
     name: ClassVar[str] = "reorder"
     axis: str

@@ -1,13 +1,16 @@
-"""rewrite: arithmetic that costs less, of the values of a kernel.
+"""rewrite: replace arithmetic by cheaper arithmetic with almost the same result.
 
     div(%x, 20.0)                     rewrite reciprocals     mul(%x, 0.05)
     exp(sub(%x, broadcast(%max)))     rewrite exp2            exp2(sub(mul(%x, L), mul(%max, L)))
 
-- `reciprocals`: a quotient by a number of f32 becomes a product. It may differ in the last place.
-- `exp2`: exp(a - b), where b is one for many a, becomes exp2(a * L - b * L) with L = log2(e): the
-  product with b costs little. a * L is rounded at the size of a, not of a - b: this is for values
-  that memory holds in 16 bits. Where b is so large that other values are far below it, the factor
-  is 1 in place of L: nothing overflows then.
+- `reciprocals`: division by an f32 constant becomes multiplication by its reciprocal. The result
+  may differ in the last place. Always legal.
+- `exp2`: exp(a - b) with a broadcast b becomes exp2(a * L - b * L) with L = log2(e), where b * L is
+  computed once for many a. The rounding error of a * L is relative to a, not to a - b. Legal if the
+  kernel has a parameter of 16-bit floats, whose rounding is coarser. If abs(b) is 2 ** 30 or more,
+  the factor is 1 in place of L: nothing overflows, and a - b is either 0 or far from 0 there.
+
+Source of `exp2`: the softmax of FlashAttention-2 (Dao, 2023).
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E
 from stack.target import Target
 
-COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
+COARSE = 2.0**30  # above it, rounding a * log2(e) is off by many powers of two
 
 
 @dataclass(frozen=True)
 class Rewrite(Step):
-    """Write some values in another way.
+    """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
         rule: `reciprocals` or `exp2`.
@@ -44,7 +47,7 @@ class Rewrite(Step):
         params = kernel.blocks[0].params
         is_short = any(p.dtype.is_float and p.dtype.bits <= 16 for p in params)
         if self.rule == "exp2" and not is_short:
-            return "no memory holds floats of 16 bits: the rounding of a * L would show"
+            return "no parameter has 16-bit floats: the rounding error would be visible"
         return ""
 
     def apply(self, kernel: Node) -> Node:

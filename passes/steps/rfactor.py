@@ -1,11 +1,11 @@
-"""rfactor: a loop sums the lanes of a tile apart, and together once, after it.
+"""rfactor: accumulate a tile of partial sums in a loop, and reduce the tile after the loop.
 
     loop(0.0) {(%r.0 < 16, %acc)              rfactor r.0     %acc = loop(0.0 : f32<64>) {(...)
       add(%acc, reduce(%x) {axes=[0]})                          add(%acc, %x) }
     }                                                         reduce(%acc) {axes=[0]}
 
-Legal where what the loop carries is combined with a reduction of the same kind. The total is summed
-in another order, as the combination allows.
+Legal if all loop-carried values are memory or totals, and a total is combined with the reduction of
+a tile of the same kind: a sum with a sum, a maximum with a maximum. The reduction is reassociated.
 
 Source: Suriana, Adams and Kamil, Parallel associative reductions in Halide (CGO 2017).
 """
@@ -36,7 +36,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Rfactor(Step):
-    """Let the loops along an axis carry tiles of partial totals."""
+    """Replace scalar totals of the loops over an axis by tiles of partial sums."""
 
     name: ClassVar[str] = "rfactor"
     axis: str
@@ -52,7 +52,7 @@ class Rfactor(Step):
                 return why
             factored += any(_lanes(h, r) is not None for h, r in _carried(loop.blocks[0]))
         if not factored:
-            return f"no loop along {self.axis} adds the reduction of a tile to a total"
+            return f"no loop over {self.axis} adds the reduction of a tile to a total"
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -72,7 +72,7 @@ def _carried(block: Block) -> list[tuple[Node, Node]]:
 
 
 def _lanes(held: Node, result: Node) -> Node | None:
-    """The reduction of a tile that is added to a total; None for what else a loop carries."""
+    """The reduction of a tile that is added to a total; None for other carried values."""
     part = None if is_memory(held) else summand(held, result)
     if part is None or not is_reduction(part) or held.tensor.rank != part.tensor.rank:
         return None

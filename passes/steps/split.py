@@ -1,17 +1,17 @@
-"""split: one loop becomes two, an outer one over blocks and an inner one inside of a block.
+"""split: tile a loop: an outer loop over blocks, and an inner loop over the elements of a block.
 
     loop(...) {(%r < 1000, ...)          split r 64       loop(...) {(%r.0 < 16, ...)
       load(%p0, %r)                                         loop(...) {(%r.1 < 64, ...)
                                                               %at = add(mul(%r.0, 64), %r.1)
                                                               load(%p0, %at, lt(%at, 1000), 0.0)
 
-Where the block does not divide the axis, `tail` says what becomes of the last block:
+If the block size does not divide the extent, `tail` selects the treatment of the last block:
 
-- `mask`: its turns past the end load 0, add nothing to what the loop carries, and store nothing;
-- `peel`: it is a loop of its own, with as many turns as are left.
+- `mask`: iterations past the end are masked: they load 0, add nothing to totals, store nothing;
+- `peel`: the remaining iterations become a loop of their own.
 
-A block that is no shorter than the axis leaves one loop, along the inner axis. Legal for a serial
-loop and any block of one element or more.
+If the block is not smaller than the extent, only the inner loop remains. Legal for a serial loop
+and a block size of at least 1.
 
 Source: `split` with a tail strategy of Halide (Ragan-Kelley et al., PLDI 2013).
 """
@@ -46,11 +46,12 @@ TAILS = ("mask", "peel")
 
 @dataclass(frozen=True)
 class Split(Step):
-    """Cut the loops along an axis `a` into loops along `a.0` and `a.1`.
+    """Tile the loops over an axis `a`: an outer loop over `a.0`, an inner loop over `a.1`.
 
     Attributes:
-        block: turns of the inner loop.
-        tail: what becomes of a last block that is not full.
+        axis: the axis.
+        block: the block size: iterations of the inner loop.
+        tail: `mask` or `peel`: the treatment of a partial last block.
     """
 
     name: ClassVar[str] = "split"
@@ -60,23 +61,25 @@ class Split(Step):
 
     @property
     def outer(self) -> str:
+        """The axis of the loop over blocks."""
         return f"{self.axis}.0"
 
     @property
     def inner(self) -> str:
+        """The axis of the loop inside of a block."""
         return f"{self.axis}.1"
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if self.block < 1:
-            return f"axis {self.axis}: a block has one element or more, not {self.block}"
+            return f"axis {self.axis}: the block size is at least 1, not {self.block}"
         if self.tail not in TAILS:
-            return f"tail={self.tail}: the last block can be treated by {' or '.join(TAILS)}"
+            return f"axis {self.axis}: the tail is {' or '.join(TAILS)}, not {self.tail}"
         why = why_no_axis(kernel, self.axis)
         if why:
             return why
         taken = {self.outer, self.inner} & axes(kernel).keys()
         if taken:
-            return f"axis {self.axis}: there is an axis {min(taken)} already"
+            return f"axis {self.axis}: axis {min(taken)} exists already"
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
                 return f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
@@ -98,16 +101,16 @@ class Split(Step):
 
 
 class _Cut:
-    """A loop over some of the turns of another, in blocks."""
+    """Builds the tiled loops over a range of the iterations of a loop."""
 
     def __init__(self, step: Split, block: Block, extent: int, edit: Edit) -> None:
         self.step, self.block, self.extent, self.edit = step, block, extent, edit
 
     def loop(self, first: int, start: Sequence[Node]) -> Node:
-        """The loops from a turn of the old loop on."""
+        """The tiled loops, which start at iteration `first` of the old loop."""
         step, (var, *held) = self.step, self.block.params
         count = -(-self.extent // step.block)
-        # a block that is longer than the axis still has lanes past its end where it is masked
+        # a masked block keeps its size even if the extent is smaller
         width = min(step.block, self.extent) if step.tail == "peel" else step.block
         outer, inner = along(step.outer, count, var), along(step.inner, width, var)
         place = inner
@@ -131,7 +134,10 @@ class _Cut:
         return make("loop", start, {"kind": "serial"}, (whole,))
 
     def _whole_quotients(self, body: Block, inner: Node, width: int) -> Block:
-        """The body where quotients that are one number for all of a block do not move in it."""
+        """Simplifies quotients that are constant within a block.
+
+        `(first + inner) / n` becomes `first / n` if the block size divides n and `first`.
+        """
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             if old.op == "div" and old.dtype == inner.dtype and is_number(args[1]):

@@ -1,4 +1,4 @@
-"""stage: a value that several loops along an axis compute is kept in memory of the program.
+"""stage: store a value in local memory, so that later loops load it instead of recomputing it.
 
     loop(0.0) {(%r < 64, ...)  add(%acc, %e)}
     loop(%o0) {(%r < 64, ...)  div(%e, %total)}
@@ -8,9 +8,9 @@ becomes, by `stage e local`,
     %m = loop(0.0, alloc()) {(%r < 64, ...)  add(%acc, %e), store(%m, %e, %r)}
     loop(%o0) {(%r < 64, ...)  div(load(%m, %r), %total)}
 
-The first loop that computes the value stores it, the others load it. Legal for a value of one
-element that moves with one axis, along which two loops or more of one block compute it. Programs
-of a GPU share their memory, so there is no place for it.
+The first loop that computes the value stores it, the others load it. Legal for a scalar that two or
+more loops of one block over the same axis compute, and that depends on this axis and on enclosing
+loops only. CPUs only: a program of a GPU has no local memory.
 
 Source: `compute_at` and `store_at` of Halide (Ragan-Kelley et al., PLDI 2013).
 """
@@ -34,11 +34,11 @@ from stack.target import Gpu, Target
 
 @dataclass(frozen=True)
 class Stage(Step):
-    """Keep a value between loops.
+    """Store a value in local memory between loops.
 
     Attributes:
-        value: its name.
-        space: `local`: memory of one program.
+        value: the name of the value.
+        space: `local`, the memory of one thread.
     """
 
     name: ClassVar[str] = "stage"
@@ -47,7 +47,7 @@ class Stage(Step):
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if self.space != "local":
-            return f"{self.space!r} holds no values of loops; local does"
+            return f"values are staged in local memory, not in {self.space!r}"
         if isinstance(target, Gpu):
             return f"a program of a GPU has no memory for {self.value}"
         names = kernel.blocks[0].names
@@ -56,17 +56,17 @@ class Stage(Step):
             return f"no value is called {self.value!r}"
         (value,) = named
         if not isinstance(value.type, TensorType) or value.tensor.rank or is_memory(value):
-            return f"{self.value} is {value.type}, not one element"
+            return f"{self.value} is {value.type}, not a scalar"
         found = _home(kernel.blocks[0], value)
         if found is None:
             return f"no two loops of one block compute {self.value}"
         _, loops = found
         if not all(map(is_serial, loops)):
-            return f"a loop that computes {self.value} is bound"
+            return f"a loop that computes {self.value} is bound: stage it before"
         around = next(around for loop, around in all_loops(kernel) if loop is loops[0])
         known = {loop.blocks[0].params[0] for loop in (loops[0], *around)}
         extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
-        return f"{self.value} moves with {extra[0].attrs['name']} too" if extra else ""
+        return f"{self.value} also depends on {extra[0].attrs['name']}" if extra else ""
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -124,7 +124,7 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
 
 
 def _blocks(block: Block) -> Iterator[Block]:
-    """A block and all that are in it."""
+    """A block and all blocks nested in it."""
     yield block
     for node in block.nodes:
         for inner in node.blocks:
@@ -132,7 +132,7 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:
-    """The block in which two loops or more along one axis compute a value, and these loops."""
+    """The block in which two or more loops over one axis compute a value, and these loops."""
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].nodes]
     along = [n for n in loops if n.blocks[0].params[0] is loops[0].blocks[0].params[0]]
     if len(along) > 1 and not _carried_in(value, along):
@@ -142,12 +142,16 @@ def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:
 
 
 def _carried_in(value: Node, loops: Sequence[Node]) -> bool:
-    """Whether a value needs what a loop carries from turn to turn."""
+    """Whether a value depends on a loop-carried value."""
     return any(not value.vars.isdisjoint(loop.blocks[0].params[1:]) for loop in loops)
 
 
 def _kept(edit: Edit, value: Node, memory: Node, loops: Sequence[Node]) -> dict[Node, Node]:
-    """What stands for the results of loops, the first of which stores a value for the others."""
+    """Lets the first loop store a value, and the others load it.
+
+    Returns:
+        The replacements of the results of these loops.
+    """
     first, *others = loops
     var, *held = first.blocks[0].params
     kept = Node("var", (), {"name": edit.names.own("keep")}, memory.type)

@@ -1,11 +1,11 @@
-"""What a step of a schedule is: one primitive with its arguments, and the error where it may not.
+"""Steps of a schedule: a step is one primitive with its arguments.
 
-A schedule is a list of steps, one a line or several between semicolons:
+A schedule is a list of steps, separated by semicolons or line breaks:
 
     split r 1024; vectorize r.1; bind i grid; launch 2
 
-Each line begins with the name of a primitive, then its arguments in order; what has a default may
-follow as `name=value`.
+A step is the name of a primitive and its arguments in order. An argument with a default may be left
+out, or written as `name=value`. Text after `#` is a comment.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ STEPS: dict[str, type[Step]] = {}
 class Step(ABC):
     """One rewrite of the loop nest of a kernel.
 
-    A primitive is a frozen dataclass that derives from this one: its fields are its arguments. A
-    field `axis` names the loop variable that it is about.
+    A primitive is a frozen dataclass that derives from this class. Its fields are its arguments. A
+    field `axis` names a loop variable.
 
     Attributes:
-        name: of the primitive.
-        why: the reason of the policy that wrote it; no part of the text.
+        name: the name of the primitive.
+        why: the reason that the policy gives; not a part of the text.
     """
 
     name: ClassVar[str] = ""
@@ -44,14 +44,14 @@ class Step(ABC):
 
     @abstractmethod
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        """The rule that a kernel breaks, with the number; "" where the step is legal."""
+        """The rule that a kernel breaks, with the number; "" if the step is legal."""
 
     @abstractmethod
     def apply(self, kernel: Node) -> Node:
-        """The kernel after the step, which is legal."""
+        """Applies the step, which must be legal. Returns the kernel after it."""
 
     def because(self, why: str) -> Self:
-        """The same step with a reason."""
+        """Returns the same step with a reason."""
         return dataclasses.replace(self, why=why)
 
     def __str__(self) -> str:
@@ -66,17 +66,17 @@ class Step(ABC):
 
 
 def why_no_gpu(step: Step, target: Target | None) -> str:
-    """What stands against a step that only GPUs have; "" where the target may be one."""
-    return f"{step.name} is for GPUs, and not for a CPU" if isinstance(target, Cpu) else ""
+    """Why a step for GPUs is illegal on a target; "" if the target may be a GPU."""
+    return f"{step.name} is for GPUs, and the target is a CPU" if isinstance(target, Cpu) else ""
 
 
 class IllegalStep(UsageError):
-    """A step that a kernel does not allow.
+    """The error for a step that is not legal.
 
     Attributes:
-        number: of the step in its list, from 1.
-        step: its text.
-        rule: what stands against it.
+        number: the position of the step in its list, from 1.
+        step: the step.
+        rule: the rule that the kernel breaks.
     """
 
     def __init__(self, number: int, step: Step, rule: str) -> None:
@@ -85,7 +85,7 @@ class IllegalStep(UsageError):
 
 
 def parse_steps(text: str) -> list[Step]:
-    """The steps of a text. Raises UsageError, which names what cannot be read."""
+    """Parses a list of steps. Raises UsageError, which names the step and the word."""
     found: list[Step] = []
     for line in re.split("[;\n]", text):
         words = line.partition("#")[0].split()
@@ -109,7 +109,7 @@ def _parsed(words: Sequence[str], line: str) -> Step:
             next((f for f in fields if f.name == key), None) if equals else next(positional, None)
         )
         if field is None or field.name in values:
-            raise UsageError(f"step {line!r}: {word!r} is too much; write `{_usage(made)}`")
+            raise UsageError(f"step {line!r}: unexpected argument {word!r}; write `{_usage(made)}`")
         values[field.name] = _value(value if equals else word, types[field.name], line, field.name)
     missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in values]
     if missing:
@@ -118,7 +118,7 @@ def _parsed(words: Sequence[str], line: str) -> Step:
 
 
 def _arguments(made: type[Step]) -> list[dataclasses.Field[Any]]:
-    """The fields that stand in the text of a step, in order."""
+    """The fields of a primitive that are arguments, in the order of the text."""
     return [f for f in dataclasses.fields(made) if not f.kw_only]
 
 
@@ -141,7 +141,7 @@ def _usage(made: type[Step]) -> str:
 def applied(
     kernel: Node, steps: Sequence[Step], target: Target | None = None
 ) -> Iterator[tuple[Step, Node]]:
-    """Each step with the kernel after it. Raises IllegalStep at the first that is not legal."""
+    """Applies steps; yields each one with the kernel after it. Raises IllegalStep."""
     for number, step in enumerate(steps, 1):
         why = step.why_not(kernel, target)
         if why:
@@ -151,7 +151,7 @@ def applied(
 
 
 def run_steps(kernel: Node, steps: Sequence[Step], target: Target | None = None) -> Node:
-    """The kernel after a list of steps. Raises IllegalStep."""
+    """Applies a list of steps. Returns the kernel after it. Raises IllegalStep."""
     for _, after in applied(kernel, steps, target):
         kernel = after
     return kernel

@@ -1,4 +1,4 @@
-"""Whether the turns of a loop store to places of their own."""
+"""Dependence analysis: whether each iteration of a loop stores to its own elements."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from stack.passes.steps.linear import is_apart, linear, terms_of
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
-    """What a turn of a loop has to do with another turn's stores; "" where that is nothing.
+    """Why an iteration of a loop depends on the stores of another one; "" if none does.
 
-    Turns are apart where some index of each store moves with the loop's variable by more than the
-    store spans along it, and what the loop carries is read at the turn's own place alone.
+    Iterations are independent if some index of each store advances by more than the store covers,
+    and if loads of the memory that the loop carries only read elements of their own iteration.
 
     Args:
         loop: the loop.
-        own: memory that the loop does not carry is each turn's own, as it is of a program.
+        own: whether memory that the loop does not carry is private to an iteration, as local memory
+            is private to a program or a thread.
     """
     block = loop.blocks[0]
     var = block.params[0]
+    name = var.attrs["name"]
     nodes, held = block.all_nodes, memory_of(block)
     inner = {n.blocks[0].params[0] for n in nodes if is_loop(n)}
     stores = [node for node in nodes if is_store(node)]
@@ -31,24 +33,24 @@ def why_shared(loop: Node, own: bool = False) -> str:
         if is_load(node) and held(node.args[0]) in block.params:
             mine = [s for s in stores if held(s) is held(node.args[0])]
             if not all(_is_at_own_place(node, store, var, inner) for store in mine):
-                return f"a turn of the loop along {var.attrs['name']} reads what another one stores"
+                return f"an iteration of the loop over {name} reads what another one stores"
         if is_store(node) and not _is_apart(node, var, inner):
             if own and held(node) not in block.params:
                 continue
-            name = var.attrs["name"]
-            return f"two turns of the loop along {name} may store to one place"
+            return f"two iterations of the loop over {name} may store to one element"
     return ""
 
 
 def why_kept(loop: Node) -> str:
-    """Why turns of a loop cannot stand beside each other: they use one memory; "" if they do not.
+    """Why a loop cannot be unrolled: its iterations use the same local memory; "" if it can.
 
-    Memory that a loop does not carry, as `stage` makes it, is free again for the next turn.
+    Memory that the loop does not carry, as `stage` allocates it, is reused by each iteration.
     """
     block = loop.blocks[0]
     held = memory_of(block)
     if any(is_store(node) and held(node) not in block.params for node in block.all_nodes):
-        return f"each turn of the loop along {block.params[0].attrs['name']} keeps values in memory"
+        axis = block.params[0].attrs["name"]
+        return f"all iterations of the loop over {axis} use the same local memory"
     return ""
 
 
@@ -76,6 +78,7 @@ def _extents(access: Node) -> list[Dim]:
 
 
 def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
+    """Whether different iterations store to disjoint elements."""
     index, _, _ = access_parts(store)
     memory, wide = store.args[0].tensor, _extents(store)
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))
@@ -92,7 +95,7 @@ def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
 
 
 def _spread(place: Node) -> Node:
-    """What is spread over a tile."""
+    """The operand of a broadcast; other nodes as they are."""
     return place.args[0] if place.op == "broadcast" else place
 
 
@@ -101,7 +104,7 @@ def _is(node: Node, value: object) -> bool:
 
 
 def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
-    """Numbers of which neighbouring indices are the digits: x, for x // 5 and x % 5."""
+    """Linear indices that neighbouring indices delinearize: x, for x // 5 and x % 5."""
     for last in range(len(index) - 1, 0, -1):
         number_of, size = _spread(index[last]), shape[last]
         for axis in range(last - 1, -1, -1):
@@ -118,7 +121,7 @@ def _wholes(index: Sequence[Node], shape: Sequence[Dim]) -> Iterator[Node]:
 
 
 def memory_of(block: Block) -> Callable[[Node], Node]:
-    """Tells the parameter or allocation of a kernel whose state a value is."""
+    """Returns a function that maps a version of memory to its parameter or allocation."""
     before: dict[Node, Node] = {}
     for node in block.all_nodes:
         if is_loop(node):

@@ -1,13 +1,13 @@
-"""tensorize: sums of products of tiles become products of tiles, for instructions that do them.
+"""tensorize: replace sums of products of tiles by matrix products, for matrix instructions.
 
     %x = broadcast(%a) {axes=[0, 2]} : f32<64x32x16>      tensorize     %y = dot(%a, %b)
     %w = broadcast(%b) {axes=[1, 2]} : f32<64x32x16>                      {rule="m k, n k -> m n"}
     %y = reduce(mul(%x, %w)) {axes=[2], kind="sum"}                       : f32<64x32>
 
-Operands are taken as narrow as memory holds them; products are exact, and summed as wide as before.
-What lies past the end of the axis that is summed has to be 0: it is, where memory is read there;
-another operand gets a mask. Legal where some sum is one of products of two tiles, each with an axis
-of its own, and all of their axes are as long as instructions ask.
+Operands keep their type in memory, such as f16. Products are exact, and are accumulated in the type
+of the sum. Elements past the end of the reduction axis must be 0: masked loads give 0, and other
+operands are masked. Legal if the kernel has a sum of products of two tiles, where each tile has one
+axis that the other one lacks, and all axes have at least 16 elements. GPUs only.
 
 Source: `tensorize` of TensorIR (Feng et al., ASPLOS 2023).
 """
@@ -43,10 +43,10 @@ PRECISIONS = ("", "tf32")
 
 @dataclass(frozen=True)
 class Tensorize(Step):
-    """Multiply tiles by instructions.
+    """Compute matrix products by matrix instructions.
 
     Attributes:
-        precision: `tf32` rounds operands of 32-bit floats to it; "" keeps them as they are.
+        precision: `tf32` rounds f32 operands to TF32; "" does not.
     """
 
     name: ClassVar[str] = "tensorize"
@@ -60,7 +60,7 @@ class Tensorize(Step):
             return f"precision {self.precision!r} is not tf32"
         found = [p for p in map(product_of, kernel.blocks[0].all_nodes) if p is not None]
         if not found:
-            return "no sum is one of products of two tiles, each with an axis of its own"
+            return "no matrix product: no sum of products of two tiles, each with its own axis"
         for product in found:
             if min(product.sizes) < MATRIX:
                 shape = " x ".join(map(str, product.sizes))
@@ -87,11 +87,11 @@ class Tensorize(Step):
 
 
 class Factor(NamedTuple):
-    """An operand of a product.
+    """An operand of a matrix product.
 
     Attributes:
-        value: a tile, as narrow as it is known.
-        axes: of the product's space, that its axes are.
+        value: the tile, before broadcasts, transposes and conversions to a wider type.
+        axes: for each axis of the tile, the axis of the product.
     """
 
     value: Node
@@ -99,12 +99,12 @@ class Factor(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A sum of products of two tiles.
+    """A sum of products of two tiles that is a matrix product.
 
     Attributes:
-        factors: the tiles.
-        rule: how their axes meet.
-        sizes: of the axes m, n and k.
+        factors: the operands.
+        rule: the axis rule of the `dot`, such as "m k, n k -> m n".
+        sizes: the extents of the axes m, n and k.
     """
 
     factors: tuple[Factor, Factor]
@@ -113,7 +113,7 @@ class Product(NamedTuple):
 
 
 def product_of(node: Node) -> Product | None:
-    """The product of tiles that a sum is; None where it is none."""
+    """Matches a sum of products of two tiles; None if it is not a matrix product."""
     if not is_reduction(node) or node.attrs["kind"] != "sum" or node.args[0].tensor.rank != 3:
         return None
     over: tuple[int, ...] = node.attrs["axes"]
@@ -140,7 +140,7 @@ def product_of(node: Node) -> Product | None:
 
 
 def _factor(value: Node, space: Node) -> Factor:
-    """A tile without what spreads and turns it."""
+    """Strips broadcasts and transposes from an operand."""
     axes: tuple[int, ...] = tuple(range(space.tensor.rank))
     while True:
         if repeats(value):
@@ -154,7 +154,7 @@ def _factor(value: Node, space: Node) -> Factor:
 
 
 def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
-    """Tiles of one type, before they were widened, where both were widened from that."""
+    """Strips the conversion from both operands, if both are widened from the same type."""
     if not all(converts(f.value) for f in factors):
         return factors
     before = [f.value.args[0] for f in factors]
@@ -169,11 +169,12 @@ def _narrow(factors: Sequence[Factor]) -> Sequence[Factor]:
 
 
 def _lanes_of(test: Node) -> tuple[int, ...]:
+    """The axes along which a broadcast condition varies."""
     return tuple(test.attrs["axes"]) if repeats(test) else ()
 
 
 def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
-    """A tile that is 0 where a test over the summed axis does not hold."""
+    """The operand, masked so that it is 0 where a test over the reduction axis is false."""
     value = factor.value
     for test in tests:
         at = factor.axes.index(summed)
@@ -185,7 +186,7 @@ def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
 
 
 def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
-    """Whether a tile is read from memory that has nothing there: that is 0."""
+    """Whether a tile is loaded with this mask, or with a bounds check: masked loads give 0."""
     while converts(value):
         (value,) = value.args
     if not is_load(value):

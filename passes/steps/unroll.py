@@ -1,9 +1,10 @@
-"""unroll: the turns of a loop are written one after another.
+"""unroll: replace a loop by a copy of its body for each iteration.
 
     loop(0.0) {(%r < 2, %acc)           unroll r        add(add(0.0, load(%p0, 0)), load(%p0, 1))
       add(%acc, load(%p0, %r)) }
 
-Legal for a serial loop whose turns, written out, are at most 4096 values.
+Legal for a serial loop whose copies have at most 4096 values together, and whose body does not use
+local memory of its own.
 
 Source: `unroll` of Halide and TensorIR.
 """
@@ -23,18 +24,18 @@ from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
-MOST = 4096  # values; more make code that no cache of instructions holds
+MOST = 4096  # values; more code would not fit in the instruction cache
 
 
 def why_too_many(loop: Node, copies: int) -> str:
-    """Why so many copies of a loop's block are too many; "" where they are not."""
+    """Why a loop has too many values to copy its body; "" if it has not."""
     values = copies * len(loop.blocks[0].all_nodes)
-    return f"{values} values in all turns, the most is {MOST}" if values > MOST else ""
+    return f"{values} values in all copies, the most is {MOST}" if values > MOST else ""
 
 
 @dataclass(frozen=True)
 class Unroll(Step):
-    """Write the turns of the loops along an axis one after another."""
+    """Unroll the loops over an axis."""
 
     name: ClassVar[str] = "unroll"
     axis: str

@@ -1,12 +1,13 @@
-"""vectorize: the loops along an axis go away; values inside become tiles with that axis in front.
+"""vectorize: replace a loop by operations on tiles, whose first axis is the axis of the loop.
 
     %sum = loop(0.0) {(%r < 64, %acc)            vectorize r     %x = load(%p0, %i, 0) : f32<64>
       add(%acc, load(%p0, %i, %r))                               %sum = reduce(%x) {axes=[0]}
     }
 
-A total becomes the reduction of a tile, a running total a scan of one, a load or store of
-neighbours one of a block. Legal where turns are apart: what a loop carries is memory that no turn
-reads from another, or a total whose parts may be combined in any order.
+A total becomes the reduction of a tile, a running total becomes a scan. A load or store with unit
+stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
+loop-carried values are totals or running totals. A tile must fit in the registers. On a CPU, a tile
+has one axis.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -53,7 +54,7 @@ from stack.target import Cpu, Gpu, Target
 
 @dataclass(frozen=True)
 class Vectorize(Step):
-    """Take all turns of the loops along an axis at once."""
+    """Vectorize the loops over an axis."""
 
     name: ClassVar[str] = "vectorize"
     axis: str
@@ -76,10 +77,10 @@ class Vectorize(Step):
                 if is_loop(node) and any(
                     var in a.vars for a in loop_parts(node.args, node.attrs)[0]
                 ):
-                    return f"how often a loop inside runs depends on {self.axis}"
+                    return f"axis {self.axis}: the trip count of a loop inside depends on it"
                 kind = ops.lookup(node.op).kind
                 if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
-                    return f"{node.op} inside of it has no lanes"
+                    return f"axis {self.axis}: {node.op} cannot be vectorized"
                 tile = node.args[1] if is_store(node) else node
                 if var in node.vars and isinstance(tile.type, TensorType) and not is_memory(tile):
                     shape = [extent_of(loop), *map(static, tile.tensor.shape)]
@@ -100,7 +101,7 @@ class Vectorize(Step):
 
 
 def _goes_back(block: Block) -> bool:
-    """Whether a loop with a running total walks memory backwards."""
+    """Whether a loop with a running total accesses memory in reverse order."""
     var, *held = block.params
     pairs = zip(held, block.results, strict=True)
     if all(is_memory(h) or is_total(block, h, r) for h, r in pairs):
@@ -113,37 +114,40 @@ def _goes_back(block: Block) -> bool:
 
 
 def _why_too_large(shape: Sequence[int], dtype: DType, target: Target | None) -> str:
-    """Why the registers of a target hold no tile of a shape; "" where they do."""
+    """Why a tile does not fit in the registers of a target; "" if it fits."""
     if isinstance(target, Gpu) and prod(shape) > target.registers:
-        return f"a tile of {prod(shape)} elements, of {target.registers} registers"
+        return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"
     if isinstance(target, Cpu):
         if len(shape) > 1:
             sizes = " x ".join(map(str, shape))
-            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other"
+            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
         held, most = prod(shape) * max(dtype.bytes, 1), target.registers * target.vector_bytes
         if held > most:
-            return f"a vector of {held} bytes, and all registers have {most}"
+            return f"a vector of {held} bytes, and all vector registers have {most}"
     return ""
 
 
 class _Wide:
-    """Nodes with lanes, from those of one lane.
+    """Builds the nodes of all lanes from the nodes of one lane.
 
     Attributes:
-        is_loop: whether the kernel is one of a CPU, whose masks say where memory ends.
-        done: what stands for nodes of one lane.
-        wide: nodes of one lane that have a tile in their place.
+        edit: the rewrite that this is part of.
+        lanes: the axis that is vectorized.
+        is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
+            of a GPU kernel are clipped.
+        done: the replacement of each node of one lane.
+        wide: nodes of one lane whose replacement is a tile of all lanes.
     """
 
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
         self.is_loop = edit.kernel.attrs["level"] == "loop"
-        self.running: dict[Node, Node] = {}  # running totals, with the variable that carries each
+        self.running: dict[Node, Node] = {}  # running totals, and the variables that carry them
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
-        """What stands for a loop along the axis."""
+        """The replacements of the results of a loop over the axis."""
         _, *held = block.params
         self.done.update(zip(held, start, strict=True))
         for variable, new in zip(held, block.results, strict=True):
@@ -161,7 +165,7 @@ class _Wide:
         return made
 
     def _total(self, op: str, first: Node, part: Node) -> Node:
-        """A total of all lanes and of what there was before."""
+        """Reduces a tile over the lanes, and adds the initial value of the total."""
         shape = self.lanes.shape(part)
         whole = self.lanes.spread(self.new(part), shape, part in self.wide)
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
@@ -170,6 +174,7 @@ class _Wide:
         return make(op, (first, total))
 
     def new(self, node: Node) -> Node:
+        """The replacement of a node; nodes outside of the loop stay."""
         return self.done.get(node, node)
 
     def _walk(self, block: Block) -> None:
@@ -216,7 +221,7 @@ class _Wide:
         )
 
     def _op(self, node: Node, args: list[Node]) -> Node:
-        """An op of tiles, lanes first."""
+        """Applies an op to tiles, with the lane axis first."""
         lanes, attrs = self.lanes, dict(node.attrs)
         shape = lanes.shape(node)
         if ops.lookup(node.op).kind == "elementwise":
@@ -245,7 +250,7 @@ class _Wide:
     # ---- loops inside
 
     def _inner(self, node: Node) -> None:
-        """A loop inside, whose values become tiles where they move with the lanes."""
+        """Vectorizes an inner loop: carried values that depend on the lane become tiles."""
         block = node.blocks[0]
         var, *held = block.params
         _, start = loop_parts(node.args, node.attrs)
@@ -280,7 +285,7 @@ class _Wide:
             if held[0] in wide:
                 self.wide.add(node)
             return
-        # which of its items are wide is told by the item: none is looked at before
+        # mark the items that are tiles now: they are visited after their loop
         for i, h in enumerate(held):
             item = make("item", (node,), {"index": i})
             self.done[item] = make("item", (made,), {"index": i})
@@ -294,7 +299,7 @@ class _Wide:
     # ---- memory
 
     def _places(self, index: Sequence[Node], tile: tuple[int, ...], rank: int) -> list[Node]:
-        """Where each element of each lane lies, for an access that is no block."""
+        """The indices of each element of each lane, for a gather or a scatter."""
         shape = (self.lanes.count, *tile)
         is_block = not any(i.tensor.rank for i in index)
         found: list[Node] = []
@@ -356,7 +361,7 @@ class _Wide:
     def _extra(
         self, node: Node, mask: Node | None, other: Node | None, shape: tuple[int, ...]
     ) -> list[Node]:
-        """Mask and value of masked lanes, of an access that is no block."""
+        """Mask and value of masked lanes, for a gather or a scatter."""
         index, _, _, tile = parts_of(node)
         test = None if mask is None else self.lanes.spread(self.new(mask), shape, mask in self.wide)
         if "clip" in node.attrs:
@@ -369,6 +374,7 @@ class _Wide:
         return [test, constant(0, node.dtype) if other is None else self.new(other)]
 
     def _clip_mask(self, index: Sequence[Node], tile: tuple[int, ...], memory: Node) -> Node:
+        """The bounds check of a clipped block, as a mask over its elements."""
         test: Node | None = None
         rank = memory.tensor.rank
         for axis, place in enumerate(self._places(index, tile, rank)):
@@ -388,15 +394,20 @@ class _Wide:
         tile: tuple[int, ...],
         memory: Node,
     ) -> tuple[list[Node], tuple[int, ...], int, dict[str, object], Node | None] | None:
-        """An access of neighbours: starts, the shape in memory order, where lanes are in that,
-        hints, and a mask for all or over the tile, lanes first."""
+        """Matches a contiguous access: lanes with unit stride along one axis of memory.
+
+        Returns:
+            The first index along each axis of memory, the shape in memory order, the axis of the
+            lanes in it, attributes of the access, and its mask: a scalar, or a tile with the lane
+            axis first. None if the access is a gather or a scatter.
+        """
         found = None if any(i.tensor.rank for i in index) else block_axis(index, self.lanes)
         rank, lead = memory.tensor.rank, memory.tensor.rank - len(tile)
         if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
             return None
         axis, first = found
         if self.is_loop and axis < rank - 1:
-            return None  # a vector of a CPU lies along the last axis of memory
+            return None  # a vector of a CPU is contiguous: along the last axis of memory
         starts = [first if k == axis else self.new(place) for k, place in enumerate(index)]
         begin = min(axis, lead)
         shape = tuple(
@@ -410,14 +421,14 @@ class _Wide:
             test = all_of([self.new(p) for p in others])
             return starts, shape, axis - begin, {"clip": True}, test
         if "clip" in node.attrs:
-            return None  # a clipped block has no mask over its elements
+            return None  # a clipped block cannot also have a mask over its elements
         test = all_of([self._part(p, tile) for p in asked])
         if mask is None and static(memory.shape[axis]) < self.lanes.count:
             return None
         return starts, shape, axis - begin, {}, test
 
     def _part(self, test: Node, tile: tuple[int, ...]) -> Node:
-        """What a mask asks, for all where it is one for all lanes."""
+        """A condition of a mask: a scalar if it is the same for all lanes, else a tile."""
         made = self.new(test)
         if not made.tensor.rank:
             return made
@@ -427,14 +438,14 @@ class _Wide:
         return self._in_memory_order(test, shape, at) if test.tensor.rank else test
 
     def _lanes_first(self, block: Node, at: int, shape: tuple[int, ...]) -> Node:
-        """A block in memory order as a tile with lanes in front."""
+        """Transposes a block in memory order to a tile with the lane axis first."""
         if at:
             order = (at, *(k for k in range(block.tensor.rank) if k != at))
             block = make("transpose", (block,), {"perm": order})
         return reshaped(block, shape)
 
     def _in_memory_order(self, value: Node, shape: tuple[int, ...], at: int) -> Node:
-        """A tile with lanes in front as a block in memory order."""
+        """Transposes a tile with the lane axis first to a block in memory order."""
         moved = (shape[at], *(s for k, s in enumerate(shape) if k != at))
         value = reshaped(value, moved)
         if not at:

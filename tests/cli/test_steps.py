@@ -45,7 +45,7 @@ def test_steps_are_listed_shown_and_compared(
     assert dump(program, "--steps", "-o", run) == 0
     listed = capsys.readouterr().out
     assert "%y\n   0 the plain loop nest\n   1 split " in listed
-    assert re.search(r"split r 64 +lanes hold all 40 elements that are reduced\n", listed)
+    assert re.search(r"split r 64 +a tile has all 40 elements of the reduction\n", listed)
     assert main(["show", run, "y.step0"]) == 0
     nest = capsys.readouterr().out
     assert nest.count('kind="serial"') == 4 and "bool" not in nest
@@ -115,7 +115,10 @@ def test_a_list_in_a_file_goes_over_lines(
 @pytest.mark.parametrize(
     ("mine", "message"),
     [
-        ("y: split q 4", "%y: step 1, `split q 4`: no loop runs along 'q'; the axes are: i of 6"),
+        (
+            "y: split q 4",
+            "%y: step 1, `split q 4`: there is no loop over 'q'; the axes are: i of 6",
+        ),
         ("y: bind i grid; vectorize i", "step 2, `vectorize i`: axis i is bound to grid"),
         ("y: tensorise r 4", "there is no primitive 'tensorise'"),
         ("z: split r 4", "no group to schedule is called %z"),
@@ -175,7 +178,7 @@ def test_a_step_is_explained(
         ("y: bind i grid", "step 1, `bind i grid`: "),
         ("y: split r 8; vectorize r.1; vectorize i", "vectors of a CPU have one axis"),
         ("y: bind i cores; unroll i", "step 2, `unroll i`: axis i is bound to cores"),
-        ("y: launch 4", "step 1, `launch 4`: launch is for GPUs, and not for a CPU"),
+        ("y: launch 4", "step 1, `launch 4`: launch is for GPUs, and the target is a CPU"),
         ("y: m=4@unroll", "there is one way to compute"),
     ],
 )
@@ -202,7 +205,7 @@ def test_a_product_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     path = tmp_path / "g.stack"
     path.write_text(PRODUCT)
     assert dump(str(path), "--steps") == 0
-    assert "%y\n   0 the plain loop nest\n   1 made whole" in capsys.readouterr().out
+    assert "%y\n   0 the plain loop nest\n   1 lowered without steps" in capsys.readouterr().out
     for backend, code in (("triton", "tl.dot("), ("cuda", "mma")):
         mine = ["--schedule", BY_HAND, "-o", str(tmp_path / backend), "--steps"]
         gpu = ["--backend", backend, "--target", "sm_90"]

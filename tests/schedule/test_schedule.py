@@ -493,9 +493,9 @@ def test_rows_follow_their_schedule(shape: tuple[int, int], axis: int, text: str
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("r=64@lane", "axis r: lanes hold 128 elements, all or none"),
+        ("r=64@lane", "axis r: a block in lanes has all 128 elements"),
         ("r=16@grid", "axis r: 16@grid would divide it among programs, .* all 100 elements"),
-        ("stages=2", "stages=2: nothing is walked in steps"),
+        ("stages=2", "stages=2: there is no serial loop with loads to prefetch"),
         ("i=1024", "131072 registers for a tile, and a program has 65536"),
         ("j=4", "no axis 'j'"),
     ],

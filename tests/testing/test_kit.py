@@ -120,7 +120,7 @@ def test_a_policy_with_an_illegal_step_leaves_the_group_its_schedule(tmp_path: P
     run = stack.compile(TWO, passes=f"default,+{path}:Wrong@scheduled").run
     assert "schedule=" not in run["scheduled"].text
     notes = [str(n) for n in run["scheduled"].notes if "stays as it is" in str(n)]
-    assert notes and all("step 1, `split q 4`: no loop runs along 'q'" in note for note in notes)
+    assert notes and all("step 1, `split q 4`: there is no loop over 'q'" in note for note in notes)
 
 
 def test_bad_names(tmp_path: Path) -> None:

@@ -705,30 +705,50 @@ LOOKUP = """func @f(%x: f32[6], %i: i32[4], %u: f32[4]) -> (f32[6]) at tensor {
 """
 # program, steps, the step that is refused, and what its message says
 REFUSED = {
-    "no such axis": (NEG, "split q 4", 1, "no loop runs along 'q'; the axes are: i of 3, j of 5"),
-    "split by zero": (NEG, "vectorize j; split i 0", 2, "one element or more, not 0"),
+    "no such axis": (
+        NEG,
+        "split q 4",
+        1,
+        "there is no loop over 'q'; the axes are: i of 3, j of 5",
+    ),
+    "split by zero": (NEG, "vectorize j; split i 0", 2, "the block size is at least 1, not 0"),
     "no memory of its own": (TWICE, "stage e local", 1, "a program of a GPU has no memory for e"),
-    "no such tail": (NEG, "split j 4 tail=drop", 1, "treated by mask or peel"),
-    "split twice": (NEG, "split j 2; split j 2", 2, "no loop runs along 'j'"),
+    "no such tail": (NEG, "split j 4 tail=drop", 1, "the tail is mask or peel, not drop"),
+    "split twice": (NEG, "split j 2; split j 2", 2, "there is no loop over 'j'"),
     "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
     "split what is bound": (NEG, "bind i grid; split i 2", 2, "bound to grid: split it before"),
-    "bound inside": (NEG, "bind j grid", 1, "inside of the serial loop along i"),
-    "bound to nothing": (NEG, "bind i lane", 1, "nothing that an axis is bound to"),
-    "a total in programs": (SHARE, "bind r grid", 1, "carries a value"),
+    "bound inside": (
+        NEG,
+        "bind j grid",
+        1,
+        "inside of the serial loop over i: bind that one before",
+    ),
+    "bound to nothing": (
+        NEG,
+        "bind i lane",
+        1,
+        "axis i: it can be bound to grid or cores, not to 'lane'",
+    ),
+    "a total in programs": (SHARE, "bind r grid", 1, "carries a value from one iteration"),
     "a carried dependence": (RUNNING, "bind i grid", 1, "carries a value"),
-    "a running total": (RUNNING, "rfactor i", 1, "carries acc from turn to turn"),
+    "a running total": (RUNNING, "rfactor i", 1, "carries acc, and does more than add to it"),
     "colliding places": (LOOKUP, "vectorize r", 1, "reads what another one stores"),
-    "more than a nest": (SUM, "fuse i r", 1, "has more in it than a loop along r"),
-    "no nest": (NEG, "reorder j i", 1, "has more in it than a loop along i"),
-    "too many turns": (NEG, "peel i 3", 1, "3 of its 3 turns"),
-    "walked once": (SUM, "split r 2; vectorize r.1; hold r.0 1", 3, "not walked twice"),
+    "more than a nest": (SUM, "fuse i r", 1, "the body of i is more than a loop over r"),
+    "no nest": (NEG, "reorder j i", 1, "not perfectly nested: the body of j"),
+    "too many iterations": (NEG, "peel i 3", 1, "cannot peel 3 of 3 iterations"),
+    "one loop": (SUM, "split r 2; vectorize r.1; hold r.0 1", 3, "and another one that stores"),
     "no tile is added": (SUM, "rfactor r", 1, "adds the reduction of a tile"),
-    "nothing side by side": (SUM, "compute_with r", 1, "no two loops along r"),
-    "nothing is read": (NEG, "pipeline i 2", 1, "no loop along i loads a tile"),
-    "in flight": (SUM, "split r 2; vectorize r.1; pipeline r.0 0", 3, "one turn or more"),
-    "no product": (SUM, "tensorize", 1, "no sum is one of products of two tiles"),
+    "nothing side by side": (SUM, "compute_with r", 1, "no two serial loops over r in one block"),
+    "nothing is read": (NEG, "pipeline i 2", 1, "no loop over i loads a tile"),
+    "in flight": (
+        SUM,
+        "split r 2; vectorize r.1; pipeline r.0 0",
+        3,
+        "at least 1 iteration is in flight",
+    ),
+    "no product": (SUM, "tensorize", 1, "no matrix product: no sum of products of two tiles"),
     "no such precision": (MATMUL, "tensorize bf16", 1, "precision 'bf16' is not tf32"),
-    "one tile too few": (MATMUL, "vectorize k; vectorize j; tensorize", 3, "no sum is one of"),
+    "one tile too few": (MATMUL, "vectorize k; vectorize j; tensorize", 3, "no matrix product"),
     "a small product": (
         MATMUL,
         "split k 8; vectorize k.1; vectorize j; vectorize i; tensorize",
@@ -736,10 +756,10 @@ REFUSED = {
         "a product of 16 x 32 x 8: instructions take 16 or more along each axis",
     ),
     "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
-    "rounding would show": (NEG, "rewrite exp2", 1, "no memory holds floats of 16 bits"),
+    "rounding would show": (NEG, "rewrite exp2", 1, "no parameter has 16-bit floats"),
     "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
-    "warps": (NEG, "launch 3", 1, "no power of two"),
-    "threads": (NEG, "launch 64", 1, "2048 threads, and a program has 1024 at most"),
+    "warps": (NEG, "launch 3", 1, "3 warps: the number is not a power of two"),
+    "threads": (NEG, "launch 64", 1, "2048 threads, and a program has at most 1024"),
 }
 
 
@@ -755,13 +775,13 @@ def test_what_is_not_legal_is_refused(name: str) -> None:
 
 
 NOT_KEPT = {
-    "stage e shared": "'shared' holds no values of loops; local does",
+    "stage e shared": "values are staged in local memory, not in 'shared'",
     "stage q local": "no value is called 'q'",
     "stage t local": "no two loops of one block compute t",
     "stage e local; stage e local": "no two loops of one block compute e",
-    "vectorize r; stage e local": "e is f32<3>, not one element",
-    "stage e local; unroll i": "each turn of the loop along i keeps values in memory",
-    "stage e local; vectorize i": "two turns of the loop along i may store to one place",
+    "vectorize r; stage e local": "e is f32<3>, not a scalar",
+    "stage e local; unroll i": "all iterations of the loop over i use the same local memory",
+    "stage e local; vectorize i": "two iterations of the loop over i may store to one element",
 }
 
 
@@ -785,7 +805,7 @@ def test_what_is_computed_is_zero_past_the_end_of_a_sum() -> None:
 
 def test_a_tile_fits_in_registers() -> None:
     text = NEG.replace("[3, 5]", "[3, 100000]")
-    with pytest.raises(IllegalStep, match="a tile of 100000 elements, of 65536 registers"):
+    with pytest.raises(IllegalStep, match="a tile of 100000 elements, and a program has 65536"):
         run_steps(emit(fused(text)), parse_steps("vectorize j"), as_gpu(load("sm_90")))
 
 
@@ -793,9 +813,9 @@ UNREADABLE = {
     "tensorise r": "no primitive 'tensorise'; there are: bind, compute_with",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
-    "split r 4 mask 7": "'7' is too much",
-    "split r 4 size=8": "'size=8' is too much",
-    "split r 4 block=8": "'block=8' is too much",
+    "split r 4 mask 7": "unexpected argument '7'",
+    "split r 4 size=8": "unexpected argument 'size=8'",
+    "split r 4 block=8": "unexpected argument 'block=8'",
 }
 
 

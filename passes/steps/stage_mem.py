@@ -30,7 +30,7 @@ from stack.ir.traits import is_item, is_load, is_loop, is_store
 from stack.ir.types import DType, TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.linear import linear
-from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import memory_of
 from stack.target import Gpu, Target
@@ -40,6 +40,7 @@ class Strided(NamedTuple):
     """An access that is contiguous along a loop, and strided along an inner loop.
 
     Attributes:
+        node: the load or the store.
         is_read: whether it is a load.
         dtype: of the memory.
         rank: of the memory.
@@ -49,6 +50,7 @@ class Strided(NamedTuple):
         corner: the first element of the block that both loops access.
     """
 
+    node: Node
     is_read: bool
     dtype: DType
     rank: int
@@ -143,8 +145,7 @@ def _store(loop: Node, is_own: Callable[[Node], bool]) -> Strided | None:
     """The only store of a loop to the memory, if local memory can replace it; else None."""
     stores = [n for n in loop.blocks[0].all_nodes if is_store(n) and is_own(n.args[0])]
     found = _strided(loop, stores[0]) if len(stores) == 1 else None
-    places = [i for i, start in enumerate(starts_of(loop)) if is_memory(start) and is_own(start)]
-    if found is None or not places:
+    if found is None or not any(_leads_to(r, stores[0]) for r in loop.blocks[0].results):
         return None
     if any(is_load(n) and is_own(n.args[0]) for n in loop.blocks[0].all_nodes):
         return None
@@ -189,7 +190,7 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> Strided | None:
     if any(not inside.isdisjoint(c.vars) for c in corner):
         return None
     memory = node.args[0].tensor
-    return Strided(is_load(node), memory.dtype, memory.rank, line, lane, axis, tuple(corner))
+    return Strided(node, is_load(node), memory.dtype, memory.rank, line, lane, axis, tuple(corner))
 
 
 def _from_copies(edit: Edit, reads: Mapping[Node, Strided]) -> dict[Node, Node]:
@@ -233,29 +234,30 @@ def _into(edit: Edit, loop: Node, access: Strided, own: Node) -> tuple[Node, int
     block = loop.blocks[0]
     var, *held = block.params
     for place, (variable, result) in enumerate(zip(held, block.results, strict=True)):
-        inner = result.args[0] if is_item(result) else result
-        if not is_memory(variable) or variable not in inner.args:
+        if not _leads_to(result, access.node):
             continue
+        inner = result.args[0] if is_item(result) else result
         new = Node("var", (), {"name": edit.names.own("keep")}, own.type)
         known: dict[Node, Node] = {}
-        if is_store(inner) and _is_at(inner, access):
+        if inner is access.node:
             known[result] = make("store", (new, inner.args[1], access.line, access.lane))
-        elif is_loop(inner) and any(_is_at(n, access) for n in inner.blocks[0].all_nodes):
+        else:
             made, _ = _into(edit, inner, access, new)
             known.update(zip(results_of(inner), results_of(made), strict=True))
-        else:
-            continue
         done = edit.remade(block.results, {**known, **{p: p for p in block.params}})
         inside = Block(
             (var, *(new if h is variable else h for h in held)), [done[r] for r in block.results]
         )
         starts = [own if h is variable else s for h, s in zip(held, starts_of(loop), strict=True)]
         return make("loop", starts, loop.attrs, (inside,)), place
-    raise AssertionError("the store stands in the loop")
+    raise AssertionError("the store is in the loop")
 
 
-def _is_at(node: Node, access: Strided) -> bool:
-    """Whether a node is the store of the access."""
-    if not is_store(node) or node.args[0].tensor.rank != access.rank:
-        return False
-    return access.line in node.vars and access.lane in node.vars
+def _leads_to(result: Node, store: Node) -> bool:
+    """Whether a store makes the last version of a memory, directly or as the result of a loop."""
+    while result is not store:
+        loop = result.args[0] if is_item(result) else result
+        if not is_loop(loop):
+            return False
+        result = loop.blocks[0].results[int(result.attrs["index"]) if is_item(result) else 0]
+    return True

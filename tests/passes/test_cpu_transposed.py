@@ -232,6 +232,25 @@ def test_short_rows(shape: tuple[int, ...], dtype: str) -> None:
     np.testing.assert_array_equal(lowered(func).interpret(x), func.interpret(x))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "i8"])
+def test_short_rows_of_two_results(dtype: str) -> None:
+    """Each result has a block of its own."""
+
+    def build(b: Builder, x: Node, y: Node) -> tuple[Node, Node]:
+        low = b.min(b.transpose(x, perm=(1, 0)), y)
+        return low, b.add(low, y)
+
+    func = func_of(build, [(dtype, 3, 70), (dtype, 70, 3)])
+    staged = [step for step in steps_of(func) if step.startswith("stage_mem")]
+    assert staged == (
+        ["stage_mem o0 j", "stage_mem o1 j"] if dtype == "i8" else ["stage_mem p0 i.1"]
+    )
+    rng = np.random.default_rng(3)
+    x, y = (rng.integers(-9, 9, p.shape).astype(p.dtype.numpy) for p in func.params)
+    for found, want in zip(lowered(func).interpret(x, y), func.interpret(x, y), strict=True):
+        np.testing.assert_array_equal(found, want)
+
+
 def image(x: Any) -> Any:
     """With its channels last, and one more of them."""
     import torch

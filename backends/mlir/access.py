@@ -135,6 +135,31 @@ class Accesses(Statements):
         t = memory_type(dtype, lanes)
         return self.do(f"arith.extui {value} : {f'vector<{lanes}xi1>' if lanes else 'i1'} to {t}")
 
+    def _scatter(
+        self, value: str, address: str, test: str, element: str, lanes: int, align: int
+    ) -> None:
+        """Store each lane at its own address where `test` is set.
+
+        The number of lanes is rounded up to a power of two, with lanes that are off. LLVM
+        rounds up by itself for x86, but leaves the masks of some added lanes undefined:
+        17 lanes of f32 then write to addresses that nobody computed.
+        """
+        wide = 1 << (lanes - 1).bit_length()
+        if wide != lanes:
+            none = self.constant(f"dense<false> : vector<{lanes}xi1>")
+            value = self._widen(value, value, element, lanes, wide)
+            address = self._widen(address, address, "!llvm.ptr", lanes, wide)
+            test = self._widen(test, none, "i1", lanes, wide)
+        self.put(
+            f"llvm.intr.masked.scatter {value}, {address}, {test} {{alignment = {align} : i32}}"
+            f" : vector<{wide}x{element}>, vector<{wide}xi1> into vector<{wide}x!llvm.ptr>"
+        )
+
+    def _widen(self, a: str, rest: str, element: str, lanes: int, wide: int) -> str:
+        """The lanes of `a`, and then lanes of `rest` up to `wide`; at most twice as many."""
+        kept = ", ".join(map(str, range(wide)))
+        return self.do(f"llvm.shufflevector {a}, {rest} [{kept}] : vector<{lanes}x{element}>")
+
     def _store(self, node: Node) -> str:
         memory, value = node.args[:2]
         lanes = lanes_of(value.tensor)
@@ -148,10 +173,7 @@ class Accesses(Statements):
         size = value.dtype.bytes
         if scattered:
             test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
-            self.put(
-                f"llvm.intr.masked.scatter {stored}, {address}, {test} {{alignment = {size} : i32}}"
-                f" : {t}, vector<{lanes}xi1> into vector<{lanes}x!llvm.ptr>"
-            )
+            self._scatter(stored, address, test, memory_element(value.dtype), lanes, size)
         elif mask is not None and mask.tensor.rank:
             self.put(
                 f"llvm.intr.masked.store {stored}, {address}, {self.value(mask)}"

@@ -20,10 +20,10 @@ from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.reduce import BlockReduce, unscaled
 from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
-from stack.passes.steps.rewrite import COARSE
 from stack.passes.tiling.frame import LOG2E, CannotTile, power_of_two, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step, on tensor cores
+COARSE = 2.0**30  # above it, rounding a * log2(e) is off by many powers of two
 EXACT = 1 << 24  # integers up to here are numbers of f32
 
 

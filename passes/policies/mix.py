@@ -82,7 +82,7 @@ class MixedRows(Stepped[Gpu]):
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
-        made += arithmetic(body.results, body.params, self.target)
+        made += arithmetic(body.results, self.target)
         return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
 
 

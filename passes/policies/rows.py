@@ -19,7 +19,6 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Node, topological
 from stack.ir.traits import (
     divides,
-    is_exponential,
     is_number,
     is_reduction,
 )
@@ -244,7 +243,7 @@ class RowSteps:
         made += [Vectorize(f"{name}.1") for name in order]
         made += self._walks(walked)
         made += self._programs(blocks)
-        made += arithmetic(self.space.results, self.space.inputs, self.gpu)
+        made += arithmetic(self.space.results, self.gpu)
         return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
@@ -333,15 +332,12 @@ class RowSteps:
         return Launch(self.schedule.warps).because(f"a tile has {held} elements")
 
 
-def arithmetic(results: Sequence[Node], inputs: Sequence[Node], gpu: Gpu) -> list[Step]:
+def arithmetic(results: Sequence[Node], gpu: Gpu) -> list[Step]:
     """The steps for cheaper arithmetic, as frameworks use it on GPUs, and for eviction hints."""
     nodes = topological(results)
     made: list[Step] = []
     if any(divides(n) and is_number(n.args[1]) for n in nodes):
         made.append(Rewrite("reciprocals").because("multiplication is cheaper than division"))
-    is_short = any(a.dtype.is_float and a.dtype.bits <= 16 for a in inputs)
-    if is_short and any(map(is_exponential, nodes)):
-        made.append(Rewrite("exp2").because("GPUs have exp2; its error is below 16-bit rounding"))
     for i, result in enumerate(results):
         size = static(result.tensor.size) * result.dtype.bytes
         if size > gpu.cache_bytes:

@@ -56,14 +56,6 @@ MATMUL = """func @f(%x: f16[16, 20], %w: f16[32, 20]) -> (f16[16, 32]) at tensor
   return %f
 }
 """
-HALF = """func @f(%x: f16[2, 4]) -> (f16[2, 4]) at tensor {
-  %m = reduce(%x) {axes=[1], kind="max"} : f16[2]
-  %w = broadcast(%m) {axes=[0]} : f16[2, 4]
-  %s = sub(%x, %w) : f16[2, 4]
-  %e = exp(%s) : f16[2, 4]
-  return %e
-}
-"""
 THIRD = """func @f(%x: f32[3, 5]) -> (f32[3, 5]) at tensor {
   %y = div(%x, 4.0:f32) : f32[3, 5]
   return %y
@@ -602,39 +594,6 @@ return %loop
 return %loop
 """,
     ),
-    "rewrite_exp2": (
-        HALF,
-        "vectorize r; vectorize i",
-        "rewrite exp2",
-        """
-%load = load(%p0, 0:i32, 0:i32) : f16<2x4>
-%cast = cast(%load) : f32<2x4>
-%m = reduce(%cast) {axes=[1], kind="max"} : f32<2>
-%broadcast = broadcast(%m) {axes=[0]} : f32<2x4>
-%s = sub(%cast, %broadcast) : f32<2x4>
-%e = exp(%s) : f32<2x4>
-%cast_1 = cast(%e) : f16<2x4>
-%store = store(%o0, %cast_1, 0:i32, 0:i32) : f16[2, 4]
-return %store
-""",
-        """
-%load = load(%p0, 0:i32, 0:i32) : f16<2x4>
-%cast = cast(%load) : f32<2x4>
-%m = reduce(%cast) {axes=[1], kind="max"} : f32<2>
-%abs = abs(%m) : f32<2>
-%lt = lt(%abs, 1.0737418e+09:f32) : bool<2>
-%select = select(%lt, 1.442695:f32, 1.0:f32) : f32<2>
-%broadcast = broadcast(%select) {axes=[0]} : f32<2x4>
-%mul = mul(%cast, %broadcast) : f32<2x4>
-%mul_1 = mul(%m, %select) : f32<2>
-%broadcast_1 = broadcast(%mul_1) {axes=[0]} : f32<2x4>
-%sub = sub(%mul, %broadcast_1) : f32<2x4>
-%e = exp2(%sub) : f32<2x4>
-%cast_1 = cast(%e) : f16<2x4>
-%store = store(%o0, %cast_1, 0:i32, 0:i32) : f16[2, 4]
-return %store
-""",
-    ),
     "evict": (
         NEG,
         "vectorize j; bind i grid",
@@ -756,7 +715,6 @@ REFUSED = {
         "a product of 16 x 32 x 8: instructions take 16 or more along each axis",
     ),
     "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
-    "rounding would show": (NEG, "rewrite exp2", 1, "no parameter has 16-bit floats"),
     "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
     "warps": (NEG, "launch 3", 1, "3 warps: the number is not a power of two"),
     "threads": (NEG, "launch 64", 1, "2048 threads, and a program has at most 1024"),

@@ -20,6 +20,7 @@ HERE = {
     "transformer.py:42": "model.py:6",
     "block.py:42": "model.py:6",
     "softmax": "out",
+    "y.step2": "out.step2",
     "kernel_3": "mul_reduce_sub_exp",
     "k3": "mul_reduce_sub_exp",
 }

@@ -113,5 +113,5 @@ def test_rows_spread_over_another_axis_are_refused(count: int) -> None:
         least = b.reduce(x[0], kind="min", axes=(0, 2))
         return least, b.mul(x[-1], b.broadcast(least, axes=(0,), type=x[0].type))
 
-    with pytest.raises(CannotTile, match="in every iteration of the loop over j"):
+    with pytest.raises(CannotTile, match="in every iteration of the loop along j"):
         tile_group(group_of(crossed, [("f32", 4, 4, 64)] * count))

@@ -8,7 +8,8 @@ from stack.ir import Func, parse, verify
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_generated, is_load, is_loop
-from stack.passes.policies.cpu import stepped
+from stack.passes.policies.cpu import lowering_of
+from stack.passes.policies.stepped import Stepped
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.loops import extent_of
 from stack.rewrite import Pipeline, random_inputs
@@ -21,8 +22,8 @@ def steps_of(func: Func, target: str = "avx2") -> list[str]:
     found: list[str] = []
     for node in Pipeline("fuse").run(func, target=cpu).func.nodes:
         group = alone(node) if is_bare(node) else node
-        made = stepped(group, cpu) if is_generated(group) else None
-        if made is not None:
+        made = lowering_of(group, cpu) if is_generated(group) else None
+        if isinstance(made, Stepped):
             found += [text for text, _, _ in made.made().done[1:]]
     return found
 

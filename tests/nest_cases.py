@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from random_programs import random_program
@@ -79,6 +80,31 @@ def results(func: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What a function gives."""
     with np.errstate(all="ignore"):
         return [np.asarray(r) for r in _all(func.interpret(*arrays))]
+
+
+class Drawn(NamedTuple):
+    """A nest for random steps: its function, inputs, and results, that others may be `near`."""
+
+    seed: int
+    rng: random.Random
+    func: Func
+    kernel: Node
+    arrays: Sequence[np.ndarray]
+    want: list[np.ndarray]
+    near: float
+
+
+def drawn_nests(seeds: Sequence[int], found: Sequence[tuple[Func, Node]]) -> Iterator[Drawn]:
+    """For each seed one of some nests, with what it computes of random inputs."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        func, kernel = rng.choice(found)
+        arrays = random_inputs(func)
+        try:
+            want = results(around(kernel), arrays)
+        except IndexError:
+            continue  # what it is given to look up lies outside
+        yield Drawn(seed, rng, func, kernel, arrays, want, 3e-2 if is_short(func) else 1e-4)
 
 
 def wrong(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
 
 from stack.ir.node import Node
 from stack.ir.traits import (
@@ -13,7 +12,6 @@ from stack.ir.traits import (
     is_generated,
     is_running,
     is_stream,
-    writes_by_data,
 )
 from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
 from stack.passes.blocking.multi_gemm import parts_of, products_of
@@ -35,30 +33,10 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.rows import Rows
-from stack.passes.policies.stepped import (
-    NEST,
-    WHOLE,
-    ByHand,
-    Shown,
-    Stepped,
-    check_list,
-    plain_nest,
-    written,
-)
-from stack.passes.steps.all import IllegalStep, Launch, Step, parse_steps
-from stack.passes.tiling.bare import alone, is_bare
-from stack.passes.tiling.frame import CannotTile
+from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.steps.all import Launch, Step, parse_steps
 from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu
-
-
-class Lowering(Protocol):
-    """Builds the kernel of one group."""
-
-    def kernel(self) -> Node:
-        """Returns the kernel node. Raises CannotTile."""
-        ...
-
 
 Maker = Callable[[Node, Gpu], Lowering]
 
@@ -97,25 +75,11 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
 
 
 def shown_steps(node: Node, target: Target) -> Shown:
-    """The plain loop nest of a group, and the kernel after each step of its schedule.
-
-    Returns:
-        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
-        are not lowered step by step have the nest and the kernel only. The list is empty for a node
-        without a generated kernel, such as a library call.
-    """
+    """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
+    if is_generated(node) and is_given_to_library(node):
+        return []
     gpu = as_gpu(target)
-    is_own = is_generated(node) and not is_given_to_library(node)
-    if not (is_bare(node) or is_own or is_stream(node)) or writes_by_data(node):
-        return []
-    group = alone(node) if is_bare(node) else node
-    try:
-        made = lowering_of(group, gpu)
-        if isinstance(made, Stepped):
-            return made.shown()
-        return [(NEST, "", plain_nest(group, gpu)), (WHOLE, "", made.kernel())]
-    except (CannotTile, IllegalStep):
-        return []
+    return shown(node, gpu, lambda group: lowering_of(group, gpu))
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 from stack.errors import UsageError
 from stack.ir.node import Node
+from stack.ir.traits import is_generated, is_stream, writes_by_data
 from stack.ir.types import I64
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, Step, parse_steps, run_steps
+from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.schedule import is_list, schedules_of
 from stack.target import Cpu, Target
@@ -18,6 +21,14 @@ NEST = "the plain loop nest"
 WHOLE = "lowered without steps"
 Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 Machine = TypeVar("Machine", bound=Target)
+
+
+class Lowering(Protocol):
+    """Builds the kernel of one group."""
+
+    def kernel(self) -> Node:
+        """Returns the kernel node. Raises CannotTile."""
+        ...
 
 
 class Made:
@@ -114,6 +125,31 @@ def plain_nest(group: Node, target: Target) -> Node:
         return emit(group)
     nest = emit(group, I64)
     return nest.rebuilt(attrs={**nest.attrs, "level": "loop"})
+
+
+def shown(node: Node, target: Target, lowering_of: Callable[[Node], Lowering]) -> Shown:
+    """The plain loop nest of a group, and the kernel after each step of its schedule.
+
+    Args:
+        node: a group, or an op that fusion left on its own.
+        target: the target.
+        lowering_of: returns the lowering of a group for the target.
+
+    Returns:
+        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
+        are not lowered step by step have the nest and the kernel only. The list is empty for a node
+        without a generated kernel, such as a library call.
+    """
+    if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
+        return []
+    group = alone(node) if is_bare(node) else node
+    try:
+        made = lowering_of(group)
+        if isinstance(made, Stepped):
+            return made.shown()
+        return [(NEST, "", plain_nest(group, target)), (WHOLE, "", made.kernel())]
+    except (CannotTile, IllegalStep):
+        return []
 
 
 def check_list(group: Node, steps: list[Step], target: Target) -> None:

@@ -6,7 +6,7 @@ addition, as in a scan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stack.ir.algebra import COMBINE
 from stack.ir.builder import constant, make
@@ -62,9 +62,19 @@ def why_no_totals(loop: Node) -> str:
 
     No iteration reads a total, so that iterations can be reordered.
     """
+    return _why_more(loop, is_total)
+
+
+def why_no_running(loop: Node) -> str:
+    """Why a loop carries more than memory, totals and running totals; "" if it does not."""
+    return _why_more(loop, is_running_total)
+
+
+def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> str:
+    """Why a loop carries more than memory and values that a test allows; "" if it does not."""
     block = loop.blocks[0]
     for held, result in zip(block.params[1:], block.results, strict=True):
-        if not (is_memory(held) or is_total(block, held, result)):
+        if not (is_memory(held) or is_allowed(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
             return f"the loop over {axis} carries {name}, and does more than add to it"
     return ""
@@ -83,14 +93,10 @@ def is_running_total(block: Block, held: Node, result: Node) -> bool:
     return summand(held, result) is not None and not readers and is_once
 
 
-def why_no_running(loop: Node) -> str:
-    """Why a loop carries more than memory, totals and running totals; "" if it does not."""
-    block = loop.blocks[0]
-    for held, result in zip(block.params[1:], block.results, strict=True):
-        if not (is_memory(held) or is_running_total(block, held, result)):
-            axis, name = block.params[0].attrs["name"], held.attrs["name"]
-            return f"the loop over {axis} carries {name}, and does more than add to it"
-    return ""
+def running_totals(block: Block) -> dict[Node, Node]:
+    """The running totals of a loop that are no totals, with the variables that they update."""
+    pairs = zip(block.params[1:], block.results, strict=True)
+    return {new: held for held, new in pairs if not (is_memory(held) or is_total(block, held, new))}
 
 
 def _goes_on(held: Node, new: Node) -> bool:

@@ -37,7 +37,7 @@ from stack.passes.steps.access import (
     spread_along,
 )
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import KIND_OF, is_total, summand, why_no_running
+from stack.passes.steps.guard import KIND_OF, running_totals, summand, why_no_running
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
@@ -102,10 +102,9 @@ class Vectorize(Step):
 
 def _goes_back(block: Block) -> bool:
     """Whether a loop with a running total accesses memory in reverse order."""
-    var, *held = block.params
-    pairs = zip(held, block.results, strict=True)
-    if all(is_memory(h) or is_total(block, h, r) for h, r in pairs):
+    if not running_totals(block):
         return False
+    var = block.params[0]
     places = [
         access_parts(n)[0] for n in block.all_nodes if (is_load(n) or is_store(n)) and var in n.vars
     ]
@@ -135,6 +134,7 @@ class _Wide:
         lanes: the axis that is vectorized.
         is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
             of a GPU kernel are clipped.
+        running: running totals, and the variables that carry them.
         done: the replacement of each node of one lane.
         wide: nodes of one lane whose replacement is a tile of all lanes.
     """
@@ -142,7 +142,7 @@ class _Wide:
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
         self.is_loop = edit.kernel.attrs["level"] == "loop"
-        self.running: dict[Node, Node] = {}  # running totals, and the variables that carry them
+        self.running: dict[Node, Node] = {}
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
 
@@ -150,9 +150,7 @@ class _Wide:
         """The replacements of the results of a loop over the axis."""
         _, *held = block.params
         self.done.update(zip(held, start, strict=True))
-        for variable, new in zip(held, block.results, strict=True):
-            if not (is_memory(variable) or is_total(block, variable, new)):
-                self.running[new] = variable
+        self.running = running_totals(block)
         self._walk(block)
         made: list[Node] = []
         for variable, first, new in zip(held, start, block.results, strict=True):
@@ -216,9 +214,9 @@ class _Wide:
         first = self.new(before)
         if is_constant(first, identity(kind, first.dtype)):
             return made
-        return make(
-            node.op, (self.lanes.spread(first, shape, False) if first.tensor.rank else first, made)
-        )
+        if first.tensor.rank:
+            first = self.lanes.spread(first, shape, False)
+        return make(node.op, (first, made))
 
     def _op(self, node: Node, args: list[Node]) -> Node:
         """Applies an op to tiles, with the lane axis first."""

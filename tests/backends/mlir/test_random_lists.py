@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 import pytest
-from nest_cases import around, close, drawn, groups, is_short, random_inputs, results
+from nest_cases import around, close, drawn, drawn_nests, groups
 
 from stack.backends.mlir import BACKEND
 from stack.errors import StackError
@@ -20,14 +18,7 @@ LENGTH = 8  # of a list
 def run(seeds: range, programs: range) -> int:
     """How many kernels were compared. Fails at the first that differs, or is not compiled."""
     cpu, found, compared = as_cpu(None), list(groups(programs, target=as_cpu(None))), 0
-    for seed in seeds:
-        rng = random.Random(seed)
-        func, kernel = rng.choice(found)
-        arrays = random_inputs(func)
-        try:
-            want = results(around(kernel), arrays)
-        except IndexError:
-            continue  # what it is given to look up lies outside
+    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):
         done: list[str] = []
         for _ in range(LENGTH):
             (step,) = parse_steps(str(drawn(rng, kernel)).replace(" grid", " cores"))
@@ -40,7 +31,6 @@ def run(seeds: range, programs: range) -> int:
             have = BACKEND.compile(made, {}).run(given)
         except StackError as error:
             raise AssertionError(f"{seed}: {error} after {'; '.join(done)}\n{made}") from error
-        near = 3e-2 if is_short(func) else 1e-4
         for result, array, expected in zip(made.results, have, want, strict=True):
             same = close(decode(np.asarray(array), result.dtype), expected, near)
             assert same, f"{seed}: differs after {'; '.join(done)}\n{func}\n{made}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from nest_cases import around, drawn, groups, is_short, random_inputs, results, wrong
+from nest_cases import around, drawn, drawn_nests, groups, wrong
 
 LENGTH = 8  # of a list
 
@@ -14,15 +12,7 @@ def run(seeds: range, programs: range) -> tuple[int, int]:
     """How many steps were legal, and how many were not. Fails at the first that does harm."""
     found = list(groups(programs))
     legal = refused = 0
-    for seed in seeds:
-        rng = random.Random(seed)
-        func, kernel = rng.choice(found)
-        arrays = random_inputs(func)
-        try:
-            want = results(around(kernel), arrays)
-        except IndexError:
-            continue  # what it is given to look up lies outside
-        near = 3e-2 if is_short(func) else 1e-4
+    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):
         done: list[str] = []
         for _ in range(LENGTH):
             step = drawn(rng, kernel)

@@ -6,8 +6,9 @@
 
 A total becomes the reduction of a tile, a running total becomes a scan. A load or store with unit
 stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
-loop-carried values are totals or running totals. A tile must fit in the registers. On a CPU, a tile
-has one axis.
+loop-carried values are totals or running totals. A tile must fit in the registers, unless it is a
+product of tiles that is summed at once: step `launch` asks about those. On a CPU, a tile has one
+axis.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from stack.ir import ops
@@ -25,7 +25,7 @@ from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_store
-from stack.ir.types import DType, TensorType, TupleType
+from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import (
     Lanes,
     all_of,
@@ -47,9 +47,10 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
+from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Cpu, Gpu, Target
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,22 @@ class Vectorize(Step):
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]
-        pending = [loop.blocks[0]]
-        while pending:
-            for node in pending.pop().nodes:
-                if is_loop(node) and any(
-                    var in a.vars for a in loop_parts(node.args, node.attrs)[0]
-                ):
-                    return f"axis {self.axis}: the trip count of a loop inside depends on it"
-                kind = ops.lookup(node.op).kind
-                if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
-                    return f"axis {self.axis}: {node.op} cannot be vectorized"
-                tile = node.args[1] if is_store(node) else node
-                if var in node.vars and isinstance(tile.type, TensorType) and not is_memory(tile):
-                    shape = [extent_of(loop), *map(static, tile.tensor.shape)]
-                    why = _why_too_large(shape, tile.dtype, target)
-                    if why:
-                        return f"axis {self.axis}: {why}"
-                pending += node.blocks
+        own = loop.blocks[0].all_nodes
+        summed = {n for node in own for n in factors_of(node)}
+        for node in own:
+            if var not in node.vars:
+                continue
+            if is_loop(node) and any(var in a.vars for a in loop_parts(node.args, node.attrs)[0]):
+                return f"axis {self.axis}: the trip count of a loop inside depends on it"
+            kind = ops.lookup(node.op).kind
+            if kind == "memory" and not (is_load(node) or is_store(node)):
+                return f"axis {self.axis}: {node.op} cannot be vectorized"
+            tile = node.args[1] if is_store(node) else node
+            if tile in summed or not isinstance(tile.type, TensorType) or is_memory(tile):
+                continue
+            why = why_too_large([extent_of(loop), *map(static, tile.tensor.shape)], tile, target)
+            if why:
+                return f"axis {self.axis}: {why}"
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -112,20 +112,6 @@ def _goes_back(block: Block) -> bool:
     return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
 
 
-def _why_too_large(shape: Sequence[int], dtype: DType, target: Target | None) -> str:
-    """Why a tile does not fit in the registers of a target; "" if it fits."""
-    if isinstance(target, Gpu) and prod(shape) > target.registers:
-        return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"
-    if isinstance(target, Cpu):
-        if len(shape) > 1:
-            sizes = " x ".join(map(str, shape))
-            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
-        held, most = prod(shape) * max(dtype.bytes, 1), target.registers * target.vector_bytes
-        if held > most:
-            return f"a vector of {held} bytes, and all vector registers have {most}"
-    return ""
-
-
 class _Wide:
     """Builds the nodes of all lanes from the nodes of one lane.
 
@@ -134,6 +120,7 @@ class _Wide:
         lanes: the axis that is vectorized.
         is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
             of a GPU kernel are clipped.
+        padded: memory whose rows end in zeros, past what is read.
         running: running totals, and the variables that carry them.
         done: the replacement of each node of one lane.
         wide: nodes of one lane whose replacement is a tile of all lanes.
@@ -142,6 +129,8 @@ class _Wide:
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
         self.is_loop = edit.kernel.attrs["level"] == "loop"
+        padded: Sequence[int] = edit.kernel.attrs.get("padded", ())
+        self.padded = {edit.block.params[i] for i in padded}
         self.running: dict[Node, Node] = {}
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
@@ -413,7 +402,8 @@ class _Wide:
             for k in range(begin, rank)
         )
         asked = conjuncts(mask)
-        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis])]
+        is_padded = node.args[0] in self.padded
+        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis], is_padded)]
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
         if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])

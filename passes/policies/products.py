@@ -126,7 +126,7 @@ class Products(Stepped[Gpu]):
         for dot, names in zip(dots, loops, strict=True):
             steps.add(dot, names)
         made.take(*steps.tiles(), *steps.sums(), *steps.programs())
-        made.take(*arithmetic(body.results, self.target), steps.launch())
+        made.take(*arithmetic(body.results), steps.launch())
 
 
 class ProductSteps:

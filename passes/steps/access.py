@@ -14,7 +14,8 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_number, number
 from stack.ir.types import TensorType
-from stack.passes.steps.linear import linear
+from stack.passes.steps.intervals import collected, difference, place_of
+from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.tiling.frame import static
 
 
@@ -96,7 +97,9 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
         if found is not None or step is None or step[0] != (-1 if lanes.is_reversed else 1):
             return None
         first = step[1] if step[1] is not None else constant(0, lanes.var.dtype)
-        found = axis, make("sub", (first, lanes.last)) if lanes.is_reversed else first
+        if lanes.is_reversed:
+            first = collected(make("sub", (first, lanes.last)))
+        found = axis, first
     return found
 
 
@@ -129,6 +132,25 @@ def is_end(test: Node, place: Node, size: object) -> bool:
         return False
     end = test.args[1]
     return is_number(end) and number(end) == size
+
+
+def is_end_backwards(test: Node, place: Node, size: int, first: Node, lanes: Lanes) -> bool:
+    """Whether a condition of a loop that runs backwards is equivalent to `place < size`, and the
+    block starts at a multiple of its size: then at most its end is out of bounds.
+
+    Args:
+        test: the condition.
+        place: the index of a lane along a memory axis.
+        size: the size of the axis.
+        first: the index at which the block starts.
+        lanes: the lanes.
+    """
+    found, at = difference(test), place_of(place)
+    if not lanes.is_reversed or found is None or at is None or not is_multiple(first, lanes.count):
+        return False
+    above, holds_at_zero = found  # size - place > 0, or size - 1 - place >= 0
+    rest = above.plus(at)
+    return not rest.terms and rest.more == size - holds_at_zero
 
 
 def clipped(

@@ -32,6 +32,7 @@ from stack.passes.steps.access import (
     block_axis,
     conjuncts,
     is_end,
+    is_end_backwards,
     parts_of,
     reshaped,
     spread_along,
@@ -239,6 +240,8 @@ class _Wide:
             return reshaped(args[0], shape)
         if node.op == "reduce":
             attrs["axes"] = tuple(a + 1 for a in attrs["axes"])
+        elif node.op == "scan":
+            attrs["axis"] += 1
         elif node.op == "transpose":
             attrs["perm"] = (0, *(a + 1 for a in attrs["perm"]))
         else:
@@ -413,7 +416,12 @@ class _Wide:
             for k in range(begin, rank)
         )
         asked = conjuncts(mask)
-        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis])]
+        place, size = index[axis], static(memory.shape[axis])
+        others = [
+            p
+            for p in asked
+            if not (is_end(p, place, size) or is_end_backwards(p, place, size, first, self.lanes))
+        ]
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
         if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])
@@ -421,7 +429,7 @@ class _Wide:
         if "clip" in node.attrs:
             return None  # a clipped block cannot also have a mask over its elements
         test = all_of([self._part(p, tile) for p in asked])
-        if mask is None and static(memory.shape[axis]) < self.lanes.count:
+        if mask is None and size < self.lanes.count:
             return None
         return starts, shape, axis - begin, {}, test
 

@@ -118,9 +118,9 @@ def written(group: Node) -> str:
 def plain_nest(group: Node, target: Target) -> Node:
     """Returns the plain loop nest of a group for a target. Raises CannotTile.
 
-    CPU kernels have 64-bit indices, and are at level `loop` from the start. GPU kernels add running
-    totals of f32 in f32: tiles are scanned as trees, whose errors are small, and most GPUs have 1/32
-    or 1/64 of their units for f64.
+    CPU kernels have 64-bit indices, and are at level `loop` from the start. GPU kernels keep
+    running totals of f32 in f32: most GPUs have few units for f64, and a tile is scanned in a
+    logarithmic number of steps, so that errors grow slowly.
     """
     if not isinstance(target, Cpu):
         check_powers(group)

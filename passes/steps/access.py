@@ -134,19 +134,31 @@ def is_end(test: Node, place: Node, size: object) -> bool:
     return is_number(end) and number(end) == size
 
 
-def is_end_backwards(test: Node, place: Node, size: int, first: Node, lanes: Lanes) -> bool:
-    """Whether a condition of a loop that runs backwards is equivalent to `place < size`, and the
-    block starts at a multiple of its size: then at most its end is out of bounds.
+def unclipped(
+    conditions: Sequence[Node], place: Node, size: int, first: Node, lanes: Lanes
+) -> list[Node]:
+    """The conditions of a mask that remain if a block is clipped at the end of memory.
 
     Args:
-        test: the condition.
-        place: the index of a lane along a memory axis.
-        size: the size of the axis.
+        conditions: the conditions of the mask.
+        place: the index of a lane along the memory axis.
+        size: the size of that axis.
         first: the index at which the block starts.
         lanes: the lanes.
     """
+    # a block that is loaded backwards may also reach below 0, unless its start is aligned
+    is_aligned = lanes.is_reversed and is_multiple(first, lanes.count)
+    return [
+        c
+        for c in conditions
+        if not (is_end(c, place, size) or (is_aligned and _is_below(c, place, size)))
+    ]
+
+
+def _is_below(test: Node, place: Node, size: int) -> bool:
+    """Whether a condition is equivalent to `place < size`, for affine indices."""
     found, at = difference(test), place_of(place)
-    if not lanes.is_reversed or found is None or at is None or not is_multiple(first, lanes.count):
+    if found is None or at is None:
         return False
     above, holds_at_zero = found  # size - place > 0, or size - 1 - place >= 0
     rest = above.plus(at)

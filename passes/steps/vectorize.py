@@ -31,11 +31,10 @@ from stack.passes.steps.access import (
     all_of,
     block_axis,
     conjuncts,
-    is_end,
-    is_end_backwards,
     parts_of,
     reshaped,
     spread_along,
+    unclipped,
 )
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import KIND_OF, running_totals, summand, why_no_running
@@ -416,12 +415,8 @@ class _Wide:
             for k in range(begin, rank)
         )
         asked = conjuncts(mask)
-        place, size = index[axis], static(memory.shape[axis])
-        others = [
-            p
-            for p in asked
-            if not (is_end(p, place, size) or is_end_backwards(p, place, size, first, self.lanes))
-        ]
+        size = static(memory.shape[axis])
+        others = unclipped(asked, index[axis], size, first, self.lanes)
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
         if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])

@@ -14,7 +14,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_number, number
 from stack.ir.types import TensorType
-from stack.passes.steps.intervals import collected, difference, place_of
+from stack.passes.steps.intervals import collected, difference, is_affine, place_of
 from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.tiling.frame import static
 
@@ -44,6 +44,23 @@ class Lanes:
     def last(self) -> Node:
         """The number of the last iteration."""
         return constant(self.count - 1, self.var.dtype)
+
+    def first(self, place: Node) -> Node | None:
+        """The value at lane 0 of an integer that grows by 1 from lane to lane; None for others."""
+        step = linear(place, self.var)
+        if step is None or step[0] != (-1 if self.is_reversed else 1):
+            return None
+        first = step[1] if step[1] is not None else constant(0, self.var.dtype)
+        return collected(make("sub", (first, self.last))) if self.is_reversed else first
+
+    def ascending(self, index: Node) -> Node | None:
+        """A scalar index that grows by 1 from lane to lane of a reversed loop: `start + iota`."""
+        first = self.first(index) if self.is_reversed and is_affine(index) else None
+        if first is None:
+            return None
+        type_ = TensorType(self.var.dtype, (self.count,), "tile")
+        lanes = make("iota", (), {"axis": 0}, hint=type_)
+        return lanes if is_number(first) and not number(first) else make("add", (first, lanes))
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
         """The shape of the tile that replaces a value of one lane: the lane axis comes first."""
@@ -93,12 +110,9 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
     for axis, place in enumerate(index):
         if lanes.var not in place.vars:
             continue
-        step = linear(place, lanes.var)
-        if found is not None or step is None or step[0] != (-1 if lanes.is_reversed else 1):
+        first = lanes.first(place)
+        if found is not None or first is None:
             return None
-        first = step[1] if step[1] is not None else constant(0, lanes.var.dtype)
-        if lanes.is_reversed:
-            first = collected(make("sub", (first, lanes.last)))
         found = axis, first
     return found
 

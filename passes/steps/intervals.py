@@ -82,6 +82,12 @@ def place_of(node: Node) -> Place | None:
     return found[node]
 
 
+def is_affine(node: Node) -> bool:
+    """Whether a node is a scalar integer that is affine in loop variables."""
+    place = None if not isinstance(node.type, TensorType) or node.tensor.rank else place_of(node)
+    return place is not None and all("extent" in v.attrs for v in place.terms)
+
+
 def collected(index: Node) -> Node:
     """Rewrites a scalar index as `c0 * v0 + c1 * v1 + ... + c`; returns others as they are."""
     place = None if index.tensor.rank else place_of(index)

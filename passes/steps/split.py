@@ -122,7 +122,8 @@ class _Cut:
             place = make("add", (place, constant(first, var.dtype)))
         test, masked = None, count * width - self.extent
         if masked and step.tail == "front":
-            test = make("ge", (place, constant(masked, var.dtype)))
+            left = make("sub", (constant(count * width - 1, var.dtype), place))
+            test = make("lt", (left, constant(self.extent, var.dtype)))
             place = make("sub", (place, constant(masked, var.dtype)))
         elif masked:
             test = make("lt", (place, constant(first + self.extent, var.dtype)))

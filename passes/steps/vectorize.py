@@ -199,8 +199,10 @@ class _Wide:
         self.wide.add(node)
         if node in self.running:
             self.done[node] = self._running(node)
-            return
-        self.done[node] = self._load(node) if is_load(node) else self._op(node, args)
+        elif is_load(node):
+            self.done[node] = self._load(node)
+        else:
+            self.done[node] = self.lanes.ascending(node) or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
         """The running totals of all lanes: a scan of the tile, plus the total before it."""

@@ -50,21 +50,19 @@ EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
 BACKWARDS = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
   %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=2} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
     %iota = iota() {axis=0} : i32<4>
-    %sub = sub(3:i32, %iota) : i32<4>
     %loop = loop(%o0) {kind="grid"} : f32[3, 10] in global {(%i < 3: i32, %o0_1: f32[3, 10] in global)
       %loop_1 = loop(0.0:f32, %o0_1) {kind="serial"} : (f32[], f32[3, 10] in global) {(%j.0 < 3: i32, %acc_1: f32[], %o_1: f32[3, 10] in global)
-        %mul = mul(%j.0, 4:i32) : i32[]
-        %add = add(%mul, %sub) : i32<4>
-        %ge = ge(%add, 2:i32) : bool<4>
-        %mul_1 = mul(%j.0, -4:i32) : i32[]
-        %add_1 = add(%mul_1, 8:i32) : i32[]
-        %load = load(%p0, %i, %add_1) {clip=true} : f32<4>
-        %select = select(%ge, %load, 0.0:f32) : f32<4>
+        %mul = mul(%j.0, -4:i32) : i32[]
+        %add = add(%mul, 8:i32) : i32[]
+        %add_1 = add(%add, %iota) : i32<4>
+        %lt = lt(%add_1, 10:i32) : bool<4>
+        %load = load(%p0, %i, %add) {clip=true} : f32<4>
+        %select = select(%lt, %load, 0.0:f32) : f32<4>
         %reduce = reduce(%select) {axes=[0], kind="sum"} : f32[]
         %add_2 = add(%acc_1, %reduce) : f32[]
         %scan = scan(%select) {axis=0, kind="sum", reverse=true} : f32<4>
         %add_3 = add(%acc_1, %scan) : f32<4>
-        %store = store(%o_1, %add_3, %i, %add_1) {clip=true} : f32[3, 10] in global
+        %store = store(%o_1, %add_3, %i, %add) {clip=true} : f32[3, 10] in global
         return %add_2, %store
       }
       %item = item(%loop_1) {index=1} : f32[3, 10] in global

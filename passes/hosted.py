@@ -21,7 +21,7 @@ from stack.ir.builder import Builder
 from stack.ir.cost import Cost, cost
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType
-from stack.passes.blocking.scan import leaves_idle
+from stack.passes.policies.gpu_scans import leaves_idle
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log, Note
 from stack.rewrite.passes import Pass

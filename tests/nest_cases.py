@@ -76,6 +76,15 @@ def is_short(func: Func) -> bool:
     return any(t.dtype.is_float and t.dtype.bits <= 16 for v in values for t in v.types)
 
 
+def inside(kernel: Node) -> str:
+    """The text of what a kernel does."""
+    lines = str(around(kernel)).split("\n")
+    first = next(k for k, line in enumerate(lines) if "= kernel(" in line)
+    depth = len(lines[first]) - len(lines[first].lstrip())
+    end = lines.index(" " * depth + "}", first)
+    return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
+
+
 def results(func: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What a function gives."""
     with np.errstate(all="ignore"):
@@ -151,7 +160,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
     axis, other = rng.choice(known), rng.choice(known)
     size = rng.choice(AXIS_SIZES)
     texts = [
-        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "peel")),
+        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "front", "peel")),
         *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
         *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
@@ -169,6 +178,7 @@ __all__ = [
     "drawn",
     "fused",
     "groups",
+    "inside",
     "is_short",
     "kernel_of",
     "random_inputs",

@@ -34,7 +34,7 @@ from stack.ir.traits import (
     mixes,
     op_names,
 )
-from stack.ir.types import I32, I64, DType, TensorType
+from stack.ir.types import F64, I32, I64, DType, TensorType
 from stack.passes.nest.scope import Scope, letter
 from stack.passes.nest.values import Scalars
 from stack.passes.nest.walks import scan_nest, scatter_nest
@@ -48,6 +48,7 @@ def emit(
     integer: DType | None = None,
     root: Node | None = None,
     reduced: Collection[int] | None = None,
+    running: DType = F64,
 ) -> Node:
     """Returns the kernel of a group as its plain loop nest.
 
@@ -57,11 +58,13 @@ def emit(
         root: the node whose axes span the group; by default chosen by `domain`.
         reduced: the reduction axes of the root, which get the inner loops; by default the axes
             over which reductions of the root reduce.
+        running: the type of running sums and products of f32. Their errors grow with the length of
+            a serial loop, so F64 is the default.
 
     Raises:
         CannotTile: an op has no loop nest, or a size is not constant.
     """
-    return _Nest(group, integer, root, reduced).kernel()
+    return _Nest(group, integer, root, reduced, running).kernel()
 
 
 def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Node, Index]] | None:
@@ -140,8 +143,9 @@ class _Nest:
         integer: DType | None,
         root: Node | None,
         reduced: Collection[int] | None,
+        running: DType,
     ) -> None:
-        self.group, self.root, self.reduced = group, root, reduced
+        self.group, self.root, self.reduced, self.running = group, root, reduced, running
         own = group.blocks[0]
         self.body = Block(own.params, expanded(group).results) if is_stream(group) else own
         nodes = (*self.body.params, *self.body.nodes)
@@ -164,8 +168,10 @@ class _Nest:
         """The kernel node."""
         (first, *_) = self.body.results
         if len(self.body.results) == 1 and mixes(first):
-            walk = scan_nest if is_running(first) else scatter_nest
-            return self._built([walk(self.values, first, self.outputs[0], self._along)])
+            parts = self.values, first, self.outputs[0], self._along
+            is_scan = is_running(first)
+            made = scan_nest(*parts, self.running) if is_scan else scatter_nest(*parts)
+            return self._built([made])
         final: dict[Node, Node] = {o: o for o in self.outputs}
         for kept, inner, stored in self._spaces():
             names = [o for o, _, _ in stored]

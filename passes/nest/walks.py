@@ -9,7 +9,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
-from stack.ir.types import F32, F64, DType
+from stack.ir.types import F32, DType
 from stack.passes.nest.scope import letter
 from stack.passes.nest.values import Scalars
 from stack.passes.tiling.frame import COMBINE, static, wide
@@ -19,15 +19,25 @@ Along = Callable[
 ]
 
 
-def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
-    """Builds the nest of a scan: a loop carries the running total and the output."""
+def scan_nest(values: Scalars, node: Node, output: Node, along: Along, running: DType) -> Node:
+    """Builds the nest of a scan: a loop carries the running total and the output.
+
+    Args:
+        values: builds the scalars of the nest.
+        node: the scan.
+        output: the memory of its result.
+        along: builds loops over axes.
+        running: the type of running sums and products of f32.
+    """
     axis, kind = int(node.attrs["axis"]), str(node.attrs["kind"])
     index = [values.scope.axis(letter(a), static(s)) for a, s in enumerate(node.shape)]
     walked = index[axis]
     place = list(index)
     if node.attrs["reverse"]:
         place[axis] = add(static(node.shape[axis]) - 1, mul(walked, -1))
-    dtype = _running(wide(node.dtype), kind)
+    dtype = wide(node.dtype)
+    if dtype is F32 and kind in ("sum", "prod"):
+        dtype = running
 
     def program(memories: Sequence[Node]) -> list[Node]:
         value = values.scope.cast(values.value(node.args[0], tuple(place)), dtype)
@@ -47,11 +57,6 @@ def scan_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:
 
     others = [d for a, d in enumerate(index) if a != axis and not isinstance(d, int)]
     return along(others, [output], program)[0]
-
-
-def _running(dtype: DType, kind: str) -> DType:
-    """The type of a running total: f64 for f32 sums and products, whose errors accumulate."""
-    return F64 if dtype is F32 and kind in ("sum", "prod") else dtype
 
 
 def scatter_nest(values: Scalars, node: Node, output: Node, along: Along) -> Node:

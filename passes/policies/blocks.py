@@ -15,7 +15,6 @@ from stack.ir.traits import (
 )
 from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
@@ -28,6 +27,7 @@ from stack.passes.blocking.tile_choice import (
     unfused_seconds,
 )
 from stack.passes.blocking.unfused import UNFUSED
+from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.products import Products
@@ -44,7 +44,7 @@ Maker = Callable[[Node, Gpu], Lowering]
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (lambda group: bool(written(group)), ByHand),
     (is_stream, StreamTiler),
-    (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
+    (lambda group: any(map(is_running, group.blocks[0].nodes)), GpuScans),
     (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
     (lambda group: bool(contractions(group.blocks[0].nodes)), Products),
     (lambda _: True, Rows),

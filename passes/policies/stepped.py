@@ -9,7 +9,7 @@ from typing import Generic, Protocol, TypeVar
 from stack.errors import UsageError
 from stack.ir.node import Node
 from stack.ir.traits import is_generated, is_stream, writes_by_data
-from stack.ir.types import I64
+from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, Step, parse_steps, run_steps
 from stack.passes.tiling.bare import alone, is_bare
@@ -118,11 +118,13 @@ def written(group: Node) -> str:
 def plain_nest(group: Node, target: Target) -> Node:
     """Returns the plain loop nest of a group for a target. Raises CannotTile.
 
-    CPU kernels have 64-bit indices, and are at level `loop` from the start.
+    CPU kernels have 64-bit indices, and are at level `loop` from the start. GPU kernels keep
+    running totals of f32 in f32: most GPUs have few units for f64, and a tile is scanned in a
+    logarithmic number of steps, so that errors grow slowly.
     """
     if not isinstance(target, Cpu):
         check_powers(group)
-        return emit(group)
+        return emit(group, running=F32)
     nest = emit(group, I64)
     return nest.rebuilt(attrs={**nest.attrs, "level": "loop"})
 

@@ -14,7 +14,8 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number
 from stack.ir.types import TensorType
-from stack.passes.steps.linear import linear
+from stack.passes.steps.intervals import collected, difference, is_affine, place_of
+from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.tiling.frame import static
 
 
@@ -43,6 +44,23 @@ class Lanes:
     def last(self) -> Node:
         """The number of the last iteration."""
         return constant(self.count - 1, self.var.dtype)
+
+    def first(self, place: Node) -> Node | None:
+        """The value at lane 0 of an integer that grows by 1 from lane to lane; None for others."""
+        step = linear(place, self.var)
+        if step is None or step[0] != (-1 if self.is_reversed else 1):
+            return None
+        first = step[1] if step[1] is not None else constant(0, self.var.dtype)
+        return collected(make("sub", (first, self.last))) if self.is_reversed else first
+
+    def ascending(self, index: Node) -> Node | None:
+        """A scalar index that grows by 1 from lane to lane of a reversed loop: `start + iota`."""
+        first = self.first(index) if self.is_reversed and is_affine(index) else None
+        if first is None:
+            return None
+        type_ = TensorType(self.var.dtype, (self.count,), "tile")
+        lanes = make("iota", (), {"axis": 0}, hint=type_)
+        return lanes if is_number(first) and not number(first) else make("add", (first, lanes))
 
     def shape(self, rank_of: Node) -> tuple[int, ...]:
         """The shape of the tile that replaces a value of one lane: the lane axis comes first."""
@@ -99,11 +117,10 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
     for axis, place in enumerate(index):
         if lanes.var not in place.vars:
             continue
-        step = linear(place, lanes.var)
-        if found is not None or step is None or step[0] != (-1 if lanes.is_reversed else 1):
+        first = lanes.first(place)
+        if found is not None or first is None:
             return None
-        first = step[1] if step[1] is not None else constant(0, lanes.var.dtype)
-        found = axis, make("sub", (first, lanes.last)) if lanes.is_reversed else first
+        found = axis, first
     return found
 
 
@@ -130,22 +147,48 @@ def all_of(parts: Sequence[Node]) -> Node | None:
     return made
 
 
-def is_end(test: Node, place: Node, size: object, is_padded: bool = False) -> bool:
-    """Whether a condition is `place < size`: the bounds check of a memory axis.
+def is_end(test: Node, place: Node, size: object) -> bool:
+    """Whether a condition is `place < size`: the bounds check of a memory axis."""
+    if test.op != "lt" or test.args[0] is not place:
+        return False
+    end = test.args[1]
+    return is_number(end) and number(end) == size
+
+
+def unclipped(
+    conditions: Sequence[Node],
+    place: Node,
+    first: Node,
+    lanes: Lanes,
+    size: int,
+    is_padded: bool = False,
+) -> list[Node]:
+    """The conditions of a mask that remain if a block is clipped at the end of memory.
 
     Args:
-        test: the condition.
-        place: the index along the axis.
-        size: the extent of the axis.
-        is_padded: whether the memory is 0 from where the condition is false up to its end.
+        conditions: the conditions of the mask.
+        place: the index of a lane along the memory axis.
+        first: the index at which the block starts.
+        lanes: the lanes.
+        size: the size of that axis.
+        is_padded: whether the axis ends in zeros, from where a condition becomes false.
     """
-    if test.op != "lt" or not is_number(test.args[1]):
+    # a block that is loaded backwards may also reach below 0, unless its start is aligned
+    is_clipped = not lanes.is_reversed or is_multiple(first, lanes.count)
+    return [c for c in conditions if not (is_clipped and _is_below(c, place, size, is_padded))]
+
+
+def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
+    """Whether a condition is equivalent to `place < size`, or to a smaller end if it is padded."""
+    if is_end(test, place, size):
+        return True
+    found, at = difference(test), place_of(place)
+    if found is None or at is None:
         return False
-    first, end = test.args
-    last = number(end)
-    if place.op == "add" and place.args[0] is first and is_number(place.args[1]):
-        place, last = first, last + number(place.args[1])  # both are shifted
-    return place is first and (last == size or (is_padded and last < int(str(size))))
+    above, holds_at_zero = found  # end - place > 0, or end - 1 - place >= 0
+    rest = above.plus(at)
+    end = rest.more + holds_at_zero
+    return not rest.terms and (end == size or (is_padded and end < size))
 
 
 def clipped(

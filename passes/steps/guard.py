@@ -25,18 +25,24 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
     """Masks the body of a loop: iterations for which a test is false change nothing.
 
     They load 0 and store nothing. They add the identity of the reduction to a total, so that it
-    keeps its value; other carried values are kept by a `select`.
+    keeps its value; other carried values are kept by a `select`. What reads a running total reads
+    the masked one.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
+    running = running_totals(block)
     for loop in filter(is_loop, reversed(block.all_nodes)):  # outer ones first
         starts = loop_parts(loop.args, loop.attrs)[1]
-        totals |= {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
+        mine = {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
+        totals |= mine
+        running |= {n: p for n, p in running_totals(loop.blocks[0]).items() if p in mine}
 
     def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
         if is_loop(old):
             return _inner(old, args, blocks[0])
         made = old.rebuilt(args, blocks=blocks)
+        if old in running:
+            return _carried(edit, running[old], made, test)
         if not (is_load(old) or is_store(old)) or moving.isdisjoint(made.vars):
             return made
         if is_load(old) and not any(not moving.isdisjoint(i.vars) for i in made.args[1:]):
@@ -46,14 +52,16 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
     def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
         results = list(inner.results)
         for i, start in enumerate(loop_parts(args, old.attrs)[1]):
-            if start in totals:
+            if start in totals and old.blocks[0].results[i] not in running:
                 results[i] = _carried(edit, inner.params[1 + i], results[i], test)
         return old.rebuilt(args, blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
     results = [
-        new if _goes_on(held, new) else edit.note(new, _carried(edit, held, new, test))
-        for held, new in zip(block.params[1:], inner.results, strict=True)
+        new
+        if old in running or _goes_on(held, new)
+        else edit.note(new, _carried(edit, held, new, test))
+        for held, old, new in zip(block.params[1:], block.results, inner.results, strict=True)
     ]
     return Block(block.params, results)
 
@@ -96,8 +104,12 @@ def is_running_total(block: Block, held: Node, result: Node) -> bool:
 
 def running_totals(block: Block) -> dict[Node, Node]:
     """The running totals of a loop that are no totals, with the variables that they update."""
-    pairs = zip(block.params[1:], block.results, strict=True)
-    return {new: held for held, new in pairs if not (is_memory(held) or is_total(block, held, new))}
+    return {
+        new: held
+        for held, new in zip(block.params[1:], block.results, strict=True)
+        if not (is_memory(held) or is_total(block, held, new))
+        and is_running_total(block, held, new)
+    }
 
 
 def _goes_on(held: Node, new: Node) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.ops import algebra_of
@@ -79,6 +80,26 @@ def place_of(node: Node) -> Place | None:
     for one in nodes:
         found[one] = _place(one, [found[a] for a in one.args])
     return found[node]
+
+
+def is_affine(node: Node) -> bool:
+    """Whether a node is a scalar integer that is affine in loop variables."""
+    place = None if not isinstance(node.type, TensorType) or node.tensor.rank else place_of(node)
+    return place is not None and all("extent" in v.attrs for v in place.terms)
+
+
+def collected(index: Node) -> Node:
+    """Rewrites a scalar index as `c0 * v0 + c1 * v1 + ... + c`; returns others as they are."""
+    place = None if index.tensor.rank else place_of(index)
+    if place is None:
+        return index
+    made: Node | None = None
+    for node, count in place.terms.items():
+        term = node if count == 1 else make("mul", (node, constant(count, index.dtype)))
+        made = term if made is None else make("add", (made, term))
+    if made is None or not place.more:
+        return made or constant(place.more, index.dtype)
+    return make("add", (made, constant(place.more, index.dtype)))
 
 
 def _index_nodes(node: Node) -> list[Node] | None:

@@ -8,6 +8,8 @@
 If the block size does not divide the extent, `tail` selects the treatment of the last block:
 
 - `mask`: iterations past the end are masked: they load 0, add nothing to totals, store nothing;
+- `front`: like `mask`, but the first block is the partial one. If a loop runs backwards through
+  memory, blocks then start at multiples of the block size, so that wide loads are aligned;
 - `peel`: the remaining iterations become a loop of their own.
 
 If the block is not smaller than the extent, only the inner loop remains. Legal for a serial loop
@@ -41,7 +43,7 @@ from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
-TAILS = ("mask", "peel")
+TAILS = ("mask", "front", "peel")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Split(Step):
     Attributes:
         axis: the axis.
         block: the block size: iterations of the inner loop.
-        tail: `mask` or `peel`: the treatment of a partial last block.
+        tail: `mask`, `front` or `peel`: the treatment of a partial block.
     """
 
     name: ClassVar[str] = "split"
@@ -73,7 +75,7 @@ class Split(Step):
         if self.block < 1:
             return f"axis {self.axis}: the block size is at least 1, not {self.block}"
         if self.tail not in TAILS:
-            return f"axis {self.axis}: the tail is {' or '.join(TAILS)}, not {self.tail}"
+            return f"axis {self.axis}: the tail is one of {', '.join(TAILS)}, not {self.tail}"
         why = why_no_axis(kernel, self.axis)
         if why:
             return why
@@ -118,8 +120,12 @@ class _Cut:
             place = make("add", (make("mul", (outer, constant(width, var.dtype))), inner))
         if first:
             place = make("add", (place, constant(first, var.dtype)))
-        test = None
-        if count * width > self.extent:
+        test, masked = None, count * width - self.extent
+        if masked and step.tail == "front":
+            left = make("sub", (constant(count * width - 1, var.dtype), place))
+            test = make("lt", (left, constant(self.extent, var.dtype)))
+            place = make("sub", (place, constant(masked, var.dtype)))
+        elif masked:
             test = make("lt", (place, constant(first + self.extent, var.dtype)))
         results = self.edit.remade(self.block.results, {var: place})
         body = Block((inner, *held), [results[r] for r in self.block.results])

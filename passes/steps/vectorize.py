@@ -31,10 +31,10 @@ from stack.passes.steps.access import (
     all_of,
     block_axis,
     conjuncts,
-    is_end,
     parts_of,
     reshaped,
     spread_along,
+    unclipped,
 )
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import KIND_OF, running_totals, summand, why_no_running
@@ -188,8 +188,10 @@ class _Wide:
         self.wide.add(node)
         if node in self.running:
             self.done[node] = self._running(node)
-            return
-        self.done[node] = self._load(node) if is_load(node) else self._op(node, args)
+        elif is_load(node):
+            self.done[node] = self._load(node)
+        else:
+            self.done[node] = self.lanes.ascending(node) or self._op(node, args)
 
     def _running(self, node: Node) -> Node:
         """The running totals of all lanes: a scan of the tile, plus the total before it."""
@@ -228,6 +230,8 @@ class _Wide:
             return reshaped(args[0], shape)
         if node.op == "reduce":
             attrs["axes"] = tuple(a + 1 for a in attrs["axes"])
+        elif node.op == "scan":
+            attrs["axis"] += 1
         elif node.op == "transpose":
             attrs["perm"] = (0, *(a + 1 for a in attrs["perm"]))
         else:
@@ -402,8 +406,9 @@ class _Wide:
             for k in range(begin, rank)
         )
         asked = conjuncts(mask)
+        size = static(memory.shape[axis])
         is_padded = node.args[0] in self.padded
-        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis], is_padded)]
+        others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
         if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])
@@ -411,7 +416,7 @@ class _Wide:
         if "clip" in node.attrs:
             return None  # a clipped block cannot also have a mask over its elements
         test = all_of([self._part(p, tile) for p in asked])
-        if mask is None and static(memory.shape[axis]) < self.lanes.count:
+        if mask is None and size < self.lanes.count:
             return None
         return starts, shape, axis - begin, {}, test
 

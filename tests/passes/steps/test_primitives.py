@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from nest_cases import around, fused, kernel_of, random_inputs, results, wrong
+from nest_cases import around, fused, inside, kernel_of, random_inputs, results, wrong
 
 from stack.errors import UsageError
-from stack.ir import Node, parse
+from stack.ir import parse
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
 from stack.passes.steps.loops import axes
@@ -645,15 +645,6 @@ return %loop
 }
 
 
-def inside(kernel: Node) -> str:
-    """The text of what a kernel does."""
-    lines = str(around(kernel)).split("\n")
-    first = next(k for k, line in enumerate(lines) if "= kernel(" in line)
-    depth = len(lines[first]) - len(lines[first].lstrip())
-    end = lines.index(" " * depth + "}", first)
-    return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_before_and_expected(name: str) -> None:
     program, first, step, before, expected = CASES[name]
@@ -727,7 +718,7 @@ REFUSED = {
     ),
     "split by zero": (NEG, "vectorize j; split i 0", 2, "the block size is at least 1, not 0"),
     "no memory of its own": (TWICE, "stage e local", 1, "a program of a GPU has no memory for e"),
-    "no such tail": (NEG, "split j 4 tail=drop", 1, "the tail is mask or peel, not drop"),
+    "no such tail": (NEG, "split j 4 tail=drop", 1, "the tail is one of mask, front, peel"),
     "split twice": (NEG, "split j 2; split j 2", 2, "there is no loop over 'j'"),
     "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
     "split what is bound": (NEG, "bind i grid; split i 2", 2, "bound to grid: split it before"),

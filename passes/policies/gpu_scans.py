@@ -1,0 +1,104 @@
+"""Scans on a GPU: running sums and products along an axis.
+
+A program has a tile of some lines along the scanned axis. A tile is scanned as a whole. A line that
+is longer than a tile is a serial loop over tiles, which carries the total of the tiles before. The
+blocks of a reverse scan are aligned, so the partial one, if any, comes first.
+
+    cumsum of 512 rows of 10000:     split j 4096; vectorize j.1; bind i grid; launch 8
+    the same from the last element:  split j 4096 tail=front; vectorize j.1; bind i grid; launch 8
+
+A few very long lines would leave most of a GPU idle: a library scans those in parts.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from stack.ir.node import Node
+from stack.passes.nest.scope import letter
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.steps.all import Bind, Launch, Split, Step, Vectorize
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.target import Gpu
+
+TILE = 4096  # elements of a tile
+MOST_TILES = 16  # tiles of a line, if there are fewer lines than processors
+WARP_ELEMENTS = 512  # elements of a tile for each warp
+MOST_WARPS = 16
+KINDS = ("sum", "prod")
+
+
+def leaves_idle(node: Node, gpu: Gpu) -> bool:
+    """Whether the lines of a scan are so few and so long that one program for each is slow."""
+    scanned = int(node.attrs["axis"])
+    sizes = [s for s in node.shape if isinstance(s, int)]
+    if len(sizes) < len(node.shape):
+        return False
+    lines = prod(s for a, s in enumerate(sizes) if a != scanned)
+    return sizes[scanned] > MOST_TILES * TILE and lines < gpu.processors
+
+
+class GpuScans(Stepped[Gpu]):
+    """Lowers a group whose result is one scan."""
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the policy. Raises CannotTile."""
+        (scan,) = self.group.blocks[0].results
+        why = _why_not(scan, self.target)
+        if why:
+            raise CannotTile(why)
+        made.take(*_steps(scan, self.target))
+
+
+def _why_not(scan: Node, gpu: Gpu) -> str:
+    """Why a scan has no GPU kernel; "" if it has one."""
+    kind, dtype, scanned = str(scan.attrs["kind"]), scan.dtype, int(scan.attrs["axis"])
+    if kind not in KINDS or dtype.bits < 16 or dtype.kind not in "fiu":
+        return f"no tile is scanned for the {kind} of {dtype}"
+    if leaves_idle(scan, gpu):
+        lines = prod(static(s) for a, s in enumerate(scan.shape) if a != scanned)
+        return f"{lines} lines of {scan.shape[scanned]} leave most programs idle"
+    return ""
+
+
+def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
+    """The block size of each axis: as much of the scanned one as a tile takes, then whole lines as
+    long as each processor has a program."""
+    blocks = [1] * len(sizes)
+    blocks[scanned] = min(TILE, max(2, power_of_two(sizes[scanned])))
+    lines = prod(sizes) // sizes[scanned]
+    room = TILE // blocks[scanned]
+    while room > 1 and lines // room < gpu.processors:
+        room //= 2
+    for axis in reversed(range(len(sizes))):
+        if axis != scanned:
+            blocks[axis] = min(power_of_two(sizes[axis]), room)
+            room //= blocks[axis]
+    return blocks
+
+
+def _steps(scan: Node, gpu: Gpu) -> list[Step]:
+    """The list of steps of a scan."""
+    scanned, sizes = int(scan.attrs["axis"]), [static(s) for s in scan.shape]
+    blocks = _blocks(sizes, scanned, gpu)
+    tiled = [a for a, size in enumerate(sizes) if size > 1 and blocks[a] > 1]
+    made: list[Step] = []
+    for axis in tiled:
+        name, size, block = letter(axis), sizes[axis], blocks[axis]
+        is_partial = bool(scan.attrs["reverse"]) and axis == scanned and size % block != 0
+        cut = Split(name, block, "front" if is_partial else "mask")
+        made.append(cut.because(f"a tile has {block} of {size} elements along {name}"))
+    for axis in reversed(tiled):
+        why = "a tile is scanned as a whole" if axis == scanned else "lines are independent"
+        made.append(Vectorize(f"{letter(axis)}.1").because(why))
+    for axis, size in enumerate(sizes):
+        count = -(-size // blocks[axis])
+        if axis != scanned and count > 1:
+            name = f"{letter(axis)}.0" if axis in tiled else letter(axis)
+            made.append(Bind(name, "grid").because(f"{count} programs"))
+    held = prod(blocks)
+    warps = min(MOST_WARPS, max(1, power_of_two(held // WARP_ELEMENTS)))
+    return [*made, Launch(warps).because(f"a tile has {held} elements")]
+
+
+__all__ = ["GpuScans", "leaves_idle"]

@@ -24,20 +24,16 @@ Scan = tuple[str, tuple[int, ...], int, str, bool]  # type, shape, axis, kind, r
 
 EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
   %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=2} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
-    %iota = iota() {axis=0} : i32<4>
     %loop = loop(%o0) {kind="grid"} : f32[3, 10] in global {(%i < 3: i32, %o0_1: f32[3, 10] in global)
       %loop_1 = loop(0.0:f32, %o0_1) {kind="serial"} : (f32[], f32[3, 10] in global) {(%j.0 < 3: i32, %acc_1: f32[], %o_1: f32[3, 10] in global)
         %mul = mul(%j.0, 4:i32) : i32[]
-        %add = add(%mul, %iota) : i32<4>
-        %lt = lt(%add, 10:i32) : bool<4>
         %load = load(%p0, %i, %mul) {clip=true} : f32<4>
-        %select = select(%lt, %load, 0.0:f32) : f32<4>
-        %reduce = reduce(%select) {axes=[0], kind="sum"} : f32[]
-        %add_1 = add(%acc_1, %reduce) : f32[]
-        %scan = scan(%select) {axis=0, kind="sum", reverse=false} : f32<4>
-        %add_2 = add(%acc_1, %scan) : f32<4>
-        %store = store(%o_1, %add_2, %i, %mul) {clip=true} : f32[3, 10] in global
-        return %add_1, %store
+        %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+        %add = add(%acc_1, %reduce) : f32[]
+        %scan = scan(%load) {axis=0, kind="sum", reverse=false} : f32<4>
+        %add_1 = add(%acc_1, %scan) : f32<4>
+        %store = store(%o_1, %add_1, %i, %mul) {clip=true} : f32[3, 10] in global
+        return %add, %store
       }
       %item = item(%loop_1) {index=1} : f32[3, 10] in global
       return %item
@@ -49,21 +45,17 @@ EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
 """  # noqa: E501
 BACKWARDS = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {
   %z = kernel(%x) {level="tile", name="scan", ops=["scan"], stages=2, warps=2} : f32[3, 10] {(%p0: f32[3, 10] in global, %o0: f32[3, 10] in global)
-    %iota = iota() {axis=0} : i32<4>
     %loop = loop(%o0) {kind="grid"} : f32[3, 10] in global {(%i < 3: i32, %o0_1: f32[3, 10] in global)
       %loop_1 = loop(0.0:f32, %o0_1) {kind="serial"} : (f32[], f32[3, 10] in global) {(%j.0 < 3: i32, %acc_1: f32[], %o_1: f32[3, 10] in global)
         %mul = mul(%j.0, -4:i32) : i32[]
         %add = add(%mul, 8:i32) : i32[]
-        %add_1 = add(%add, %iota) : i32<4>
-        %lt = lt(%add_1, 10:i32) : bool<4>
         %load = load(%p0, %i, %add) {clip=true} : f32<4>
-        %select = select(%lt, %load, 0.0:f32) : f32<4>
-        %reduce = reduce(%select) {axes=[0], kind="sum"} : f32[]
-        %add_2 = add(%acc_1, %reduce) : f32[]
-        %scan = scan(%select) {axis=0, kind="sum", reverse=true} : f32<4>
-        %add_3 = add(%acc_1, %scan) : f32<4>
-        %store = store(%o_1, %add_3, %i, %add) {clip=true} : f32[3, 10] in global
-        return %add_2, %store
+        %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+        %add_1 = add(%acc_1, %reduce) : f32[]
+        %scan = scan(%load) {axis=0, kind="sum", reverse=true} : f32<4>
+        %add_2 = add(%acc_1, %scan) : f32<4>
+        %store = store(%o_1, %add_2, %i, %add) {clip=true} : f32[3, 10] in global
+        return %add_1, %store
       }
       %item = item(%loop_1) {index=1} : f32[3, 10] in global
       return %item

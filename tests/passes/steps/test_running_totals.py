@@ -38,8 +38,7 @@ CASES: dict[str, tuple[bool, str]] = {
     %add = add(%mul, %i.1) : i32[]
     %lt = lt(%add, 6:i32) : bool[]
     %load = load(%p0, %add, %lt, 0.0:f32) : f32[]
-    %select = select(%lt, %load, 0.0:f32) : f32[]
-    %add_1 = add(%acc, %select) : f32[]
+    %add_1 = add(%acc, %load) : f32[]
     %store = store(%o, %add_1, %add, %lt) : f32[6]
     return %add_1, %store
   }
@@ -60,14 +59,13 @@ return %item
   %loop_1 = loop(%acc_1, %o_1) {kind="serial"} : (f32[], f32[6])
   {(%i.1 < 4: i32, %acc: f32[], %o: f32[6])
     %add = add(%mul, %i.1) : i32[]
-    %sub = sub(7:i32, %add) : i32[]
-    %lt = lt(%sub, 6:i32) : bool[]
-    %sub_1 = sub(%add, 2:i32) : i32[]
-    %mul_1 = mul(%sub_1, -1:i32) : i32[]
+    %sub = sub(%add, 2:i32) : i32[]
+    %mul_1 = mul(%sub, -1:i32) : i32[]
     %add_1 = add(%mul_1, 5:i32) : i32[]
+    %sub_1 = sub(7:i32, %add) : i32[]
+    %lt = lt(%sub_1, 6:i32) : bool[]
     %load = load(%p0, %add_1, %lt, 0.0:f32) : f32[]
-    %select = select(%lt, %load, 0.0:f32) : f32[]
-    %add_2 = add(%acc, %select) : f32[]
+    %add_2 = add(%acc, %load) : f32[]
     %store = store(%o, %add_2, %add_1, %lt) : f32[6]
     return %add_2, %store
   }
@@ -82,21 +80,17 @@ return %item
     "split i 4 tail=front; vectorize i.1": (
         True,
         """
-%iota = iota() {axis=0} : i32<4>
 %loop = loop(0.0:f32, %o0) {kind="serial"} : (f32[], f32[6])
   {(%i.0 < 2: i32, %acc_1: f32[], %o_1: f32[6])
   %mul = mul(%i.0, -4:i32) : i32[]
   %add = add(%mul, 4:i32) : i32[]
-  %add_1 = add(%add, %iota) : i32<4>
-  %lt = lt(%add_1, 6:i32) : bool<4>
   %load = load(%p0, %add) {clip=true} : f32<4>
-  %select = select(%lt, %load, 0.0:f32) : f32<4>
-  %reduce = reduce(%select) {axes=[0], kind="sum"} : f32[]
-  %add_2 = add(%acc_1, %reduce) : f32[]
-  %scan = scan(%select) {axis=0, kind="sum", reverse=true} : f32<4>
-  %add_3 = add(%acc_1, %scan) : f32<4>
-  %store = store(%o_1, %add_3, %add) {clip=true} : f32[6]
-  return %add_2, %store
+  %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+  %add_1 = add(%acc_1, %reduce) : f32[]
+  %scan = scan(%load) {axis=0, kind="sum", reverse=true} : f32<4>
+  %add_2 = add(%acc_1, %scan) : f32<4>
+  %store = store(%o_1, %add_2, %add) {clip=true} : f32[6]
+  return %add_1, %store
 }
 %item = item(%loop) {index=1} : f32[6]
 return %item
@@ -109,18 +103,17 @@ return %item
 %sub = sub(3:i32, %iota) : i32<4>
 %loop = loop(0.0:f32, %o0) {kind="serial"} : (f32[], f32[6])
   {(%i.0 < 2: i32, %acc_1: f32[], %o_1: f32[6])
-  %mul = mul(%i.0, 4:i32) : i32[]
-  %add = add(%mul, %sub) : i32<4>
-  %lt = lt(%add, 6:i32) : bool<4>
-  %mul_1 = mul(%i.0, -4:i32) : i32[]
-  %add_1 = add(%mul_1, 2:i32) : i32[]
-  %load = load(%p0, %add_1, %lt, 0.0:f32) : f32<4>
-  %select = select(%lt, %load, 0.0:f32) : f32<4>
-  %reduce = reduce(%select) {axes=[0], kind="sum"} : f32[]
+  %mul = mul(%i.0, -4:i32) : i32[]
+  %add = add(%mul, 2:i32) : i32[]
+  %mul_1 = mul(%i.0, 4:i32) : i32[]
+  %add_1 = add(%mul_1, %sub) : i32<4>
+  %lt = lt(%add_1, 6:i32) : bool<4>
+  %load = load(%p0, %add, %lt, 0.0:f32) : f32<4>
+  %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
   %add_2 = add(%acc_1, %reduce) : f32[]
-  %scan = scan(%select) {axis=0, kind="sum", reverse=true} : f32<4>
+  %scan = scan(%load) {axis=0, kind="sum", reverse=true} : f32<4>
   %add_3 = add(%acc_1, %scan) : f32<4>
-  %store = store(%o_1, %add_3, %add_1, %lt) : f32[6]
+  %store = store(%o_1, %add_3, %add, %lt) : f32[6]
   return %add_2, %store
 }
 %item = item(%loop) {index=1} : f32[6]

@@ -151,12 +151,12 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
     axis, other = rng.choice(known), rng.choice(known)
     size = rng.choice(AXIS_SIZES)
     texts = [
-        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "peel")),
+        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "peel", "overlap")),
         *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
-        *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
+        *(f"{name} {axis} {other}" for name in ("fuse", "reorder", "fission")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
-        *("rewrite reciprocals", "tensorize"),
+        *("rewrite reciprocals", "tensorize", "microkernel"),
         f"stage {rng.choice(_scalars(kernel))} local",
     ]
     (step,) = parse_steps(rng.choice(texts))

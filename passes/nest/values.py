@@ -290,7 +290,7 @@ class Scalars:
         summed = [n for n in dict.fromkeys((*own[0], *own[1])) if n not in at]
         order = [n for n in summed if n in contraction(rule).contracted]
         # a product has a reduction loop even if there is one element to reduce
-        looped = [n for n in order if sizes[n] > 1] or order[-1:]
+        looped = [n for n in order if sizes[n] != 1] or order[-1:]
         places = {
             n: self.scope.axis(n, static(sizes[n]), n in looped)
             for n in [*order, *(set(summed) - {*order})]

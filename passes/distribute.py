@@ -1,8 +1,8 @@
-"""Kernels from the tile level to the loop level of a CPU: grid to parallel loops, tiles to vectors.
+"""Kernels of a CPU to the loop level: packed panels, parallel loops, long sums in blocks.
 
-Kernels that steps made are loops already (`passes/policies/cpu.py`). Those of products get their
-packed panels and register tiles here, and those of streams their parallel loops. In all of them,
-long sums become sums of blocks.
+Kernels that steps made are loops already (`passes/policies/cpu.py`). The `dot` of a product, which
+step `microkernel` made, gets its packed panels here, and the grid of a stream becomes parallel
+loops. In all kernels, long sums become sums of blocks.
 """
 
 from __future__ import annotations

@@ -37,13 +37,13 @@ def lowered(func: Func, target: str = "avx2", passes: str = "fuse,coalesce") -> 
     return made
 
 
-def check_steps(text: str, steps: str) -> None:
+def check_steps(text: str, steps: str, near: float = 1e-6) -> None:
     """A group takes these steps, and its kernel computes what it does."""
     func = parse(text)
     assert "; ".join(steps_of(func)) == steps
     args = random_inputs(func)
     found = lowered(func, passes="fuse").interpret(*args)
-    np.testing.assert_allclose(found, func.interpret(*args), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, func.interpret(*args), rtol=1e-5, atol=near)
 
 
 def masks(func: Func) -> int:

@@ -160,12 +160,13 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
     axis, other = rng.choice(known), rng.choice(known)
     size = rng.choice(AXIS_SIZES)
     texts = [
-        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "front", "peel")),
+        *(f"split {axis} {size} tail={tail}" for tail in ("mask", "front", "peel", "overlap")),
         *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
-        *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
+        *(f"{name} {axis} {other}" for name in ("fuse", "reorder", "fission")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
         *("rewrite reciprocals", "tensorize", "threads 2 2", f"rasterize {axis} 2"),
+        "microkernel",
         f"stage {rng.choice(_scalars(kernel))} local",
     ]
     (step,) = parse_steps(rng.choice(texts))

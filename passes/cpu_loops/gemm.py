@@ -1,4 +1,4 @@
-"""Kernels around a dot from the tile level to the loop level of a CPU.
+"""Packed panels for the `dot` of blocks of a CPU kernel, which step `microkernel` made.
 
 A chunk of work is one panel of columns (of one batch entry) and some tiles of rows. The panel of
 the right operand is packed into local memory first, lanes last, so that the dots of all tiles of

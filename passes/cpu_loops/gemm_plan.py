@@ -33,7 +33,7 @@ class GemmPlan:
         lane: its axis of columns.
         right: which operand has that axis, and is packed.
         left_names: axes of the other one.
-        nest: the loops of the grid.
+        nest: the parallel loops.
         cut: how many of them say which panel; those below it say which tile of rows.
         which: variables of those that say which panel.
         below: the loops over tiles of rows.
@@ -61,7 +61,7 @@ class GemmPlan:
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.mma = mma = tile_mma(dot, cpu)
         load = unconverted(right)
-        self.nest, _ = nest_of(block, "grid")
+        self.nest, _ = nest_of(block, "parallel")
         moving = [n for n in self.nest if n.blocks[0].params[0] in load.vars]
         # loops above the cut say which panel, those below it which tile of rows
         self.cut = self.nest.index(moving[-1]) + 1 if moving else 0

@@ -28,7 +28,7 @@ class Copy:
         self.indices = indices
 
     def new(self, node: Node) -> Node:
-        """The copy of a node; grid loops iteration serial."""
+        """The copy of a node; parallel loops become serial."""
         if node not in self.done:
             made = self._make(node)
             carry(self.b, self.old, node, made)
@@ -38,7 +38,7 @@ class Copy:
     def _make(self, node: Node) -> Node:
         args = [self.new(a) for a in node.args]
         attrs = node.attrs
-        if is_loop(node) and attrs["kind"] == "grid":
+        if is_loop(node) and attrs["kind"] == "parallel":
             attrs = {**attrs, "kind": "serial"}
         blocks = [
             Block([self.indices.get(p, p) for p in b.params], [self.new(r) for r in b.results])

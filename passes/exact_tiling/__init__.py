@@ -1,1 +1,1 @@
-"""One fusion group to one kernel at the tile level: exact blocks, the last of which may overlap."""
+"""Tiles of matrix products; kernels of streams in exact blocks, the last of which may overlap."""

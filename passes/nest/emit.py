@@ -1,6 +1,7 @@
 """emit: write a fusion group or a stream as its plain loop nest.
 
-The nest has one serial loop for each axis, and scalars inside. Results that share the axes of the
+The nest has one serial loop for each axis, and scalars inside. Axes of one element have no loop,
+except for the columns and the reduction of a matrix product. Results that share the axes of the
 group share its loops: parallel axes outside, then a loop over the reduction axis for the results
 that have it. Each reduction is a loop that carries an accumulator. The nest is ordinary IR, which
 prints, parses and runs in the interpreter. It does not depend on a target.
@@ -121,12 +122,16 @@ def _is_full(
 
 
 def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
-    """The names of the loops over the axes of an index space; "" for axes of extent 1."""
+    """The names of the loops over the axes of an index space; "" for axes of extent 1.
+
+    The columns of a matrix product, its last axis, always have a loop.
+    """
     names: list[str] = []
     for axis, extent in enumerate(root.shape):
         count = sum(n.startswith("r") for n in names)
         own = (f"r_{count}" if count else "r") if axis in reduced else letter(axis)
-        names.append(own if static(extent) > 1 else "")
+        is_columns = is_contraction(root) and axis == root.tensor.rank - 1
+        names.append(own if static(extent) > 1 or is_columns else "")
     return names
 
 
@@ -226,7 +231,7 @@ class _Nest:
             own = [n for n in self.body.nodes if _reduces(n) and n.args[0] is root]
             reduced = {int(a) for n in own for a in n.attrs["axes"]}
         axes: list[Dim] = [
-            self.scope.axis(name, static(extent))
+            self.scope.axis(name, static(extent), bool(name))
             for name, extent in zip(axis_names(root, reduced), root.shape, strict=True)
         ]
         self._share(places, iter_vars, axes, reduced)

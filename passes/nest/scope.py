@@ -37,9 +37,12 @@ class Scope:
 
     # ---- loop variables
 
-    def axis(self, hint: str, extent: int) -> Dim:
-        """Creates an axis and its loop variable. Returns its symbol, or 0 for an extent of 1."""
-        if extent == 1:
+    def axis(self, hint: str, extent: int, has_loop: bool = False) -> Dim:
+        """Creates an axis and its loop variable. Returns its symbol.
+
+        An axis of extent 1 has no loop, unless it `has_loop`: its index is 0.
+        """
+        if extent == 1 and not has_loop:
             return 0
         name = self.fresh.own(hint)
         attrs = {"name": name, "extent": extent}

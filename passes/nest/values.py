@@ -273,30 +273,27 @@ class Scalars:
         outside = {v for name in moved for v in self.scope.variables[name].vars}
         return var in outside or (guard is not None and var in guard.vars)
 
-    def _summed(
-        self,
-        hint: str,
-        extent: int,
-        sides: Sequence[tuple[Node, int]],
-        index: Index,
-        guard: Node | None,
-    ) -> Dim:
-        """The axis that a matmul contracts: the one of a matmul that contracts the same operand.
+    def _known_axis(
+        self, sides: Sequence[tuple[Node, int]], index: Index, guard: Node | None
+    ) -> Dim | None:
+        """The axis of another matmul that contracts the same operand; None if there is none.
 
         The loops of both can then be fused, and load that operand once.
 
         Args:
-            hint: the name of the axis.
-            extent: its extent.
-            sides: the operands that have the axis, with its position.
+            sides: the operands that have the contracted axis, with its position.
             index: the index of the element that is computed.
             guard: the condition under which the element is needed.
         """
-        for side in sides:
-            known = self._contracted.get(side)
-            if known is not None and not self._is_around(known, index, guard):
-                return known
-        made = self.scope.axis(hint, extent)
+        known = (self._contracted.get(side) for side in sides)
+        around = self._is_around
+        return next((a for a in known if a is not None and not around(a, index, guard)), None)
+
+    def _new_axis(
+        self, hint: str, extent: int, has_loop: bool, sides: Sequence[tuple[Node, int]]
+    ) -> Dim:
+        """A new axis that a matmul contracts; arguments as of `Scope.axis` and `_known_axis`."""
+        made = self.scope.axis(hint, extent, has_loop)
         if isinstance(made, Expr):
             self._contracted.update(dict.fromkeys(sides, made))
         return made
@@ -321,10 +318,15 @@ class Scalars:
         sizes = {n: s for o, arg in zip(own, node.args) for n, s in zip(o, arg.shape)}
         summed = [n for n in dict.fromkeys((*own[0], *own[1])) if n not in at]
         order = [n for n in summed if n in contraction(rule).contracted]
+        # a matmul has a reduction loop even if there is one element to reduce
+        looped = [n for n in order if sizes[n] != 1] or order[-1:]
         places: dict[str, Dim] = {}
         for name in [*order, *(set(summed) - {*order})]:
             sides = [(a, names.index(name)) for a, names in zip(node.args, own) if name in names]
-            places[name] = self._summed(name, static(sizes[name]), sides, index, guard)
+            known = self._known_axis(sides, index, guard)
+            if known is None:
+                known = self._new_axis(name, static(sizes[name]), name in looped, sides)
+            places[name] = known
         at |= places
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):

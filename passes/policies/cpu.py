@@ -4,30 +4,18 @@ from __future__ import annotations
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_stream, mixes
-from stack.passes.exact_tiling.gemm import check_worth, is_row_of_sums, tile_gemm
+from stack.passes.exact_tiling.gemm import check_worth, is_row_of_sums
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.policies.cpu_products import CpuProducts
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
 from stack.passes.steps.all import Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
-from stack.schedule import Policy, Schedule
+from stack.schedule import Policy
 from stack.target import Cpu, Target, as_cpu
-
-
-class Product:
-    """Lowers a group with a matrix product, in tiles of accumulators in vector registers."""
-
-    def __init__(self, group: Node, cpu: Cpu) -> None:
-        self.group, self.cpu = group, cpu
-
-    def kernel(self) -> Node:
-        """Returns the kernel node. Raises CannotTile."""
-        policy = gemm_policy(self.group, self.cpu)
-        schedule = policy.of(self.group) if policy is not None else Schedule()
-        return tile_gemm(self.group, schedule.block("n"), schedule.block("m"), self.cpu)
 
 
 def lowering_of(group: Node, cpu: Cpu) -> Lowering:
@@ -40,7 +28,7 @@ def lowering_of(group: Node, cpu: Cpu) -> Lowering:
     dots = contractions(body.nodes)
     if dots:
         is_sum = len(dots) == 1 and is_row_of_sums(dots[0])
-        return CpuRows(as_reduction(group, dots[0]), cpu) if is_sum else Product(group, cpu)
+        return CpuRows(as_reduction(group, dots[0]), cpu) if is_sum else CpuProducts(group, cpu)
     is_serial = len(body.results) == 1 and mixes(body.results[0])
     return CpuScans(group, cpu) if is_serial else CpuRows(group, cpu)
 

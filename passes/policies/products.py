@@ -159,10 +159,10 @@ class ProductSteps:
     def add(self, dot: Node, names: Sequence[str]) -> None:
         """Add the loops over the result of a product, outermost first."""
         roles = roles_of(dot)
-        real = [n for n in result_names(dot) if roles.sizes[n] > 1]
+        real = [n for n in result_names(dot) if roles.sizes[n] > 1 or n == roles.lane]
         name_of = dict(zip(real, names, strict=True))
         depths = [roles.sizes[n] for n in roles.contracted]
-        if len(self.contracted) != len([d for d in depths if d > 1]):
+        if len(self.contracted) != len(depths):
             raise CannotTile("it reduces more than its products do")
         if depths[1:] and depths[-1] < MATRIX:
             raise CannotTile(f"a dot over several axes, the last of {depths[-1]} elements")

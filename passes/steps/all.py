@@ -5,9 +5,11 @@ from __future__ import annotations
 from stack.passes.steps.bind import Bind
 from stack.passes.steps.compute_with import ComputeWith
 from stack.passes.steps.evict import Evict
+from stack.passes.steps.fission import Fission
 from stack.passes.steps.fuse import Fuse
 from stack.passes.steps.hold import Hold
 from stack.passes.steps.launch import Launch
+from stack.passes.steps.microkernel import Microkernel
 from stack.passes.steps.partition import Partition
 from stack.passes.steps.peel import Peel
 from stack.passes.steps.pipeline import Pipeline
@@ -29,10 +31,12 @@ __all__ = [
     "Bind",
     "ComputeWith",
     "Evict",
+    "Fission",
     "Fuse",
     "Hold",
     "IllegalStep",
     "Launch",
+    "Microkernel",
     "Partition",
     "Peel",
     "Pipeline",

@@ -10,10 +10,12 @@ If the block size does not divide the extent, `tail` selects the treatment of th
 - `mask`: iterations past the end are masked: they load 0, add nothing to totals, store nothing;
 - `front`: like `mask`, but the first block is the partial one. If a loop runs backwards through
   memory, blocks then start at multiples of the block size, so that wide loads are aligned;
-- `peel`: the remaining iterations become a loop of their own.
+- `peel`: the remaining iterations become a loop of their own;
+- `overlap`: the last block starts early enough to be whole, and repeats some iterations.
 
 If the block is not smaller than the extent, only the inner loop remains. Legal for a serial loop
-and a block size of at least 1.
+and a block size of at least 1. `overlap` needs iterations that may be repeated: each stores to its
+own elements, and none adds to a total or reads memory that the loop stores to.
 
 Source: `split` with a tail strategy of Halide (Ragan-Kelley et al., PLDI 2013).
 """
@@ -40,10 +42,12 @@ from stack.passes.steps.loops import (
     why_no_axis,
 )
 from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_not_repeated
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
-TAILS = ("mask", "front", "peel")
+TAILS = ("mask", "front", "peel", "overlap")
+MASKED = ("mask", "front")
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Split(Step):
     Attributes:
         axis: the axis.
         block: the block size: iterations of the inner loop.
-        tail: `mask`, `front` or `peel`: the treatment of a partial block.
+        tail: `mask`, `front`, `peel` or `overlap`: the treatment of a partial block.
     """
 
     name: ClassVar[str] = "split"
@@ -85,7 +89,15 @@ class Split(Step):
         for loop, _ in loops_along(kernel, self.axis):
             if not is_serial(loop):
                 return f"axis {self.axis} is bound to {bound_to(loop)}: split it before"
+            why = why_not_repeated(loop) if self._overlaps(loop) else ""
+            if why:
+                return why
         return ""
+
+    def _overlaps(self, loop: Node) -> bool:
+        """Whether the last block of a loop would repeat iterations."""
+        extent = extent_of(loop)
+        return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
@@ -113,11 +125,15 @@ class _Cut:
         step, (var, *held) = self.step, self.block.params
         count = -(-self.extent // step.block)
         # a masked block keeps its size even if the extent is smaller
-        width = min(step.block, self.extent) if step.tail == "peel" else step.block
+        width = step.block if step.tail in MASKED else min(step.block, self.extent)
         outer, inner = along(step.outer, count, var), along(step.inner, width, var)
         place = inner
+        is_partial = count * width > self.extent
         if count > 1:
-            place = make("add", (make("mul", (outer, constant(width, var.dtype))), inner))
+            begin = make("mul", (outer, constant(width, var.dtype)))
+            if is_partial and step.tail == "overlap":
+                begin = make("min", (begin, constant(self.extent - width, var.dtype)))
+            place = make("add", (begin, inner))
         if first:
             place = make("add", (place, constant(first, var.dtype)))
         test, masked = None, count * width - self.extent
@@ -125,7 +141,7 @@ class _Cut:
             left = make("sub", (constant(count * width - 1, var.dtype), place))
             test = make("lt", (left, constant(self.extent, var.dtype)))
             place = make("sub", (place, constant(masked, var.dtype)))
-        elif masked:
+        elif masked and step.tail == "mask":
             test = make("lt", (place, constant(first + self.extent, var.dtype)))
         results = self.edit.remade(self.block.results, {var: place})
         body = Block((inner, *held), [results[r] for r in self.block.results])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from stack.ir.builder import constant, make
+from stack.ir.builder import constant, make, remade
 from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_item, is_load, is_loop, is_number, is_store, number
 from stack.passes.steps.linear import is_apart, linear, terms_of
+from stack.passes.steps.loops import is_memory
 
 
 def why_shared(loop: Node, own: bool = False) -> str:
     """Why an iteration of a loop depends on the stores of another one; "" if none does.
 
     Iterations are independent if some index of each store advances by more than the store covers,
-    and if loads of the memory that the loop carries only read elements of their own iteration.
+    and if loads of the memory that the loop carries only read elements of their own iteration. They
+    may store to one element if they store the same value, as blocks do that overlap.
 
     Args:
         loop: the loop.
@@ -37,8 +39,25 @@ def why_shared(loop: Node, own: bool = False) -> str:
         if is_store(node) and not _is_apart(node, var, inner):
             if own and held(node) not in block.params:
                 continue
+            is_only = [s for s in stores if held(s) is held(node)] == [node]
+            if is_only and (_is_same(node, loop) or _is_repeated(node, loop)):
+                continue
             return f"two iterations of the loop over {name} may store to one element"
     return ""
+
+
+def why_not_repeated(loop: Node) -> str:
+    """Why an iteration of a loop cannot be executed again, after others; "" if it can.
+
+    Iterations are independent, carry memory only, and none reads memory that the loop stores to.
+    """
+    block = loop.blocks[0]
+    name, held = block.params[0].attrs["name"], memory_of(block)
+    if not all(map(is_memory, block.params[1:])):
+        return f"the loop over {name} carries a value: its iterations cannot be repeated"
+    if any(is_load(n) and held(n.args[0]) in block.params for n in block.all_nodes):
+        return f"the loop over {name} reads what it stores: its iterations cannot be repeated"
+    return why_shared(loop)
 
 
 def why_kept(loop: Node) -> str:
@@ -65,6 +84,51 @@ def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]
         if step is not None and step[0] and (step[1] is None or step[1].vars.isdisjoint(inner)):
             return True
     return False
+
+
+def _is_same(store: Node, loop: Node) -> bool:
+    """Whether all iterations of a loop store the same value to the same element."""
+    block = loop.blocks[0]
+    carried = {v for n in block.all_nodes if is_loop(n) for v in n.blocks[0].params[1:]}
+    varying = {*block.params, *carried}
+    return all(varying.isdisjoint(a.vars) for a in store.args[1:])
+
+
+def _is_repeated(store: Node, loop: Node) -> bool:
+    """Whether iterations that store to one element store the same value there.
+
+    They do in blocks that overlap, as `split` makes them: all that depends on the block and on the
+    place in it depends on their sum, which is the iteration of the loop before it was split.
+    """
+    block = loop.blocks[0]
+    var, nodes = block.params[0], block.all_nodes
+    loops = [n.blocks[0] for n in nodes if is_loop(n)]
+    inner = {b.params[0] for b in loops}
+    for place in nodes:
+        size = _overlapping(place, inner)
+        if not size or var not in place.vars:
+            continue
+        at = place.args[1]
+        parts = {n for n in topological([place]) if n is not place and {var, at} & n.vars}
+        users = (n for n in nodes if n is not place and n not in parts)
+        held = [v for b in loops if b.params[0] is at for v in b.params[1:]]
+        if not all(map(is_memory, held)) or any(not parts.isdisjoint(n.args) for n in users):
+            continue
+        whole = Node("var", (), {"name": str(at.attrs["name"]), "extent": size}, at.type)
+        done = remade(access_parts(store)[0], {place: whole})
+        again = store.rebuilt([done.get(a, a) for a in store.args])
+        if _is_apart(again, whole, inner - {at}):
+            return True
+    return False
+
+
+def _overlapping(place: Node, inner: Collection[Node]) -> int:
+    """The extent of an axis in blocks of which the last one starts early, from an index along it:
+    `min(begin, last) + v`, where v goes over a block. 0 for other nodes."""
+    if place.op != "add" or place.args[1] not in inner or place.args[0].op != "min":
+        return 0
+    last = place.args[0].args[1]
+    return int(number(last)) + int(place.args[1].attrs["extent"]) if is_number(last) else 0
 
 
 def _extents(access: Node) -> list[Dim]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
 from executed import agrees
+from kernel_cases import in_blocks
 from product_cases import residual
 from stream_harness import streamed
 
@@ -22,7 +23,8 @@ from stack.ir.storage import decode, encode, storage_dtype
 from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
-from stack.passes.exact_tiling.gemm import tile_gemm
+from stack.passes.policies.stepped import plain_nest
+from stack.passes.steps.all import parse_steps, run_steps
 from stack.passes.tile import tile_group
 from stack.passes.tiling.bare import alone
 from stack.run.compile import compile_func
@@ -113,9 +115,12 @@ def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Gener
     x, w = (round_bf16(rng.normal(size=s).astype(np.float32)) for s in ((96, 64), (64, 96)))
     operands = [param(n, tensor("bf16", *v.shape)) for n, v in (("x", x), ("w", w))]
     group = alone(Builder().dot(*operands, rule="m k, k n -> m n"))
-    text, run = compiled(
-        distribute_kernel(tile_gemm(group, lanes, rows, TILES), target=TILES), TILES
+    steps = (
+        f"reorder i j; split j {lanes} tail=overlap; reorder j.1 i; split i {rows} tail=overlap;"
+        " bind j.0 cores; bind i.0 cores; vectorize j.1; microkernel tdpbf16ps"
     )
+    kernel = run_steps(plain_nest(group, TILES), parse_steps(steps), TILES)
+    text, run = compiled(distribute_kernel(kernel, target=TILES), TILES)
     assert "tdpbf16ps" in text
     stored = [encode(v, BF16) for v in (x, w)]
     out = encode(np.full((96, 96), np.nan, np.float32), BF16)
@@ -131,7 +136,7 @@ def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Gener
 def test_tiles_ask_for_the_next_step_of_a_far_panel(lanes: int, depth: int, tiles: int) -> None:
     operands = [param(n, tensor("bf16", size, depth)) for n, size in (("x", 64), ("w", lanes))]
     group = alone(Builder().dot(*operands, rule="m k, n k -> m n"))
-    kernel = distribute_kernel(tile_gemm(group, lanes, 32, TILES), target=TILES)
+    kernel = distribute_kernel(tile_group(in_blocks(group, n=lanes, m=32), TILES), target=TILES)
     text = print_kernel(kernel, "k", target=TILES)
     near = re.findall(r'prefetch"\((%\w+)\) <\{cache = 1 : i32, hint = 3 ', text)
     found = re.search(r'tileloadd64"\(%\w+, (%\w+),', text)  # of the panel

@@ -9,6 +9,7 @@ from nest_cases import around, close, drawn, drawn_nests, groups
 from stack.backends.mlir import BACKEND
 from stack.errors import StackError
 from stack.ir.storage import decode, encode
+from stack.passes.distribute import distribute_kernel
 from stack.passes.steps.all import parse_steps
 from stack.target import as_cpu
 
@@ -25,7 +26,7 @@ def run(seeds: range, programs: range) -> int:
             if not step.why_not(kernel, cpu):
                 kernel = step.apply(kernel)
                 done.append(str(step))
-        made = around(kernel)
+        made = around(distribute_kernel(kernel, cpu))  # packs what `microkernel` made
         given = [encode(a, p.dtype) for a, p in zip(arrays, made.params, strict=True)]
         try:
             have = BACKEND.compile(made, {}).run(given)

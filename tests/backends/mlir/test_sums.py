@@ -10,7 +10,7 @@ from emulated_amx import NATIVE, compiled
 
 from stack.ir import Builder, param, tensor
 from stack.passes.distribute import distribute_kernel
-from stack.passes.exact_tiling.gemm import tile_gemm
+from stack.passes.policies.cpu import tile_group
 from stack.passes.tiling.bare import alone
 
 pytest.importorskip("torch_mlir")
@@ -29,7 +29,7 @@ def test_an_even_axis_goes_two_by_two(
     w = rng.normal(size=(*depth, 96)).astype(np.float32)
     operands = [param(n, tensor("f32", *v.shape)) for n, v in (("x", x), ("w", w))]
     group = alone(Builder().dot(*operands, rule=f"m {names}, {names} n -> m n"))
-    kernel = distribute_kernel(tile_gemm(group, target=NATIVE), target=NATIVE)
+    kernel = distribute_kernel(tile_group(group, NATIVE), target=NATIVE)
     text, run = compiled(kernel, NATIVE)
     out = np.full((70, 96), np.nan, np.float32)
     run(*(a.ctypes.data for a in (x, w, out)))

@@ -8,6 +8,7 @@ from nest_cases import around, fused, groups, is_short, random_inputs, results, 
 from stack.ir import parse
 from stack.ir.tile_contract import breaches
 from stack.passes.nest.emit import emit
+from stack.passes.steps.loops import all_loops, axis_of
 from stack.passes.tiling.frame import CannotTile
 
 SOFTMAX = """func @f(%x: f32[4, 5]) -> (f32[4, 5]) at tensor {
@@ -94,6 +95,35 @@ CASES = {
 }
 """,
 }
+
+
+TWO = """func @f(%x: f32[M, 4], %y: f32[4, 5]) -> (f32[M, 5], f32[M, 5]) at tensor {
+  %f = fusion(%x, %y) {kind="gemm", name="dot_exp"} : (f32[M, 5], f32[M, 5])
+    {(%p0: f32[M, 4], %p1: f32[4, 5])
+    %d = dot(%p0, %p1) {rule="m k, k n -> m n"} : f32[M, 5]
+    %e = exp(%d) : f32[M, 5]
+    return %d, %e
+  }
+  %d = item(%f) {index=0} : f32[M, 5]
+  %e = item(%f) {index=1} : f32[M, 5]
+  return %d, %e
+}
+"""
+
+
+def test_results_of_a_product_share_its_loops() -> None:
+    assert axes_of(TWO.replace("M", "3")) == ["i", "j", "k"]
+
+
+def test_columns_and_reductions_of_one_element_have_loops() -> None:
+    assert axes_of(TWO.replace("M", "1")) == ["j", "k"]
+    thin = CASES["product"].replace("4]", "1]").replace("[4,", "[1,").replace("5]", "1]")
+    assert axes_of(thin) == ["i", "j", "k"]
+
+
+def axes_of(text: str) -> list[str]:
+    """The axes of all loops of a nest, outer ones first."""
+    return [axis_of(loop) for loop, _ in all_loops(emit(fused(text)))]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -57,6 +57,15 @@ MATMUL = """func @f(%x: f16[16, 20], %w: f16[32, 20]) -> (f16[16, 32]) at tensor
   return %f
 }
 """
+PRODUCT = """func @f(%x: f32[3, 4], %w: f32[4, 8]) -> (f32[3, 8]) at tensor {
+  %f = fusion(%x, %w) {kind="gemm", name="dot_exp"} : f32[3, 8] {(%p0: f32[3, 4], %p1: f32[4, 8])
+    %y = dot(%p0, %p1) {rule="m k, k n -> m n"} : f32[3, 8]
+    %e = exp(%y) : f32[3, 8]
+    return %e
+  }
+  return %f
+}
+"""
 THIRD = """func @f(%x: f32[3, 5]) -> (f32[3, 5]) at tensor {
   %y = div(%x, 4.0:f32) : f32[3, 5]
   return %y
@@ -131,6 +140,41 @@ return %loop
   }
   %store = store(%o0_1, %y, %i) : f32[3]
   return %store
+}
+return %loop
+""",
+    ),
+    "split_overlap": (
+        NEG,
+        "",
+        "split j 4 tail=overlap",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="serial"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="serial"} : f32[3, 5] {(%j.0 < 2: i32, %o0_3: f32[3, 5])
+    %mul = mul(%j.0, 4:i32) : i32[]
+    %min = min(%mul, 1:i32) : i32[]
+    %loop_2 = loop(%o0_3) {kind="serial"} : f32[3, 5] {(%j.1 < 4: i32, %o0_2: f32[3, 5])
+      %add = add(%min, %j.1) : i32[]
+      %load = load(%p0, %i, %add) : f32[]
+      %y = neg(%load) : f32[]
+      %store = store(%o0_2, %y, %i, %add) : f32[3, 5]
+      return %store
+    }
+    return %loop_2
+  }
+  return %loop_1
 }
 return %loop
 """,
@@ -324,6 +368,93 @@ return %loop
   return %loop_1
 }
 return %loop
+""",
+    ),
+    "fission": (
+        PRODUCT,
+        "vectorize j",
+        "fission i k",
+        """
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<8>
+%loop = loop(%o0) {kind="serial"} : f32[3, 8] {(%i < 3: i32, %o0_1: f32[3, 8])
+  %y = loop(%broadcast) {kind="serial"} : f32<8> {(%k < 4: i32, %acc: f32<8>)
+    %load = load(%p0, %i, %k) : f32[]
+    %load_1 = load(%p1, %k, 0:i32) : f32<8>
+    %mul = mul(%load, %load_1) : f32<8>
+    %add = add(%acc, %mul) : f32<8>
+    return %add
+  }
+  %e = exp(%y) : f32<8>
+  %store = store(%o0_1, %e, %i, 0:i32) : f32[3, 8]
+  return %store
+}
+return %loop
+""",
+        """
+%alloc = alloc() {name="sums"} : f32[3, 8] in local
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<8>
+%loop = loop(%alloc) {kind="serial"} : f32[3, 8] in local
+  {(%i < 3: i32, %sums_1: f32[3, 8] in local)
+  %y = loop(%broadcast) {kind="serial"} : f32<8> {(%k < 4: i32, %acc: f32<8>)
+    %load = load(%p0, %i, %k) : f32[]
+    %load_1 = load(%p1, %k, 0:i32) : f32<8>
+    %mul = mul(%load, %load_1) : f32<8>
+    %add = add(%acc, %mul) : f32<8>
+    return %add
+  }
+  %store = store(%sums_1, %y, %i, 0:i32) : f32[3, 8] in local
+  return %store
+}
+%loop_1 = loop(%o0) {kind="serial"} : f32[3, 8] {(%i < 3: i32, %o0_1: f32[3, 8])
+  %y_1 = load(%loop, %i, 0:i32) : f32<8>
+  %e = exp(%y_1) : f32<8>
+  %store_1 = store(%o0_1, %e, %i, 0:i32) : f32[3, 8]
+  return %store_1
+}
+return %loop_1
+""",
+    ),
+    "microkernel": (
+        PRODUCT,
+        "vectorize j; fission i k",
+        "microkernel",
+        """
+%alloc = alloc() {name="sums"} : f32[3, 8] in local
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<8>
+%loop = loop(%alloc) {kind="serial"} : f32[3, 8] in local
+  {(%i < 3: i32, %sums_1: f32[3, 8] in local)
+  %y = loop(%broadcast) {kind="serial"} : f32<8> {(%k < 4: i32, %acc: f32<8>)
+    %load = load(%p0, %i, %k) : f32[]
+    %load_1 = load(%p1, %k, 0:i32) : f32<8>
+    %mul = mul(%load, %load_1) : f32<8>
+    %add = add(%acc, %mul) : f32<8>
+    return %add
+  }
+  %store = store(%sums_1, %y, %i, 0:i32) : f32[3, 8] in local
+  return %store
+}
+%loop_1 = loop(%o0) {kind="serial"} : f32[3, 8] {(%i < 3: i32, %o0_1: f32[3, 8])
+  %y_1 = load(%loop, %i, 0:i32) : f32<8>
+  %e = exp(%y_1) : f32<8>
+  %store_1 = store(%o0_1, %e, %i, 0:i32) : f32[3, 8]
+  return %store_1
+}
+return %loop_1
+""",
+        """
+%alloc = alloc() {name="sums"} : f32[3, 8] in local
+%load = load(%p0, 0:i32, 0:i32) : f32<3x4>
+%load_1 = load(%p1, 0:i32, 0:i32) : f32<4x8>
+%dot = dot(%load, %load_1) {rule="m k, k n -> m n"} : f32<3x8>
+%store = store(%alloc, %dot, 0:i32, 0:i32) : f32[3, 8] in local
+%loop = loop(%o0) {kind="serial"} : f32[3, 8] {(%i < 3: i32, %o0_1: f32[3, 8])
+  %y_1 = load(%store, %i, 0:i32) : f32<8>
+  %e = exp(%y_1) : f32<8>
+  %store_1 = store(%o0_1, %e, %i, 0:i32) : f32[3, 8]
+  return %store_1
+}
+return %loop
+
 """,
     ),
     "tensorize": (
@@ -649,9 +780,9 @@ return %loop
 def test_before_and_expected(name: str) -> None:
     program, first, step, before, expected = CASES[name]
     kernel = kernel_of(program, first)
-    assert inside(kernel) == before.strip()
     made = run_steps(kernel, parse_steps(step))
-    assert inside(made) == expected.strip().replace("\n  {(", " {(")
+    for have, want in ((kernel, before), (made, expected)):
+        assert inside(have) == want.strip().replace("\n  {(", " {(")
     arrays = random_inputs(around(kernel))
     assert not wrong(made, arrays, results(around(kernel), arrays), 1e-3)
 
@@ -719,6 +850,26 @@ REFUSED = {
     "split by zero": (NEG, "vectorize j; split i 0", 2, "the block size is at least 1, not 0"),
     "no memory of its own": (TWICE, "stage e local", 1, "a program of a GPU has no memory for e"),
     "no such tail": (NEG, "split j 4 tail=drop", 1, "the tail is one of mask, front, peel"),
+    "a sum in overlapping blocks": (
+        SUM,
+        "split r 4 tail=overlap",
+        1,
+        "the loop over r carries a value: its iterations cannot be repeated",
+    ),
+    "an update in overlapping blocks": (
+        LOOKUP,
+        "split r 3 tail=overlap",
+        1,
+        "the loop over r reads what it stores: its iterations cannot be repeated",
+    ),
+    "vectors that overlap": (
+        NEG,
+        "bind i grid; split j 4 tail=overlap; vectorize j.1; bind j.0 grid",
+        4,
+        "two iterations of the loop over j.0 may store to one element",
+    ),
+    "no local memory": (PRODUCT, "fission i k", 1, "a program of a GPU has no local memory"),
+    "no panels": (PRODUCT, "microkernel", 1, "packed panels are for CPUs; a GPU has tensorize"),
     "split twice": (NEG, "split j 2; split j 2", 2, "there is no loop over 'j'"),
     "bound twice": (NEG, "bind i grid; bind i grid", 2, "axis i is bound to grid already"),
     "split what is bound": (NEG, "bind i grid; split i 2", 2, "bound to grid: split it before"),
@@ -807,6 +958,30 @@ def test_what_is_not_legal_is_refused(name: str) -> None:
     assert (found.value.number, str(found.value.step)) == (number, str(steps[number - 1]))
     assert f"step {number}, `{steps[number - 1]}`" in str(found.value)
     assert message in str(found.value)
+
+
+NOT_APART = {
+    "fission i q": "the body of i has no loop over q, not one",
+    "bind i cores; fission i k": "axis i is bound to cores",
+    "split j 4; fission i j.0": "the loop over j.0 carries memory, not values",
+    "split k 2; fission k.0 k.1": "the loop over k.1 depends on acc_1, which is carried",
+}
+
+
+@pytest.mark.parametrize("text", NOT_APART)
+def test_loops_that_stay_one(text: str) -> None:
+    with pytest.raises(IllegalStep) as found:
+        kernel_of(PRODUCT, text)
+    assert NOT_APART[text] in str(found.value)
+
+
+@pytest.mark.parametrize("to", ["cores", "grid"])
+def test_blocks_that_overlap_are_independent(to: str) -> None:
+    kernel = kernel_of(NEG)
+    steps = f"split j 4 tail=overlap; split i 2 tail=overlap; bind i.0 {to}; reorder i.1 j.0"
+    made = run_steps(kernel, parse_steps(f"{steps}; bind j.0 {to}"))
+    arrays = random_inputs(around(kernel))
+    assert not wrong(made, arrays, results(around(kernel), arrays), 1e-6)
 
 
 NOT_KEPT = {

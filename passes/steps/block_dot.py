@@ -1,0 +1,218 @@
+"""Blocks of memory, and the `dot` of two blocks: what loops of a matrix product read and compute.
+
+    sum over k of p0[8 i.0 + i.1, k] * p1[k, j]        %a = load(%p0, mul(%i.0, 8), 0) : f32<8x64>
+    for i.1 < 8, vectors over j, k < 64                %b = load(%p1, 0, 0) : f32<64x32>
+                                                       dot(%a, %b) {rule="m k, k n -> m n"}
+
+An index that adds a row or a column to a tap, as convolutions have, reads the block through windows
+(`unfold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Node
+from stack.ir.types import DType, TensorType
+from stack.passes.steps.intervals import Place, place_of
+
+
+class Window(NamedTuple):
+    """How an axis of memory is read through windows.
+
+    Attributes:
+        place: the variable over windows: rows or columns; None for one window.
+        tap: the variable in a window; None for one element.
+        stride: elements from one window to the next.
+        dilation: elements from one tap to the next.
+    """
+
+    place: Node | None
+    tap: Node | None
+    stride: int = 1
+    dilation: int = 1
+
+
+class Axis(NamedTuple):
+    """What is read along one axis of memory.
+
+    Attributes:
+        start: the index of the first element.
+        over: the variables over which further elements are read.
+        window: how they are read, unless they are contiguous.
+    """
+
+    start: Node
+    over: tuple[Node, ...]
+    window: Window | None = None
+
+    @property
+    def as_window(self) -> Window:
+        """How the axis is read; contiguous elements are windows of one tap."""
+        return self.window or Window(next(iter(self.over), None), None)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of a product: an input, and what is read along each axis of it."""
+
+    memory: Node
+    axes: tuple[Axis, ...]
+
+    @property
+    def over(self) -> set[Node]:
+        """The variables that select elements."""
+        return {v for axis in self.axes for v in axis.over}
+
+
+@dataclass(frozen=True)
+class BlockDot:
+    """A matrix product of blocks of memory.
+
+    Attributes:
+        operands: what is multiplied.
+        row: the variable over rows; None for one row.
+        lane: the lanes of vectors: the columns.
+        depth: the variables of the reduction, outermost first.
+        sizes: the extent of each variable.
+        dtype: the type of the sums.
+    """
+
+    operands: tuple[Operand, Operand]
+    row: Node | None
+    lane: Node
+    depth: tuple[Node, ...]
+    sizes: dict[Node, int]
+    dtype: DType
+
+    @property
+    def types(self) -> tuple[str, str]:
+        """The element types of the operands in memory."""
+        first, second = self.operands
+        return first.memory.dtype.name, second.memory.dtype.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the sums: rows, unless there is one, and columns."""
+        return tuple(self.sizes[v] for v in (self.row, self.lane) if v is not None)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Rows, columns, and the extent of the last reduction axis of the operand with the rows."""
+        first, second = self.operands
+        is_left = self.row in first.over if self.row is not None else self.lane not in first.over
+        axes = (first if is_left else second).axes
+        deepest = [v for axis in axes for v in axis.over if v in self.depth][-1]
+        rows = 1 if self.row is None else self.sizes[self.row]
+        return rows, self.sizes[self.lane], self.sizes[deepest]
+
+    def built(self, is_narrow: bool) -> Node:
+        """Builds the `dot`.
+
+        Args:
+            is_narrow: whether an instruction multiplies operands as they are in memory. If not,
+                they are converted to the type of the sums.
+        """
+        names = {v: f"k{i or ''}" for i, v in enumerate(self.depth)}
+        names |= {v: name for v, name in ((self.row, "m"), (self.lane, "n")) if v is not None}
+        blocks: list[Node] = []
+        sides: list[str] = []
+        for operand, unit in zip(self.operands, "ab", strict=True):
+            block, over = self._loaded(operand)
+            if not is_narrow and block.dtype != self.dtype:
+                block = make("cast", (block,), hint=block.tensor.with_dtype(self.dtype))
+            blocks.append(block)
+            own = [names[v] if v is not None else f"{unit}{i}" for i, v in enumerate(over)]
+            sides.append(" ".join(own))
+        result = " ".join(names[v] for v in (self.row, self.lane) if v is not None)
+        attrs = {"rule": f"{', '.join(sides)} -> {result}"}
+        return make("dot", blocks, attrs, hint=tile_of(self.dtype, self.shape))
+
+    def _loaded(self, operand: Operand) -> tuple[Node, list[Node | None]]:
+        """The block of an operand, and the variable along each of its axes."""
+        axes = operand.axes
+        windows = [i for i, axis in enumerate(axes) if axis.window is not None]
+        first = min([*windows, *(i for i, axis in enumerate(axes) if axis.over)])
+        shape = [self._span(axis.as_window) for axis in axes[first:]]
+        starts = [axis.start for axis in axes]
+        hint = tile_of(operand.memory.dtype, shape)
+        block = make("load", (operand.memory, *starts), hint=hint)
+        if not windows:
+            return block, [axis.as_window.place for axis in axes[first:]]
+        begin, end = windows[0], windows[-1] + 1
+        found = [axis.as_window for axis in axes[begin:end]]
+        attrs = {
+            "axis": begin - first,
+            "window": tuple(self._size(w.tap) for w in found),
+            "stride": tuple(w.stride for w in found),
+            "dilation": tuple(w.dilation for w in found),
+        }
+        over = [
+            *(axis.as_window.place for axis in axes[first:begin]),
+            *(w.place for w in found),
+            *(w.tap for w in found),
+            *(axis.as_window.place for axis in axes[end:]),
+        ]
+        return make("unfold", (block,), attrs), over
+
+    def _size(self, var: Node | None) -> int:
+        return 1 if var is None else self.sizes[var]
+
+    def _span(self, w: Window) -> int:
+        """Elements from the first to the last one along an axis."""
+        return (self._size(w.place) - 1) * w.stride + (self._size(w.tap) - 1) * w.dilation + 1
+
+
+def axis_along(
+    index: Node, variables: Collection[Node], depth: Collection[Node] = ()
+) -> Axis | None:
+    """What an index reads over some variables; None if that is neither contiguous nor windows.
+
+    Args:
+        index: the index: affine in the variables.
+        variables: the variables.
+        depth: those of the reduction: they go over the taps of windows.
+    """
+    found = place_of(index)
+    if found is None:
+        return None
+    factors = {v: c for v, c in found.terms.items() if v in variables}
+    rest = Place({v: c for v, c in found.terms.items() if v not in variables}, found.more)
+    if any(not node.vars.isdisjoint(variables) for node in rest.terms):
+        return None
+    taps = [v for v in factors if v in depth]
+    places = [v for v in factors if v not in depth]
+    if len(taps) > 1 or len(places) > 1 or any(c < 1 for c in factors.values()):
+        return None
+    start, over = _number(rest, index), tuple(factors)
+    is_contiguous = list(factors.values()) in ([], [1])
+    if is_contiguous and not (taps and rest.terms):
+        return Axis(start, over)
+    place, tap = next(iter(places), None), next(iter(taps), None)
+    around = [*rest.terms.values()]  # of one window, the stride is that of a loop outside
+    stride = factors[place] if place is not None else around[0] if len(around) == 1 else 1
+    window = Window(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
+    return Axis(start, over, window)
+
+
+def _number(place: Place, like: Node) -> Node:
+    """Builds an affine index."""
+    made: Node | None = None
+    for node, count in place.terms.items():
+        term = node if count == 1 else make("mul", (node, constant(count, like.dtype)))
+        made = term if made is None else make("add", (made, term))
+    more = constant(place.more, like.dtype)
+    if made is None:
+        return more
+    return make("add", (made, more)) if place.more else made
+
+
+def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
+    """The type of a tile."""
+    return TensorType(dtype, tuple(shape), "tile")
+
+
+__all__ = ["Axis", "BlockDot", "Operand", "Window", "axis_along", "tile_of"]

@@ -1,0 +1,166 @@
+"""Matches matrix products in loops: vectors over the columns, to which loops add products.
+
+loop(...) {(%i < 8, %o)                           rows, if the loop only stores their sums
+  %s = loop(0.0) {(%k < 64, %acc : f32<32>)       the reduction: one loop or several
+    add(%acc, mul(load(%p0, %i, %k), load(%p1, %k, 0) : f32<32>))
+  store(%o, %s, %i, 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from stack.ir.builder import make
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.traits import converts, is_load, is_loop, is_store, multiplies, repeats
+from stack.ir.types import holds_all
+from stack.passes.steps.block_dot import Axis, BlockDot, Operand, axis_along, tile_of
+from stack.passes.steps.guard import summand
+from stack.passes.steps.loops import all_loops, is_constant, is_memory, is_serial, starts_of
+from stack.passes.tiling.frame import static
+
+
+@dataclass(frozen=True)
+class LoopProduct:
+    """A matrix product in loops.
+
+    Attributes:
+        loop: the loop that a `dot` replaces: over rows that are stored, or over a reduction axis.
+        around: the loops around it, outermost first.
+        dot: the product.
+        places: the index of the store in the loop over rows; none without that loop.
+    """
+
+    loop: Node
+    around: tuple[Node, ...]
+    dot: BlockDot
+    places: tuple[Axis, ...] = ()
+
+    def replaced(self, start: Node, is_narrow: bool) -> Node:
+        """What replaces the loop: the `dot`, or the memory in which it is stored.
+
+        Args:
+            start: the initial value of what the loop carries.
+            is_narrow: whether an instruction multiplies operands as they are in memory.
+        """
+        made = self.dot.built(is_narrow)
+        if not self.places:
+            return made
+        rows, lanes = self.dot.shape
+        first = next(i for i, place in enumerate(self.places) if place.over)
+        shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
+        if shape != made.shape:
+            made = make("reshape", (made,), hint=tile_of(made.dtype, shape))
+        if made.dtype != start.dtype:
+            made = make("cast", (made,), hint=made.tensor.with_dtype(start.dtype))
+        return make("store", (start, made, *(place.start for place in self.places)))
+
+
+def products_in(kernel: Node) -> list[LoopProduct]:
+    """The matrix products of inputs that loops of a kernel compute."""
+    inputs = kernel.blocks[0].params[: len(kernel.args)]
+    found: list[LoopProduct] = []
+    for loop, around in all_loops(kernel):
+        if any(product.loop in around for product in found):
+            continue
+        rows = _stored_rows(loop)
+        if rows is not None:
+            sums, places = rows
+            dot = _dot(sums, loop.blocks[0].params[0], inputs)
+        else:
+            dot, places = _dot(loop, None, inputs), ()
+        if dot is not None:
+            found.append(LoopProduct(loop, around, dot, places))
+    return found
+
+
+def _stored_rows(loop: Node) -> tuple[Node, tuple[Axis, ...]] | None:
+    """The loop whose results a loop over rows only stores, and the index of the store."""
+    block = loop.blocks[0]
+    var, *held = block.params
+    if not is_serial(loop) or len(held) != 1 or not is_store(block.results[0]):
+        return None
+    (store,) = block.results
+    index, mask, _ = access_parts(store)
+    sums = store.args[1]
+    while converts(sums):
+        (sums,) = sums.args
+    if [n for n in block.nodes if is_loop(n)] != [sums] or store.args[0] is not held[0]:
+        return None
+    if mask is not None or any(place.tensor.rank for place in index):
+        return None
+    places = [axis_along(place, [var]) for place in index]
+    known = tuple(p for p in places if p is not None and p.window is None)
+    moved = [i for i, place in enumerate(known) if place.over]
+    is_block = len(known) == len(places) and len(moved) == 1 and moved[0] < len(known) - 1
+    return (sums, known) if is_block else None
+
+
+def _dot(loop: Node, row: Node | None, inputs: Collection[Node]) -> BlockDot | None:
+    """The product that a loop over a reduction axis adds up; None if it does something else."""
+    depth, product = _summed(loop)
+    if product is None:
+        return None
+    (lanes,) = map(static, product.shape)
+    lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
+    variables = [*([row] if row is not None else []), lane, *depth]
+    first, second = (_operand(f, variables, depth, lane, inputs) for f in product.args)
+    if first is None or second is None:
+        return None
+    both = first.over & second.over
+    if both - {lane} != {*depth} or first.over | second.over != {*variables}:
+        return None
+    rows = [o for o in (first, second) if row in o.over]
+    if lane in both and not (rows and lane in rows[0].axes[-1].over):
+        return None  # a product for each lane: lanes of the operand with the rows are contiguous
+    sizes = {v: lanes if v is lane else static(v.attrs["extent"]) for v in variables}
+    return BlockDot((first, second), row, lane, tuple(depth), sizes, product.dtype)
+
+
+def _summed(loop: Node) -> tuple[list[Node], Node | None]:
+    """The variables of loops that add products to vectors of sums from 0 on, and the product."""
+    depth: list[Node] = []
+    while True:
+        block = loop.blocks[0]
+        var, *held = block.params
+        if not is_serial(loop) or len(held) != 1 or is_memory(held[0]):
+            return depth, None
+        if not depth and not is_constant(starts_of(loop)[0], 0):
+            return depth, None
+        depth.append(var)
+        (result,) = block.results
+        if not is_loop(result) or tuple(starts_of(result)) != tuple(held):
+            break
+        loop = result
+    part = summand(held[0], result) if result.op == "add" else None
+    is_product = part is not None and multiplies(part) and part.tensor.rank == 1
+    return depth, part if is_product else None
+
+
+def _operand(
+    factor: Node,
+    variables: Collection[Node],
+    depth: Collection[Node],
+    lane: Node,
+    inputs: Collection[Node],
+) -> Operand | None:
+    """The block of an input that a factor of a product reads; None if it reads something else."""
+    value = factor
+    while repeats(value) or (converts(value) and holds_all(value.dtype, value.args[0].dtype)):
+        (value,) = value.args
+    if not is_load(value) or value.args[0] not in inputs:
+        return None
+    index, mask, _ = access_parts(value)
+    if mask is not None or not index:
+        return None
+    if value.tensor.rank and not any(place.tensor.rank for place in index):
+        index = [*index[:-1], make("add", (index[-1], lane))]  # a contiguous vector
+    axes = [axis_along(place, variables, depth) for place in index]
+    known = tuple(axis for axis in axes if axis is not None)
+    is_block = len(known) == len(axes) and any(axis.over for axis in known)
+    return Operand(value.args[0], known) if is_block else None
+
+
+__all__ = ["LoopProduct", "products_in"]

@@ -28,6 +28,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_no_axis,
 )
+from stack.passes.steps.online import serial_like
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -98,7 +99,7 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
         results += [done[r] for r in block.results]
     var = group[0].blocks[0].params[0]
     starts = [s for loop in group for s in starts_of(loop)]
-    made = make("loop", starts, {"kind": "serial"}, (Block((var, *held), results),))
+    made = make("loop", starts, serial_like(*group), (Block((var, *held), results),))
     found = iter(results_of(made))
     known: dict[Node, Node] = {}
     for loop in group:

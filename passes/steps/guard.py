@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stack.ir.algebra import COMBINE
+from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
@@ -16,15 +16,20 @@ from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_memory
+from stack.passes.steps.online import guarded_states, is_online
 
-KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of an op
 
-
-def guarded(edit: Edit, block: Block, test: Node) -> Block:
+def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:
     """Masks the body of a loop: iterations for which a test is false change nothing.
 
-    They load 0 and store nothing. They add the identity of the reduction to a total, so that it
-    keeps its value; other carried values are kept by a `select`.
+    They load 0 and store nothing. They add the identity of the reduction to a total or a state, so
+    that it keeps its value; other carried values are kept by a `select`.
+
+    Args:
+        edit: the rewrite that this is part of.
+        block: the body.
+        test: the condition.
+        online: whether the loop is online.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
@@ -44,12 +49,19 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
 
     def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
         results = list(inner.results)
-        for i, start in enumerate(loop_parts(args, old.attrs)[1]):
+        starts = loop_parts(args, old.attrs)[1]
+        states = guarded_states(edit, inner, test) if is_online(old) else None
+        if states is not None and not totals.isdisjoint(starts):
+            return old.rebuilt(args, blocks=[Block(inner.params, states)])
+        for i, start in enumerate(starts):
             if start in totals:
                 results[i] = _carried(edit, inner.params[1 + i], results[i], test)
         return old.rebuilt(args, blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
+    states = guarded_states(edit, inner, test) if online else None
+    if states is not None:
+        return Block(block.params, states)
     results = [
         new if _goes_on(held, new) else edit.note(new, _carried(edit, held, new, test))
         for held, new in zip(block.params[1:], inner.results, strict=True)

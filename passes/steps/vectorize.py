@@ -6,8 +6,8 @@
 
 A total becomes the reduction of a tile, a running total becomes a scan. A load or store with unit
 stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
-loop-carried values are totals or running totals. A tile must fit in the registers. On a CPU, a tile
-has one axis.
+loop-carried values are totals or running totals. A tile must fit in the registers, except for a
+product that is summed: `tensorize` replaces both. On a CPU, a tile has one axis.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -16,16 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from stack.ir import ops
+from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_store
-from stack.ir.types import DType, TensorType, TupleType
+from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import (
     Lanes,
     all_of,
@@ -37,7 +37,7 @@ from stack.passes.steps.access import (
     spread_along,
 )
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import KIND_OF, running_totals, summand, why_no_running
+from stack.passes.steps.guard import running_totals, summand, why_no_running
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
@@ -45,11 +45,12 @@ from stack.passes.steps.loops import (
     loops_along,
     why_not_free,
 )
+from stack.passes.steps.registers import factors_of_sums, why_too_large
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Cpu, Gpu, Target
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Vectorize(Step):
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]
+        summed = factors_of_sums(loop.blocks[0])
         pending = [loop.blocks[0]]
         while pending:
             for node in pending.pop().nodes:
@@ -82,9 +84,10 @@ class Vectorize(Step):
                 if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
                     return f"axis {self.axis}: {node.op} cannot be vectorized"
                 tile = node.args[1] if is_store(node) else node
-                if var in node.vars and isinstance(tile.type, TensorType) and not is_memory(tile):
+                is_tile = isinstance(tile.type, TensorType) and not is_memory(tile)
+                if var in node.vars and is_tile and node not in summed:
                     shape = [extent_of(loop), *map(static, tile.tensor.shape)]
-                    why = _why_too_large(shape, tile.dtype, target)
+                    why = why_too_large(shape, tile.dtype, target)
                     if why:
                         return f"axis {self.axis}: {why}"
                 pending += node.blocks
@@ -110,20 +113,6 @@ def _goes_back(block: Block) -> bool:
     ]
     moved = [[linear(place, var) for place in index if var in place.vars] for index in places]
     return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
-
-
-def _why_too_large(shape: Sequence[int], dtype: DType, target: Target | None) -> str:
-    """Why a tile does not fit in the registers of a target; "" if it fits."""
-    if isinstance(target, Gpu) and prod(shape) > target.registers:
-        return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"
-    if isinstance(target, Cpu):
-        if len(shape) > 1:
-            sizes = " x ".join(map(str, shape))
-            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
-        held, most = prod(shape) * max(dtype.bytes, 1), target.registers * target.vector_bytes
-        if held > most:
-            return f"a vector of {held} bytes, and all vector registers have {most}"
-    return ""
 
 
 class _Wide:

@@ -69,6 +69,15 @@ def groups(
                 continue
 
 
+def inside(kernel: Node) -> str:
+    """The text of what a kernel does."""
+    lines = str(around(kernel)).split("\n")
+    first = next(k for k, line in enumerate(lines) if "= kernel(" in line)
+    depth = len(lines[first]) - len(lines[first].lstrip())
+    end = lines.index(" " * depth + "}", first)
+    return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
+
+
 def is_short(func: Func) -> bool:
     """Whether a group has floats of 16 bits: a kernel rounds those only where it stores."""
     (group,) = (n for n in func.nodes if n.blocks)
@@ -152,7 +161,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
     size = rng.choice(AXIS_SIZES)
     texts = [
         *(f"split {axis} {size} tail={tail}" for tail in ("mask", "peel")),
-        *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
+        *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with", "block")),
         *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
@@ -169,6 +178,7 @@ __all__ = [
     "drawn",
     "fused",
     "groups",
+    "inside",
     "is_short",
     "kernel_of",
     "random_inputs",

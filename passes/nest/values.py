@@ -22,7 +22,7 @@ from stack.ir.dim import (
     mul,
     symbols,
 )
-from stack.ir.node import Node
+from stack.ir.node import Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_contraction, is_number, reads_by_data, reinterprets
 from stack.ir.types import I64, DType, TensorType
@@ -44,6 +44,7 @@ class Scalars:
         memory: the kernel's parameter for each parameter and constant table of the group.
         names: the names of the group's nodes in the program.
         locs: the source lines of the group's nodes.
+        base: builds elements that do not depend on what is given.
         given: the values that are built elsewhere.
     """
 
@@ -53,11 +54,14 @@ class Scalars:
         memory: Mapping[Node, Node],
         names: Mapping[Node, str],
         locs: Mapping[Node, tuple[str, ...]],
+        base: Scalars | None = None,
         given: Mapping[Node, Given] | None = None,
     ) -> None:
         self.scope = scope
         self.memory = memory
+        self._base = base
         self._given = given or {}
+        self._is_free: dict[Node, bool] = {}  # of what is given
         self._program = names, locs
         self._known: dict[Wanted, Node] = {}
         self._shared: dict[tuple[Node, int], Expr] = {}
@@ -77,7 +81,7 @@ class Scalars:
 
     def fork(self, given: Mapping[Node, Given]) -> Scalars:
         """Builds elements in the same scope, some of whose operands are built elsewhere."""
-        return Scalars(self.scope, self.memory, *self._program, given)
+        return Scalars(self.scope, self.memory, *self._program, self, given)
 
     # ---- values
 
@@ -132,7 +136,7 @@ class Scalars:
         return made
 
     def _steps(self, node: Node, index: Index, guard: Node | None) -> Steps:
-        if node in self._given:
+        if node in self._given or self._is_in_base(node):
             return self._elsewhere(node, index, guard)
         if node in self.memory:
             return self._load(node, index, guard)
@@ -149,7 +153,19 @@ class Scalars:
 
     def _elsewhere(self, node: Node, index: Index, guard: Node | None) -> Steps:
         yield from ()
-        return self._given[node](index, guard)
+        if node in self._given:
+            return self._given[node](index, guard)
+        assert self._base is not None
+        return self._base.value(node, index, guard)
+
+    def _is_in_base(self, node: Node) -> bool:
+        """Whether an element depends on nothing that is given: then all loops share it."""
+        if self._base is None:
+            return False
+        free = self._is_free
+        for n in topological([node], lambda n: n not in free):
+            free[n] = n not in self._given and all(free[a] for a in n.args)
+        return free[node]
 
     def _load(self, node: Node, index: Index, guard: Node | None) -> Steps:
         yield from ()

@@ -88,6 +88,8 @@ def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> st
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_allowed(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
+            if is_online(loop):
+                return f"the loop over {axis} rescales what it carries: step `block` adds at once"
             return f"the loop over {axis} carries {name}, and does more than add to it"
     return ""
 

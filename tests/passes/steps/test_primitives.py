@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from nest_cases import around, fused, kernel_of, random_inputs, results, wrong
+from nest_cases import around, fused, inside, kernel_of, random_inputs, results, wrong
 
 from stack.errors import UsageError
-from stack.ir import Node, parse
+from stack.ir import parse
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
 from stack.target import as_gpu, load
@@ -618,15 +618,6 @@ return %loop
 """,
     ),
 }
-
-
-def inside(kernel: Node) -> str:
-    """The text of what a kernel does."""
-    lines = str(around(kernel)).split("\n")
-    first = next(k for k, line in enumerate(lines) if "= kernel(" in line)
-    depth = len(lines[first]) - len(lines[first].lstrip())
-    end = lines.index(" " * depth + "}", first)
-    return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
 
 
 @pytest.mark.parametrize("name", CASES)

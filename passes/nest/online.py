@@ -154,7 +154,7 @@ class Online:
         _, index, guard = asked
         names = {s.name for d in index for s in symbols(d)}
         found = frozenset(v for name in names for v in self.scope.variables[name].vars)
-        return found | (guard.vars if guard is not None else frozenset())
+        return found if guard is None else found | guard.vars
 
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
         """Builds a loop over the streamed axis. Returns the states after it."""

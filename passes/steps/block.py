@@ -51,7 +51,7 @@ class Blocked(Step):
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if _carries_values(loop)]
         if not any(len(starts_of(loop)) > 1 for loop in loops):
             return f"no loop over {self.axis} carries two values besides memory"
-        return next(filter(None, map(_why_together, loops)), "")
+        return next((why for loop in loops if (why := _why_together(loop))), "")
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)

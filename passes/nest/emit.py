@@ -2,9 +2,9 @@
 
 The nest has one serial loop for each axis, and scalars inside. Results that share the axes of the
 group share its loops: parallel axes outside, then a loop over the reduction axis for the results
-that have it. Each reduction is a loop that carries an accumulator. A stream is one loop that carries
-all of its states (`online.py`). The nest is ordinary IR, which prints, parses and runs in the
-interpreter. It does not depend on a target.
+that have it. Each reduction is a loop that carries an accumulator. A stream is one loop over its
+axis that carries all of its states (`online.py`). The nest is ordinary IR, which prints, parses and
+runs in the interpreter. It does not depend on a target.
 
     y[i, r] = x[i, r] / sum over r of x[i, r]
 

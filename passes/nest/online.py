@@ -18,7 +18,7 @@ Source: online softmax (Milakov and Gimelshein, 2018).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,7 +32,7 @@ from stack.ir.traits import fold_of, is_contraction
 from stack.ir.types import TensorType
 from stack.passes.nest.scope import letter
 from stack.passes.nest.values import Given, Scalars
-from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_index_maps import IndexMaps, stream_index_maps
 from stack.passes.positions.stream_operands import operand_place
 from stack.passes.tiling.frame import COMBINE, static, wide
 
@@ -79,29 +79,31 @@ class Online:
         if "part" in self.stream.attrs:
             parts = [self.scope.axis("p", -(-self.extent // self.part))]
             self.first = mul(parts[0], self.part)
-        states = {s.name for place in where.states.values() for d in place for s in symbols(d)}
+        of_states = _names(d for place in where.states.values() for d in place)
+        known = self._axes(where, of_states)
+        places = [tuple(substitute(d, known) for d in place) for place in where.results]
+        used = [_names(place) for place in places]
+        kept, inner = list(parts), list[Dim]()
+        for name, axis in known.items():
+            is_shared = name in of_states and all(str(axis) in names for names in used)
+            (kept if is_shared else inner).append(axis)
+        return Space(_real(kept), _real(inner), [(*parts, *place) for place in places])
+
+    def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
+        """The axis of each iteration variable; a result as long as the streamed axis shares it."""
         known: dict[str, Dim] = {}
         for number, variable in enumerate(where.iter_vars):
             (own,) = symbols(variable)
-            is_long = own.name not in states and own.high == self.part - 1
+            is_long = own.name not in of_states and own.high == self.extent - 1
             if is_long and self._axis is None:
                 known[own.name] = self.axis
             else:
                 known[own.name] = self.scope.axis(letter(number), static(own.high) + 1)
-        places = [tuple(substitute(d, known) for d in place) for place in where.results]
-        used = [{s.name for d in place for s in symbols(d)} for place in places]
-        common = {n for n, axis in known.items() if all(str(axis) in names for names in used)}
-        kept = [known[name] for name in known if name in common & states]
-        inner = [known[name] for name in known if name not in common & states]
-        return Space(
-            [d for d in (*parts, *kept) if isinstance(d, Expr)],
-            [d for d in inner if isinstance(d, Expr)],
-            [(*parts, *place) for place in places],
-        )
+        return known
 
     @property
     def axis(self) -> Dim:
-        """The streamed axis. A result that is as long shares it."""
+        """The streamed axis."""
         if self._axis is None:
             self._axis = self.scope.axis("r", self.part)
         return self._axis
@@ -152,8 +154,7 @@ class Online:
     def _vars(self, asked: Asked) -> frozenset[Node]:
         """The loop variables on which a state depends."""
         _, index, guard = asked
-        names = {s.name for d in index for s in symbols(d)}
-        found = frozenset(v for name in names for v in self.scope.variables[name].vars)
+        found = frozenset(v for name in _names(index) for v in self.scope.variables[name].vars)
         return found if guard is None else found | guard.vars
 
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
@@ -241,6 +242,16 @@ class _Iteration:
         while missing := [key for key in self.olds if key not in self.news]:
             self.new(*missing[0])
         return sorted(self.news, key=lambda key: key[0])
+
+
+def _names(index: Iterable[Dim]) -> set[str]:
+    """The axes on which an index depends."""
+    return {s.name for d in index for s in symbols(d)}
+
+
+def _real(axes: Iterable[Dim]) -> list[Dim]:
+    """The axes that have a loop: those with an extent above 1."""
+    return [d for d in axes if isinstance(d, Expr)]
 
 
 __all__ = ["Online", "Space"]

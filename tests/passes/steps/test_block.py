@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from nest_cases import around, drawn, drawn_nests, fused, inside, random_inputs, results, wrong
 from stream_nests import attention, softmax, stream_in, stream_nests, streamed, sums
@@ -135,6 +136,32 @@ def test_blocks_of_blocks() -> None:
     made = run_steps(kernel, parse_steps("split r 2; block r.1; split r.0 3; block r.0.1"))
     assert str(around(made)).count("online=true") == 1
     assert not wrong(made, arrays, want, 1e-4)
+
+
+@pytest.mark.parametrize("program", [softmax(6, 7), sums(6, 7)])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "block r",
+        "split r 2; block r.1",
+        "split r 3 tail=peel; block r.1; vectorize r.1",
+        "split r 4; block r.1; vectorize r.1; vectorize i",
+    ],
+)
+def test_infinities_and_nan(program: str, steps: str) -> None:
+    inf, nan = np.inf, np.nan
+    rows = np.array([
+        [-inf] * 7,
+        [inf, 0, 1, 2, 3, 4, 5],
+        [0, 1, nan, 2, 3, 4, 5],
+        [0, -inf, -inf, -inf, -inf, -inf, 1],
+        [-inf, -inf, -inf, -inf, -inf, 0, 1],
+        [1e30, -1e30, 0, 0, 0, 0, 0],
+    ], np.float32)  # fmt: skip
+    func = streamed(program)
+    made = run_steps(emit(stream_in(func)), parse_steps(steps))
+    for got, want in zip(results(around(made), [rows]), results(func, [rows]), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 TWO = """func @f(%x: f32[6]) -> (f32[], f32[]) at tensor {

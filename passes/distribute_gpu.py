@@ -9,9 +9,9 @@ from stack.errors import KernelRefused
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.passes.gpu_layout.lower import CannotDistribute, lower_blocks
+from stack.passes.gpu_layout.threads import Threads
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.schedule import Schedule, first_schedule
 from stack.target import Target, as_gpu
 
 __all__ = ["CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
@@ -54,7 +54,7 @@ def distribute_gpu_kernel(kernel: Node, target: Target | None = None) -> Node:
     if "warps" not in kernel.attrs:
         raise CannotDistribute("it is no kernel of blocks")
     warps, stages = int(kernel.attrs["warps"]), int(kernel.attrs.get("stages", 2))
-    schedule = first_schedule(kernel) or Schedule()
-    block = lower_blocks(kernel.blocks[0], warps, stages, as_gpu(target), schedule)
+    threads = Threads.of(kernel)
+    block = lower_blocks(kernel.blocks[0], warps, stages, as_gpu(target), threads)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))

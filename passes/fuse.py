@@ -20,10 +20,10 @@ from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import behind
-from stack.passes.blocking.multi_gemm import why_unfused
 from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
 from stack.passes.recompute import recompute_values
+from stack.passes.tiling.multi_gemm import why_unfused
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
 from stack.rewrite.group import Group, flops_of

@@ -165,7 +165,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
         *(f"{name} {axis} {other}" for name in ("fuse", "reorder")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
-        *("rewrite reciprocals", "tensorize"),
+        *("rewrite reciprocals", "tensorize", "threads 2 2", f"rasterize {axis} 2"),
         f"stage {rng.choice(_scalars(kernel))} local",
     ]
     (step,) = parse_steps(rng.choice(texts))

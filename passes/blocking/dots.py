@@ -57,7 +57,6 @@ class BlockDots(BlockReduce):
         self.stages = 2  # steps of a loop with products that are loaded ahead
         self.step: int = 64  # default block of an axis that a dot walks along
         self.whole = MAX_CONTRACTED  # of such an axis that it takes in one step
-        self.gemms: list[Node] = []  # dots that walk along it together, at one index
 
     # ---- elementwise
 
@@ -148,32 +147,26 @@ class BlockDots(BlockReduce):
             axis = self.axis("c", extent, max(MATRIX, power_of_two(extent)))
             return self.product(node, _placed(node, index, axis), axis, guard)
         block = min(self.step, max(MATRIX, power_of_two(extent)))
-        nodes = self.gemms if node in self.gemms else [node]
         kept = self.union([NamedTile(node, tuple(self.tile_axes(d))) for d in index])
         # products of lines are summed place by place, and the places after the loop
         lane = "" if self._is_matrix(node, index) else self.axis("lane", block, block).name
         axes = (*kept, lane) if lane else kept
 
-        def part(n: Node, axis: Axis) -> NamedTile:
-            place = _placed(n, index, axis)
-            if not lane:
-                return self.product(n, place, axis, guard)
-            made = self._products(self._factors(n, place, axis, guard), axis)
-            return NamedTile(self.spread(made, (*kept, axis.name)), axes)
-
         def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             axis = self.axis("c", extent, block, self.b.mul(var, block))
-            parts = [part(n, axis) for n in nodes]
-            return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
+            place = _placed(node, index, axis)
+            if lane:
+                made = self._products(self._factors(node, place, axis, guard), axis)
+                part = NamedTile(self.spread(made, (*kept, axis.name)), axes)
+            else:
+                part = self.product(node, place, axis, guard)
+            return [self.apply("add", [carried[0], part])]
 
         zero = NamedTile(constant(0, wide(node.dtype)))
-        start = [NamedTile(self.spread(zero, axes), axes)] * len(nodes)
-        names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
+        start = [NamedTile(self.spread(zero, axes), axes)]
         count, ahead = -(-extent // block), self.stages if lane else 0
-        sums = self.steps(count, start, body, "k", names=names, ahead=ahead, staged=True)
-        for n, made in zip(nodes, sums, strict=True):
-            self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made
-        return self.memo[node, index, guard]
+        (sums,) = self.steps(count, start, body, "k", names=["sums"], ahead=ahead, staged=True)
+        return self.fold(sums, "sum", [lane]) if lane else sums
 
     def _is_matrix(self, dot: Node, index: Index) -> bool:
         """Whether each operand of a dot has one tile axis of its own."""

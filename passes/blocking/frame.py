@@ -48,7 +48,6 @@ class BlockFrame:
         self.waiting = 0  # values of the loop under way that wait for another one
         self.fresh = 0
         self.names = Names()
-        self.groups: dict[Node, int] = {}  # indices of programs that take turns with those around
 
     # ---- axes
 
@@ -79,20 +78,19 @@ class BlockFrame:
         block: int,
         grid: list[tuple[Node, int]],
         backwards: bool = False,
-        first: int = 0,
     ) -> Axis:
-        """An axis that programs share out, a block each, from its element `first` on.
+        """An axis that programs share out, a block each.
 
         `backwards` gives the first program the last block: late rows of a triangle take longest.
         """
-        count = -(-(extent - first) // block)
+        count = -(-extent // block)
         if count == 1:
-            return self.axis(hint, extent, block, first)
+            return self.axis(hint, extent, block)
         var = self.variable(f"p_{hint}", count)
         grid.append((var, count))
         number = self.b.sub(constant(count - 1, self.integer), var) if backwards else var
         start = number if block == 1 else self.b.mul(number, block)
-        return self.axis(hint, extent, block, self.b.add(start, first) if first else start)
+        return self.axis(hint, extent, block, start)
 
     def loop_axis(self, hint: str, extent: int) -> Axis:
         """An axis that a loop goes along, one element at a time: `start` is its index."""
@@ -331,7 +329,7 @@ class BlockFrame:
         ahead: int = 0,
         staged: bool = False,
     ) -> list[Node]:
-        hints = {"ahead": ahead, "staged": staged, "group": self.groups.get(block.params[0], 0)}
+        hints = {"ahead": ahead, "staged": staged}
         attrs = {"kind": kind, **{name: hint for name, hint in hints.items() if hint}}
         args = list(init)
         if limits is not None:

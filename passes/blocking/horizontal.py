@@ -10,14 +10,9 @@ from collections.abc import Sequence
 
 from stack.ir.builder import Builder, param
 from stack.ir.control_ops import result_type
-from stack.ir.dim import Dim, Expr, substitute, symbol
 from stack.ir.node import Block, Node, topological
-from stack.passes.blocking.multi_gemm import parts_of
-from stack.passes.blocking.tile_choice import Product, horizontal_product, product_of
-from stack.passes.blocking.tiler import BlockTiler, Grid, Stored
-from stack.passes.positions.index_maps import index_maps_of
-from stack.passes.tiling.contraction import roles_of
-from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.blocking.tile_choice import Product, product_of
+from stack.passes.tiling.multi_gemm import parts_of
 from stack.rewrite.engine import inline_block
 
 
@@ -65,39 +60,3 @@ def side_by_side(groups: Sequence[Node]) -> Node:
     block = b.block(list(params.values()), results)
     attrs = {"kind": "gemm", "name": "_and_".join(str(g.attrs["name"]) for g in groups)}
     return Node("fusion", list(params), attrs, result_type(block.type), (block,))
-
-
-class HorizontalTiler(BlockTiler):
-    """Builds the kernel of such a group."""
-
-    def kernel(self) -> Node:
-        self._take(
-            horizontal_product(horizontal_products(self.body)), self.body.nodes[0].args[0].dtype
-        )
-        nests = [self._nest(dot, results) for dot, results in parts_of(self.body)]
-        self.grid, first = nests[0]
-        return self.finish(first, None, nests[1:])
-
-    def _stores(
-        self, results: Stored, memories: Sequence[Node], long: tuple[Expr, int] | None
-    ) -> list[Node]:
-        """Write the results of one product; the other memories stay as they are."""
-        own = {result for result, _ in results}
-        mine = [i for i, result in enumerate(self.body.results) if result in own]
-        final = list(memories)
-        stored = super()._stores(results, [memories[i] for i in mine], long)
-        for i, memory in zip(mine, stored, strict=True):
-            final[i] = memory
-        return final
-
-    def _nest(self, dot: Node, results: Sequence[Node]) -> tuple[Grid, Stored]:
-        """The programs of one product, and where they store what."""
-        iter_vars = tuple(symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(dot.shape))
-        index_maps = index_maps_of(self.body, dot, iter_vars)
-        if any(r not in index_maps for r in results):
-            raise CannotTile("its outputs do not share one index space")
-        grid: Grid = []
-        found = self._dot_axes(dot, roles_of(dot), grid)
-        values: dict[str, Dim] = {str(m): d for m, d in zip(iter_vars, found, strict=True)}
-        mine = [r for r in self.body.results if r in results]
-        return grid, [(r, tuple(substitute(d, values) for d in index_maps[r])) for r in mine]

@@ -21,7 +21,7 @@ from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.product import Product
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import NamedTile
-from stack.schedule import Schedule
+from stack.passes.gpu_layout.threads import Threads
 from stack.target import Gpu
 
 
@@ -34,9 +34,9 @@ class Ahead(Product):
     """
 
     def __init__(
-        self, old: Block, warps: int, runs: Runs, stages: int, gpu: Gpu, schedule: Schedule
+        self, old: Block, warps: int, runs: Runs, stages: int, gpu: Gpu, threads: Threads
     ) -> None:
-        super().__init__(old, warps, runs, gpu, schedule)
+        super().__init__(old, warps, runs, gpu, threads)
         self.stages = stages
         self.around: list[Node] = []
 

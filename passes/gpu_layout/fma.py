@@ -10,7 +10,6 @@ number of blocks and not with the depth. A. M. Castaldo, R. C. Whaley, A. T. Chr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
@@ -21,7 +20,7 @@ from stack.passes.gpu_layout.reduce import Reduce
 from stack.passes.gpu_layout.runs import Runs
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share, share_of
 from stack.passes.gpu_layout.sides import Sides
-from stack.schedule import Schedule
+from stack.passes.gpu_layout.threads import Threads
 
 DOWN, ACROSS = 4, 8  # threads of a warp, below and beside each other
 UNROLLED = 8  # steps of depth whose code the nearest instruction cache holds
@@ -38,13 +37,13 @@ class Fma(Reduce):
     """Fused multiply-adds of single threads.
 
     Attributes:
-        schedule: what is told of lanes and of sums in a thread.
+        threads: what the kernel says about lanes and about the sums of a thread.
         staged: operands that are copied to shared memory some turns ahead, see `ahead`.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs, schedule: Schedule) -> None:
+    def __init__(self, old: Block, warps: int, runs: Runs, threads: Threads) -> None:
         super().__init__(old, warps, runs)
-        self.schedule = schedule
+        self.threads = threads
         self.staged: dict[Node, tuple[Node, NamedTile | None]] = {}
 
     def by_fma(self, node: Node, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
@@ -85,8 +84,7 @@ class Fma(Reduce):
 
     def _is_direct(self, operand: Node) -> bool:
         """Whether threads read an operand where it lies, block of depth or not."""
-        is_told = self.schedule.is_by_threads and not self.schedule.of("k")
-        return is_told and operand.op == "load"
+        return self.threads.is_direct and operand.op == "load"
 
     def _from_memory(
         self, load: Node, share: Share, depth: Point, is_depth_first: bool
@@ -123,15 +121,14 @@ class Fma(Reduce):
         return super().places(share, dtype)
 
 
-def thread_sums_layout(sides: Sides, warps: int, schedule: Schedule) -> Layout:
+def thread_sums_layout(sides: Sides, warps: int, threads: Threads) -> Layout:
     """Where the sums of threads lie; empty where they are fewer than threads."""
     extents = sides.rows, sides.columns
-    lanes = [s.axis for s in schedule.bound("lane")]
-    if lanes:
-        threads = [(WARP, 1) if n == lanes[0] else (warps, WARP) for n in sides.names]
-        pairs = zip(extents, threads, strict=True)
+    if threads.lanes:
+        own = [(WARP, 1) if n == threads.lanes else (warps, WARP) for n in ("rows", "columns")]
+        pairs = zip(extents, own, strict=True)
         return tuple(share_of(t, (extent // t[0], 0)) for extent, t in pairs)
-    grid = _warp_grid(sides, warps, {s.axis: s.block for s in schedule.bound("unroll")})
+    grid = _warp_grid(sides, warps, threads)
     if grid is None:
         return ()
     down, across = grid
@@ -151,13 +148,13 @@ def _share(extent: int, most: int, lanes: tuple[int, int], warps: tuple[int, int
     return share_of((vector, 0), lanes, (count // vector, 0), warps)
 
 
-def _warp_grid(sides: Sides, warps: int, told: Mapping[str, int]) -> tuple[int, int] | None:
+def _warp_grid(sides: Sides, warps: int, told: Threads) -> tuple[int, int] | None:
     """Warps below and beside each other, so that tiles of threads are near to square."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for across in (1 << i for i in range(warps.bit_length())):
         down = warps // across
         own = sides.rows // (DOWN * down), sides.columns // (ACROSS * across)
-        named = zip(sides.names, own, strict=True)
-        if all(own) and (not told or all(told.get(n, 1) == count for n, count in named)):
+        wanted = (told.rows or 1, told.columns or 1) if told.is_told else own
+        if all(own) and own == wanted:
             found[down, across] = own
     return min(found, key=lambda g: (sum(found[g]), -found[g][1]), default=None)

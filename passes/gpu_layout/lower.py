@@ -16,7 +16,7 @@ from stack.passes.gpu_layout.choice import Choice, blocked
 from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share
-from stack.schedule import Schedule
+from stack.passes.gpu_layout.threads import Threads
 from stack.target import Gpu
 
 AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
@@ -39,9 +39,9 @@ class Copies:
 class Lowering(Ahead):
     """The threads of one kernel; `block` is its block at the loop level."""
 
-    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu, schedule: Schedule) -> None:
+    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu, threads: Threads) -> None:
         runs = Runs()
-        super().__init__(block, warps, runs, stages, gpu, schedule)
+        super().__init__(block, warps, runs, stages, gpu, threads)
         self.loops: dict[Node, list[NamedTile]] = {}
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
@@ -293,15 +293,15 @@ def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
     }
 
 
-def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu, schedule: Schedule) -> Block:
+def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu, threads: Threads) -> Block:
     """The block of a kernel of tiles at the loop level. Raises CannotDistribute.
 
     Args:
         stages: steps of its loops whose operands are in shared memory at a time.
-        schedule: what single threads compute, if it says so.
+        threads: what the kernel says about the sums of a thread.
     """
     if WARP * warps > gpu.threads:
         raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
     if sum(is_loop(n, "grid") for n in block.nodes) > 1:
         raise CannotDistribute("its programs have blocks of two sizes")
-    return Lowering(block, warps, stages, gpu, schedule).block()
+    return Lowering(block, warps, stages, gpu, threads).block()

@@ -22,7 +22,7 @@ from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.runs import Runs
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
 from stack.passes.gpu_layout.sides import Sides
-from stack.schedule import Schedule
+from stack.passes.gpu_layout.threads import Threads
 from stack.target import Gpu
 
 WIDEST = 256  # columns of an instruction of a warpgroup
@@ -103,8 +103,8 @@ class Product(Fma):
         pending: sums that a loop adds to while the next turn begins.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs, gpu: Gpu, schedule: Schedule) -> None:
-        super().__init__(old, warps, runs, schedule)
+    def __init__(self, old: Block, warps: int, runs: Runs, gpu: Gpu, threads: Threads) -> None:
+        super().__init__(old, warps, runs, threads)
         self.gpu = gpu
         dots = [n for _, n in walk(old) if is_contraction(n) and self.is_for_matrices(n)]
         fits = bool(dots) and all(is_for_groups(n, warps) for n in dots)
@@ -115,14 +115,14 @@ class Product(Fma):
 
     def is_for_matrices(self, dot: Node) -> bool:
         """Whether matrix instructions do a product, unless threads are told to."""
-        return Sides(dot).is_for_mma(dot) and not self.schedule.is_by_threads
+        return Sides(dot).is_for_mma(dot) and not self.threads.is_told
 
     def prescribed(self, dot: Node) -> Layout:
         """Where the sums of a product should lie; nowhere in particular where that is empty."""
         sides = Sides(dot)
         if self.is_for_matrices(dot):
             return self.sums_layout(sides)
-        return thread_sums_layout(sides, self.warps, self.schedule)
+        return thread_sums_layout(sides, self.warps, self.threads)
 
     def sums_layout(self, sides: Sides) -> Layout:
         """Where the sums of matrix instructions lie."""

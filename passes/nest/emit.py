@@ -42,6 +42,7 @@ from stack.passes.nest.values import Scalars
 from stack.passes.nest.walks import scan_nest, scatter_nest
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.multi_gemm import parts_of
 
 
 def emit(
@@ -86,17 +87,36 @@ def domain(body: Block, root: Node | None = None) -> tuple[Node, Index, dict[Nod
     return next(filter(None, (_domain(body, root) for root in roots)), None)
 
 
-def _domain(body: Block, root: Node) -> tuple[Node, Index, dict[Node, Index]] | None:
-    """The index space that the axes of a node span; None if it does not reach all results."""
+def _domain(
+    body: Block, root: Node, results: Sequence[Node] = ()
+) -> tuple[Node, Index, dict[Node, Index]] | None:
+    """The index space that the axes of a node span; None if it does not reach all results.
+
+    Args:
+        body: the body of the group.
+        root: the node whose axes span the space.
+        results: the results that it has to reach; by default all results of the body.
+    """
     axes = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
         places = index_maps_of(body, root, axes)
     except CannotTile:
         return None
-    for result in body.results:
+    results = results or body.results
+    for result in results:
         if result.shape == root.shape:
             places.setdefault(result, axes)  # rows that are broadcast along another axis
-    return (root, axes, places) if all(r in places for r in body.results) else None
+    return (root, axes, places) if all(r in places for r in results) else None
+
+
+def _is_full(
+    root: Node, axes: Index, places: Mapping[Node, Index], results: Sequence[Node]
+) -> bool:
+    """Whether results can share the loops of a space: if a matmul spans it, they have all axes."""
+    needed = {str(a) for a, extent in zip(axes, root.shape, strict=True) if static(extent) > 1}
+    return not is_contraction(root) or all(
+        needed <= {s.name for d in places[r] for s in symbols(d)} for r in results
+    )
 
 
 def axis_names(root: Node, reduced: Collection[int]) -> list[str]:
@@ -166,6 +186,8 @@ class _Nest:
             "level": "tile",
             "ops": op_names(self.group.blocks[0].nodes),
         }
+        if "padded" in self.group.attrs:
+            attrs["padded"] = self.group.attrs["padded"]
         return Node("kernel", [*self.group.args, *self.arrays], attrs, self.group.type, (block,))
 
     def _spaces(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
@@ -175,11 +197,29 @@ class _Nest:
             For each space the parallel axes, the reduction axes, and for each result the output,
             the value to store and its index.
         """
-        results = list(zip(self.outputs, self.body.results, strict=True))
+        stored = list(zip(self.outputs, self.body.results, strict=True))
         found = domain(self.body, self.root)
-        if found is None or is_contraction(found[0]):
-            return [self._own_space(output, result) for output, result in results]
-        root, iter_vars, places = found
+        if found is not None and _is_full(*found, self.body.results):
+            return [self._space(*found, stored)]
+        spaces: list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]] = []
+        for dot, results in parts_of(self.body):
+            own = _domain(self.body, dot, results)
+            if own is None or not _is_full(*own, results):
+                break
+            spaces.append(self._space(*own, [(o, r) for o, r in stored if r in results]))
+        else:
+            if spaces:
+                return spaces
+        return [self._own_space(output, result) for output, result in stored]
+
+    def _space(
+        self,
+        root: Node,
+        iter_vars: Index,
+        places: Mapping[Node, Index],
+        results: Sequence[tuple[Node, Node]],
+    ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
+        """The loop space that the axes of a root span: for results with their outputs."""
         reduced = self.reduced
         if reduced is None:
             own = [n for n in self.body.nodes if _reduces(n) and n.args[0] is root]
@@ -197,7 +237,7 @@ class _Nest:
         used = {s.name for _, _, place in stored for d in place for s in symbols(d)}
         kept = [a for i, a in enumerate(axes) if i not in reduced and str(a) in used]
         inner = [a for i, a in enumerate(axes) if i in reduced and str(a) in used]
-        return [(kept, inner, stored)]
+        return kept, inner, stored
 
     def _stream(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
         """The loop spaces of a stream, as `_spaces` returns them."""

@@ -65,6 +65,7 @@ class Scalars:
         self._program = names, locs
         self._known: dict[Wanted, Node] = {}
         self._shared: dict[tuple[Node, int], Expr] = {}
+        self._contracted: dict[tuple[Node, int], Expr] = {}
         self._rules: dict[str, Rule] = {
             "const": self._const,
             "iota": self._iota,
@@ -305,13 +306,44 @@ class Scalars:
     def _along(self, node: Node, axis: int, extent: int, index: Index, guard: Node | None) -> Dim:
         """The axis of a reduction: the shared one, unless an enclosing loop runs over it."""
         shared = self._shared.get((node, axis))
-        if shared is None:
+        if shared is None or self._is_around(shared, index, guard):
             return self.scope.axis("r", extent)
-        var = self.scope.variables[str(shared)]
+        return shared
+
+    def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
+        """Whether the element at an index is computed inside of a loop over an axis."""
+        var = self.scope.variables[str(axis)]
         moved = {s.name for d in index for s in symbols(d)}
         outside = {v for name in moved for v in self.scope.variables[name].vars}
-        is_outside = var in outside or (guard is not None and var in guard.vars)
-        return self.scope.axis("r", extent) if is_outside else shared
+        return var in outside or (guard is not None and var in guard.vars)
+
+    def _summed(
+        self,
+        hint: str,
+        extent: int,
+        sides: Sequence[tuple[Node, int]],
+        index: Index,
+        guard: Node | None,
+    ) -> Dim:
+        """The axis that a matmul contracts: the one of a matmul that contracts the same operand.
+
+        The loops of both can then be fused, and load that operand once.
+
+        Args:
+            hint: the name of the axis.
+            extent: its extent.
+            sides: the operands that have the axis, with its position.
+            index: the index of the element that is computed.
+            guard: the condition under which the element is needed.
+        """
+        for side in sides:
+            known = self._contracted.get(side)
+            if known is not None and not self._is_around(known, index, guard):
+                return known
+        made = self.scope.axis(hint, extent)
+        if isinstance(made, Expr):
+            self._contracted.update(dict.fromkeys(sides, made))
+        return made
 
     def total(self, kind: str, places: Sequence[Dim], value: Node) -> Node:
         """Reduces a value over axes: a loop for each, the last one innermost."""
@@ -333,9 +365,10 @@ class Scalars:
         sizes = {n: s for o, arg in zip(own, node.args) for n, s in zip(o, arg.shape)}
         summed = [n for n in dict.fromkeys((*own[0], *own[1])) if n not in at]
         order = [n for n in summed if n in contraction(rule).contracted]
-        places = {
-            n: self.scope.axis(n, static(sizes[n])) for n in [*order, *(set(summed) - {*order})]
-        }
+        places: dict[str, Dim] = {}
+        for name in [*order, *(set(summed) - {*order})]:
+            sides = [(a, names.index(name)) for a, names in zip(node.args, own) if name in names]
+            places[name] = self._summed(name, static(sizes[name]), sides, index, guard)
         at |= places
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):

@@ -13,8 +13,7 @@ from stack.ir.traits import (
     is_running,
     is_stream,
 )
-from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
-from stack.passes.blocking.multi_gemm import parts_of, products_of
+from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.stream import StreamTiler
@@ -28,13 +27,14 @@ from stack.passes.blocking.tile_choice import (
     product_of,
     unfused_seconds,
 )
-from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
+from stack.passes.policies.products import Products
 from stack.passes.policies.rows import Rows
 from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
 from stack.passes.steps.all import Launch, Step, parse_steps
+from stack.passes.tiling.multi_gemm import products_of
 from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu
 
@@ -46,8 +46,7 @@ LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (is_stream, StreamTiler),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
     (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
-    (lambda group: bool(parts_of(group.blocks[0])), HorizontalTiler),
-    (lambda group: bool(contractions(group.blocks[0].nodes)), BlockTiler),
+    (lambda group: bool(contractions(group.blocks[0].nodes)), Products),
     (lambda _: True, Rows),
 ]
 

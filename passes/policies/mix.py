@@ -15,7 +15,7 @@ from stack.ir.node import Node
 from stack.passes.blocking.reduce import COLUMNS
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
-from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.stepped import Made, Stepped, check_powers
 from stack.passes.steps.all import (
     Bind,
@@ -82,7 +82,7 @@ class MixedRows(Stepped[Gpu]):
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
-        made += arithmetic(body.results, self.target)
+        made += arithmetic(body.results) + evictions(body.results, self.target)
         return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
 
 

@@ -243,7 +243,7 @@ class RowSteps:
         made += [Vectorize(f"{name}.1") for name in order]
         made += self._walks(walked)
         made += self._programs(blocks)
-        made += arithmetic(self.space.results, self.gpu)
+        made += arithmetic(self.space.results) + evictions(self.space.results, self.gpu)
         return [*made, self._launch()]
 
     def _walks(self, walked: Sequence[str]) -> list[Step]:
@@ -332,12 +332,16 @@ class RowSteps:
         return Launch(self.schedule.warps).because(f"a tile has {held} elements")
 
 
-def arithmetic(results: Sequence[Node], gpu: Gpu) -> list[Step]:
-    """The steps for cheaper arithmetic, as frameworks use it on GPUs, and for eviction hints."""
-    nodes = topological(results)
+def arithmetic(results: Sequence[Node]) -> list[Step]:
+    """The step for cheaper arithmetic, as frameworks use it on GPUs."""
+    if any(divides(n) and is_number(n.args[1]) for n in topological(results)):
+        return [Rewrite("reciprocals").because("multiplication is cheaper than division")]
+    return []
+
+
+def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
+    """The eviction hints for results that do not fit in the cache."""
     made: list[Step] = []
-    if any(divides(n) and is_number(n.args[1]) for n in nodes):
-        made.append(Rewrite("reciprocals").because("multiplication is cheaper than division"))
     for i, result in enumerate(results):
         size = static(result.tensor.size) * result.dtype.bytes
         if size > gpu.cache_bytes:

@@ -12,7 +12,6 @@ from stack.ir.traits import is_generated, is_stream, writes_by_data
 from stack.ir.types import I64
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, Step, parse_steps, run_steps
-from stack.passes.steps.registers import why_not_held
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.schedule import is_list, schedules_of
@@ -154,14 +153,11 @@ def shown(node: Node, target: Target, lowering_of: Callable[[Node], Lowering]) -
 
 
 def check_list(group: Node, steps: list[Step], target: Target) -> None:
-    """Raises UsageError if a step is not legal, the nest is missing, or a tile is too large."""
+    """Raises UsageError if a step is not legal for the nest of a group, or if there is no nest."""
     try:
-        kernel = run_steps(plain_nest(group, target), steps, target)
+        run_steps(plain_nest(group, target), steps, target)
     except CannotTile as why:
         raise UsageError(str(why)) from why
-    why = why_not_held(kernel, target)
-    if why:
-        raise UsageError(f"the kernel after all steps: {why}")
 
 
 def check_powers(group: Node) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import is_load, is_number, number
+from stack.ir.traits import axis_order, is_load, is_number, number
 from stack.ir.types import TensorType
 from stack.passes.steps.linear import linear
 from stack.passes.tiling.frame import static
@@ -74,11 +74,18 @@ def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node
 
 
 def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
-    """Reshapes a tile; merges two reshapes into one."""
+    """Reshapes a tile; merges two reshapes, and drops axes of one element before a transpose."""
     if value.shape == shape:
         return value
     if value.op == "reshape":
         return reshaped(value.args[0], shape)
+    order = axis_order(value)
+    if order is not None and shape == tuple(s for s in value.shape if s != 1):
+        (before,) = value.args
+        kept = [axis for axis, size in enumerate(before.shape) if size != 1]
+        made = reshaped(before, tuple(static(before.shape[axis]) for axis in kept))
+        perm = tuple(kept.index(axis) for axis in order if axis in kept)
+        return make("transpose", (made,), {"perm": perm}) if perm != (*range(len(perm)),) else made
     return make("reshape", (value,), hint=TensorType(value.dtype, shape, "tile"))
 
 
@@ -123,12 +130,22 @@ def all_of(parts: Sequence[Node]) -> Node | None:
     return made
 
 
-def is_end(test: Node, place: Node, size: object) -> bool:
-    """Whether a condition is `place < size`: the bounds check of a memory axis."""
-    if test.op != "lt" or test.args[0] is not place:
+def is_end(test: Node, place: Node, size: object, is_padded: bool = False) -> bool:
+    """Whether a condition is `place < size`: the bounds check of a memory axis.
+
+    Args:
+        test: the condition.
+        place: the index along the axis.
+        size: the extent of the axis.
+        is_padded: whether the memory is 0 from where the condition is false up to its end.
+    """
+    if test.op != "lt" or not is_number(test.args[1]):
         return False
-    end = test.args[1]
-    return is_number(end) and number(end) == size
+    first, end = test.args
+    last = number(end)
+    if place.op == "add" and place.args[0] is first and is_number(place.args[1]):
+        place, last = first, last + number(place.args[1])  # both are shifted
+    return place is first and (last == size or (is_padded and last < int(str(size))))
 
 
 def clipped(

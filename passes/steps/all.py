@@ -12,6 +12,7 @@ from stack.passes.steps.launch import Launch
 from stack.passes.steps.partition import Partition
 from stack.passes.steps.peel import Peel
 from stack.passes.steps.pipeline import Pipeline
+from stack.passes.steps.rasterize import Rasterize
 from stack.passes.steps.reorder import Reorder
 from stack.passes.steps.rewrite import Rewrite
 from stack.passes.steps.rfactor import Rfactor
@@ -21,6 +22,7 @@ from stack.passes.steps.stage import Stage
 from stack.passes.steps.stage_mem import StageMem
 from stack.passes.steps.step import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.passes.steps.tensorize import Tensorize
+from stack.passes.steps.threads import Threads
 from stack.passes.steps.unroll import Unroll
 from stack.passes.steps.vectorize import Vectorize
 
@@ -36,6 +38,7 @@ __all__ = [
     "Partition",
     "Peel",
     "Pipeline",
+    "Rasterize",
     "Reorder",
     "Rewrite",
     "Rfactor",
@@ -45,6 +48,7 @@ __all__ = [
     "StageMem",
     "Step",
     "Tensorize",
+    "Threads",
     "Unroll",
     "Vectorize",
     "applied",

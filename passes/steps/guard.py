@@ -13,9 +13,10 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import is_item, is_load, is_loop, is_store
+from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, multiplies
+from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_memory
+from stack.passes.steps.loops import is_constant, is_memory
 from stack.passes.steps.online import guarded_states, is_online
 
 
@@ -137,8 +138,22 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
     part = summand(held, new)
     if part is None:
         return edit.made(new, "select", (test, new, held))
+    if KIND_OF[new.op] == "sum" and _is_zero(part, test):
+        return new
     none = constant(identity(KIND_OF[new.op], part.dtype), part.dtype)
     return make(new.op, (held, edit.made(new, "select", (test, part, none))))
+
+
+def _is_zero(part: Node, test: Node) -> bool:
+    """Whether a value is 0 where a test is false: a product of loads that the test masks."""
+    while converts(part):
+        (part,) = part.args
+    if multiplies(part):
+        return all(_is_zero(factor, test) for factor in part.args)
+    if not is_load(part):
+        return False
+    _, mask, other = access_parts(part)
+    return test in conjuncts(mask) and other is not None and is_constant(other, 0)
 
 
 def summand(held: Node, new: Node) -> Node | None:

@@ -2,8 +2,8 @@
 
     kernel(...) {...}        launch 4 stages=3        kernel(...) {stages=3, warps=4}
 
-Legal if the number of warps is a power of two, and the target allows that many threads in a
-program. GPUs only.
+Legal if the number of warps is a power of two, the target allows that many threads in a program,
+all tiles fit in registers, and the operands of all stages fit in shared memory. GPUs only.
 
 Source: `num_warps` and `num_stages` of Triton.
 """
@@ -14,8 +14,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Node
+from stack.ir.traits import is_loop
 from stack.ir.warp_ops import WARP
+from stack.passes.steps.pipeline import loaded_bytes
 from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.tiles import why_no_registers
 from stack.target import Gpu, Target
 
 
@@ -45,7 +48,18 @@ class Launch(Step):
             return f"stages={self.stages}: at least 1"
         if isinstance(target, Gpu) and self.warps * WARP > target.threads:
             return f"{self.warps * WARP} threads, and a program has at most {target.threads}"
-        return ""
+        return why_no_registers(kernel, target) or self._why_no_room(kernel, target)
+
+    def _why_no_room(self, kernel: Node, target: Target | None) -> str:
+        """Why the operands of all stages do not fit in shared memory; "" if they do."""
+        if not isinstance(target, Gpu):
+            return ""
+        staged = [n for n in kernel.blocks[0].all_nodes if is_loop(n) and n.attrs.get("staged")]
+        held = self.stages * max((loaded_bytes(n.blocks[0]) for n in staged), default=0)
+        room = target.operand_bytes
+        if held <= room:
+            return ""
+        return f"stages={self.stages}: operands of {held} bytes; shared memory has room for {room}"
 
     def apply(self, kernel: Node) -> Node:
         held: dict[str, object] = {"warps": self.warps, "stages": self.stages}

@@ -52,6 +52,24 @@ def axes(kernel: Node) -> dict[str, int]:
     return found
 
 
+def nests(kernel: Node) -> list[list[str]]:
+    """The axes of each loop nest at the top of a kernel: perfectly nested loops, outermost first.
+
+    Loops that carry more than memory are not counted.
+    """
+    found: list[list[str]] = []
+    for node in kernel.blocks[0].nodes:
+        chain: list[str] = []
+        loop: Node | None = node
+        while loop is not None and is_loop(loop) and all(map(is_memory, starts_of(loop))):
+            chain.append(axis_of(loop))
+            result = loop.blocks[0].results[0]
+            inner = result.args[0] if is_item(result) else result
+            loop = inner_loop(loop, axis_of(inner)) if is_loop(inner) else None
+        found += [chain] if chain else []
+    return found
+
+
 def why_no_axis(kernel: Node, axis: str) -> str:
     """Why a step cannot name an axis: there is no loop over it. "" if there is one."""
     known = axes(kernel)

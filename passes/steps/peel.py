@@ -3,9 +3,10 @@
     loop(%o0) {(%r.0 < 8, ...)           peel r.0 2        %first = loop(%o0) {(%r.0 < 6, ...)
                                                            loop(%first) {(%r.0.last < 2, ...)
 
-Guards that become constant in one of the loops are removed: the parts of a concatenation become
-plain copies. If two peeled loops are unrolled, their common loads are executed once. Legal for a
-serial loop with more than N iterations.
+Loops inside of the peeled one get the suffix `.last` too, so that later steps can give the rest
+other tiles. Guards that become constant in one of the loops are removed: the parts of a
+concatenation become plain copies. If two peeled loops are unrolled, their common loads are executed
+once. Legal for a serial loop with more than N iterations.
 
 Source: index-set splitting (Wolfe, High Performance Compilers, 1996).
 """
@@ -18,10 +19,12 @@ from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
-from stack.passes.steps.edit import Edit
+from stack.ir.traits import is_loop
+from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.loops import (
     along,
     axes,
+    axis_of,
     loops_along,
     starts_of,
     why_not_free,
@@ -30,6 +33,8 @@ from stack.passes.steps.simplify import substituted
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
+
+LAST = ".last"  # the suffix of peeled axes
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,18 @@ class Peel(Step):
     @property
     def last(self) -> str:
         """The axis of the peeled loops."""
-        return f"{self.axis}.last"
+        return f"{self.axis}{LAST}"
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         why = why_not_free(kernel, self.axis)
         if why:
             return why
-        if self.last in axes(kernel):
-            return f"axis {self.axis}: axis {self.last} exists already"
+        known = axes(kernel)
         for loop, _ in loops_along(kernel, self.axis):
+            inside = [axis_of(inner) for inner in loop.blocks[0].all_nodes if is_loop(inner)]
+            taken = known.keys() & {f"{axis}{LAST}" for axis in (self.axis, *inside)}
+            if taken:
+                return f"axis {self.axis}: axis {min(taken)} exists already"
             if not 0 < self.turns < extent_of(loop):
                 return f"axis {self.axis}: cannot peel {self.turns} of {extent_of(loop)} iterations"
         return ""
@@ -74,6 +82,22 @@ class Peel(Step):
             last = along(self.last, self.turns, var)
             place = make("add", (last, constant(count, var.dtype)))
             body = Block((last, *held), substituted(edit, block.results, {var: place}))
+            body = edit.rewritten(body, _renamed(edit))
             return make("loop", results_of(before), old.attrs, (body,))
 
         return edit.change_loops(self.axis, change)
+
+
+def _renamed(edit: Edit) -> Visit:
+    """Returns a rewrite that renames the axes of loops inside of a peeled one."""
+
+    def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+        if not is_loop(old):
+            return old.rebuilt(args, blocks=blocks)
+        (block,) = blocks
+        var, *held = block.params
+        own = along(f"{axis_of(old)}{LAST}", extent_of(old), var)
+        done = edit.remade(block.results, {var: own})
+        return old.rebuilt(args, blocks=[Block((own, *held), [done[r] for r in block.results])])
+
+    return visit

@@ -2,8 +2,9 @@
 
     loop(...) {kind="serial"} ...      pipeline r.0 3      loop(...) {ahead=3, kind="serial"} ...
 
-The printer decides where prefetched tiles go: registers, shared memory, or only the caches. Legal
-for a serial loop that loads a tile whose index depends on the iteration. GPUs only.
+With `through=shared`, all tiles that the loop loads are copied through shared memory. Legal for a
+serial loop that loads a tile whose index depends on the iteration, if the tiles of all iterations
+in flight fit in shared memory. GPUs only.
 
 Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 from stack.ir.node import Block, Node
@@ -19,7 +21,10 @@ from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import Step, why_no_gpu
-from stack.target import Target
+from stack.passes.tiling.frame import static
+from stack.target import Gpu, Target
+
+SHARED = "shared"
 
 
 @dataclass(frozen=True)
@@ -29,11 +34,13 @@ class Pipeline(Step):
     Attributes:
         axis: the axis.
         turns: the number of iterations in flight.
+        through: `shared` to copy the tiles through shared memory; "" leaves it to the printer.
     """
 
     name: ClassVar[str] = "pipeline"
     axis: str
     turns: int
+    through: str = ""
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         why = why_no_gpu(self, target) or why_not_free(kernel, self.axis)
@@ -41,8 +48,16 @@ class Pipeline(Step):
             return why
         if self.turns < 1:
             return f"axis {self.axis}: at least 1 iteration is in flight, not {self.turns}"
-        if not any(map(_reads, loops_along(kernel, self.axis))):
+        if self.through not in ("", SHARED):
+            return f"axis {self.axis}: tiles go through {SHARED}, not through {self.through!r}"
+        loops = loops_along(kernel, self.axis)
+        if not any(map(_reads, loops)):
             return f"no loop over {self.axis} loads a tile whose index depends on {self.axis}"
+        if self.through and isinstance(target, Gpu):
+            held = self.turns * max(loaded_bytes(loop.blocks[0]) for loop, _ in loops)
+            if held > target.operand_bytes:
+                room = f"shared memory has room for {target.operand_bytes}"
+                return f"axis {self.axis}: {self.turns} iterations load {held} bytes, and {room}"
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -50,7 +65,8 @@ class Pipeline(Step):
             made = old.rebuilt(args, blocks=[block])
             if not _reads((made, ())):
                 return made
-            return made.rebuilt(attrs={**old.attrs, "ahead": self.turns})
+            staged = {"staged": True} if self.through else {}
+            return made.rebuilt(attrs={**old.attrs, "ahead": self.turns, **staged})
 
         return Edit(kernel).change_loops(self.axis, change)
 
@@ -59,3 +75,9 @@ def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
     block = found[0].blocks[0]
     var = block.params[0]
     return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)
+
+
+def loaded_bytes(block: Block) -> int:
+    """The bytes of the tiles that one iteration of a loop loads."""
+    loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
+    return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)

@@ -4,7 +4,8 @@
     %w = broadcast(%b) {axes=[1, 2]} : f32<64x32x16>                      {rule="m k, n k -> m n"}
     %y = reduce(mul(%x, %w)) {axes=[2], kind="sum"}                       : f32<64x32>
 
-Operands keep their type in memory, such as f16. Products are exact, and are accumulated in the type
+A loop that computes products loads its tiles through shared memory: it becomes `staged`. Operands
+keep their type in memory, such as f16. Products are exact, and are accumulated in the type
 of the sum. Elements past the end of the reduction axis must be 0: masked loads give 0, and other
 operands are masked. Legal if the kernel has a sum of products of two tiles, where each tile has one
 axis that the other one lacks, and all axes have at least 16 elements. GPUs only.
@@ -24,7 +25,9 @@ from stack.ir.traits import (
     axis_order,
     choice,
     converts,
+    is_contraction,
     is_load,
+    is_loop,
     is_reduction,
     multiplies,
     repeats,
@@ -33,7 +36,7 @@ from stack.ir.types import holds_all
 from stack.ir.warp_ops import MATRIX
 from stack.passes.steps.access import clipped, conjuncts, parts_of, spread_along
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_constant
+from stack.passes.steps.loops import is_constant, is_memory
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.tiling.frame import static
 from stack.target import Target
@@ -72,6 +75,8 @@ class Tensorize(Step):
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             made = old.rebuilt(args, blocks=blocks)
+            if is_loop(made) and _sums_products(made.blocks[0]):
+                return made.rebuilt(attrs={**made.attrs, "staged": True})
             found = product_of(made)
             return made if found is None else self._dot(edit, old, found)
 
@@ -137,6 +142,12 @@ def product_of(node: Node) -> Product | None:
     sides = ", ".join(" ".join(names[a] for a in f.axes) for f in (first, second))
     m, n, k = (static(space.shape[a]) for a in (own[0][0], own[1][0], summed))
     return Product((first, second), f"{sides} -> m n", (m, n, k))
+
+
+def _sums_products(block: Block) -> bool:
+    """Whether a loop adds matrix products to a total."""
+    is_carried = not all(map(is_memory, block.params[1:]))
+    return is_carried and any(map(is_contraction, block.nodes))
 
 
 def _factor(value: Node, space: Node) -> Factor:

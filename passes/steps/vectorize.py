@@ -6,8 +6,9 @@
 
 A total becomes the reduction of a tile, a running total becomes a scan. A load or store with unit
 stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
-loop-carried values are totals or running totals. A tile must fit in the registers, except for a
-product that is summed: `tensorize` replaces both. On a CPU, a tile has one axis.
+loop-carried values are totals or running totals. A tile must fit in the registers, unless it is a
+product of tiles that is summed at once: step `launch` asks about those. On a CPU, a tile has one
+axis.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -45,9 +46,9 @@ from stack.passes.steps.loops import (
     loops_along,
     why_not_free,
 )
-from stack.passes.steps.registers import factors_of_sums, why_too_large
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
+from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -72,25 +73,22 @@ class Vectorize(Step):
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
         var = loop.blocks[0].params[0]
-        summed = factors_of_sums(loop.blocks[0])
-        pending = [loop.blocks[0]]
-        while pending:
-            for node in pending.pop().nodes:
-                if is_loop(node) and any(
-                    var in a.vars for a in loop_parts(node.args, node.attrs)[0]
-                ):
-                    return f"axis {self.axis}: the trip count of a loop inside depends on it"
-                kind = ops.lookup(node.op).kind
-                if var in node.vars and kind == "memory" and not (is_load(node) or is_store(node)):
-                    return f"axis {self.axis}: {node.op} cannot be vectorized"
-                tile = node.args[1] if is_store(node) else node
-                is_tile = isinstance(tile.type, TensorType) and not is_memory(tile)
-                if var in node.vars and is_tile and node not in summed:
-                    shape = [extent_of(loop), *map(static, tile.tensor.shape)]
-                    why = why_too_large(shape, tile.dtype, target)
-                    if why:
-                        return f"axis {self.axis}: {why}"
-                pending += node.blocks
+        own = loop.blocks[0].all_nodes
+        summed = {n for node in own for n in factors_of(node)}
+        for node in own:
+            if var not in node.vars:
+                continue
+            if is_loop(node) and any(var in a.vars for a in loop_parts(node.args, node.attrs)[0]):
+                return f"axis {self.axis}: the trip count of a loop inside depends on it"
+            kind = ops.lookup(node.op).kind
+            if kind == "memory" and not (is_load(node) or is_store(node)):
+                return f"axis {self.axis}: {node.op} cannot be vectorized"
+            tile = node.args[1] if is_store(node) else node
+            if tile in summed or not isinstance(tile.type, TensorType) or is_memory(tile):
+                continue
+            why = why_too_large([extent_of(loop), *map(static, tile.tensor.shape)], tile, target)
+            if why:
+                return f"axis {self.axis}: {why}"
         return ""
 
     def apply(self, kernel: Node) -> Node:
@@ -123,6 +121,7 @@ class _Wide:
         lanes: the axis that is vectorized.
         is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
             of a GPU kernel are clipped.
+        padded: memory whose rows end in zeros, past what is read.
         running: running totals, and the variables that carry them.
         done: the replacement of each node of one lane.
         wide: nodes of one lane whose replacement is a tile of all lanes.
@@ -131,6 +130,8 @@ class _Wide:
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
         self.edit, self.lanes = edit, lanes
         self.is_loop = edit.kernel.attrs["level"] == "loop"
+        padded: Sequence[int] = edit.kernel.attrs.get("padded", ())
+        self.padded = {edit.block.params[i] for i in padded}
         self.running: dict[Node, Node] = {}
         self.done: dict[Node, Node] = {lanes.var: lanes.places}
         self.wide: set[Node] = {lanes.var}
@@ -402,7 +403,8 @@ class _Wide:
             for k in range(begin, rank)
         )
         asked = conjuncts(mask)
-        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis])]
+        is_padded = node.args[0] in self.padded
+        others = [p for p in asked if not is_end(p, index[axis], memory.shape[axis], is_padded)]
         is_one = all(not p.tensor.rank and p not in self.wide for p in others)
         if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
             test = all_of([self.new(p) for p in others])

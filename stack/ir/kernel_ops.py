@@ -304,7 +304,7 @@ define(
         evaluate=_run_kernel,
         attrs=(
             *("name: str", "level: str", "ops?", "flops?", "at?", "updates?"),
-            *("warps?", "stages?", "programs?", "schedule?"),
+            *("warps?", "stages?", "programs?", "threads?", "lanes?", "operands?", "padded?"),
         ),
     )
 )

@@ -48,7 +48,7 @@ def by_hand(nest: Node, block: int = 64) -> str:
     steps = [
         *(f"split {rows} {block}", f"split r {block}", "block r.1", *sums, "vectorize r.1"),
         *(f"vectorize {columns}", f"vectorize {rows}.1", "tensorize", f"bind {heads} grid"),
-        *(f"bind {rows}.0 grid", "pipeline r.0 2", "launch 4 stages=3"),
+        *(f"bind {rows}.0 grid", "launch 4 stages=3"),
     ]
     return "; ".join(steps)
 
@@ -90,7 +90,7 @@ def test_code(backend: str) -> None:
 
     args = (torch.zeros(2, 256, 64, dtype=torch.float16),) * 3
     steps = "split j 64; split r 64; block r.1; vectorize c; vectorize r.1; vectorize k; "
-    steps += "vectorize j.1; tensorize; bind i grid; bind j.0 grid; pipeline r.0 2; launch 4"
+    steps += "vectorize j.1; tensorize; bind i grid; bind j.0 grid; launch 4"
     target = Program("attention", attention, args, "torch")
     run = inspect_target(target, Settings(backend, machine="sm_90", schedules=(f"o: {steps}",)))
     (kernel,) = run.kernels

@@ -9,10 +9,11 @@ from gpu_cases import assert_exact, floats
 from stack.backends.triton.printer import print_kernel
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import topological
-from stack.passes.blocking.horizontal import HorizontalTiler
-from stack.passes.blocking.multi_gemm import parts_of
+from stack.passes.policies.products import Products
+from stack.passes.tiling.multi_gemm import parts_of
 from stack.rewrite import Pipeline
 from stack.schedule import schedules_of
+from stack.target import as_gpu
 
 TYPES = str.maketrans(
     {"X": "bf16[2048, 4096]", "Q": "bf16[4096, 4096]", "K": "bf16[1024, 4096]",
@@ -139,7 +140,7 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
 
 def test_each_has_programs_of_its_own() -> None:
     (group,) = groups(put("bf16", "m=32@grid n=32@grid k=32@serial warps=4 stages=2"))
-    source = print_kernel(HorizontalTiler(group).kernel(), "kernel")
+    source = print_kernel(Products(group, as_gpu(None)).kernel(), "kernel")
     assert source.programs == 3 * 5 + 3 * 2 + 3 * 2
     assert "if pid < 15:" in source.text
     assert "if pid >= 15 and pid < 21:" in source.text

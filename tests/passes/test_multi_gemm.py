@@ -23,7 +23,6 @@ from rule_cases import func
 
 from stack.ir import Builder, Func, Node, parse, verify
 from stack.ir.types import BF16
-from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.tile_choice import (
     Product,
     measured_tiles,
@@ -31,8 +30,9 @@ from stack.passes.blocking.tile_choice import (
     seconds,
     unfused_seconds,
 )
-from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.policies.products import Products
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.multi_gemm import products_of
 from stack.rewrite import Pipeline
 from stack.rewrite.pipeline import Record
 from stack.schedule import schedules_of
@@ -194,7 +194,7 @@ def test_products_that_are_needed_elsewhere_are_results_too() -> None:
 def kernel_of(group: Node, rows: int, lanes: int, step: int) -> Func:
     b = Builder()
     down = {"m": rows} if group.args[0].shape[0] != 1 else {}
-    made = BlockTiler(in_blocks(group, **down, n=lanes, k=step)).kernel()
+    made = Products(in_blocks(group, **down, n=lanes, k=step), as_gpu(None)).kernel()
     count = len(group.blocks[0].results)
     results = [made] if count == 1 else [b.item(made, index=i) for i in range(count)]
     outside = [a for a in group.args]
@@ -244,7 +244,7 @@ def test_products_of_different_operands_have_no_kernel() -> None:
 
     group = epilogue_of(build, [(8, 32), (8, 32), (32, 16)], "f32")
     with pytest.raises(CannotTile, match="different left operands"):
-        BlockTiler(group).kernel()
+        Products(group, as_gpu(None)).kernel()
 
 
 # ---- which tile, or a kernel for each

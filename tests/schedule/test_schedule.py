@@ -288,7 +288,7 @@ def test_programs_run_along_the_axis_that_stands_last() -> None:
          if n.op == "loop" and n.attrs["kind"] == "grid"]
         for made in (kernel(product(), t) for t in ("m=64 n=32", "n=32 m=64"))
     ]  # fmt: skip
-    assert grids == [["p_m", "p_n"], ["p_n", "p_m"]]
+    assert grids == [["i.0", "j.0"], ["j.0", "i.0"]]
 
 
 def test_a_stream_follows_its_schedule() -> None:

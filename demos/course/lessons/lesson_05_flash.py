@@ -100,7 +100,7 @@ from stack.explore.lowering import Settings, inspect_target  # noqa: E402
 from stack.explore.target import Program  # noqa: E402
 
 steps = "split j 64; split r 64; block r.1; vectorize c; vectorize r.1; vectorize k; vectorize j.1;"
-steps += " tensorize; bind i grid; bind j.0 grid; pipeline r.0 2; launch 4 stages=3"
+steps += " tensorize; bind i grid; bind j.0 grid; launch 4 stages=3"
 target = Program("heads", heads, tuple(a.half() for a in three), "torch")
 gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=(f"o: {steps}",)))
 print(gpu.kernels[0].text[gpu.kernels[0].text.index("def kernel") :])

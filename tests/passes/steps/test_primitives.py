@@ -9,6 +9,7 @@ from stack.errors import UsageError
 from stack.ir import parse
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
+from stack.passes.steps.loops import axes
 from stack.target import as_gpu, load
 
 SUM = """func @f(%x: f32[3, 6]) -> (f32[3]) at tensor {
@@ -331,23 +332,18 @@ return %loop
         "tensorize",
         """
 %broadcast = broadcast(0.0:f32) {axes=[]} : f32<16x32>
-%iota = iota() {axis=0} : i32<16>
 %y = loop(%broadcast) {kind="serial"} : f32<16x32> {(%k.0 < 2: i32, %acc_1: f32<16x32>)
   %mul = mul(%k.0, 16:i32) : i32[]
-  %add = add(%mul, %iota) : i32<16>
-  %lt = lt(%add, 20:i32) : bool<16>
-  %broadcast_1 = broadcast(%lt) {axes=[2]} : bool<16x32x16>
   %load = load(%p0, 0:i32, %mul) {clip=true} : f16<16x16>
   %cast_1 = cast(%load) : f32<16x16>
-  %broadcast_2 = broadcast(%cast_1) {axes=[0, 2]} : f32<16x32x16>
+  %broadcast_1 = broadcast(%cast_1) {axes=[0, 2]} : f32<16x32x16>
   %load_1 = load(%p1, 0:i32, %mul) {clip=true} : f16<32x16>
   %cast_2 = cast(%load_1) : f32<32x16>
-  %broadcast_3 = broadcast(%cast_2) {axes=[1, 2]} : f32<16x32x16>
-  %mul_1 = mul(%broadcast_2, %broadcast_3) : f32<16x32x16>
-  %select = select(%broadcast_1, %mul_1, 0.0:f32) : f32<16x32x16>
-  %reduce = reduce(%select) {axes=[2], kind="sum"} : f32<16x32>
-  %add_1 = add(%acc_1, %reduce) : f32<16x32>
-  return %add_1
+  %broadcast_2 = broadcast(%cast_2) {axes=[1, 2]} : f32<16x32x16>
+  %mul_1 = mul(%broadcast_1, %broadcast_2) : f32<16x32x16>
+  %reduce = reduce(%mul_1) {axes=[2], kind="sum"} : f32<16x32>
+  %add = add(%acc_1, %reduce) : f32<16x32>
+  return %add
 }
 %cast = cast(%y) : f16<16x32>
 %store = store(%o0, %cast, 0:i32, 0:i32) : f16[16, 32]
@@ -355,7 +351,7 @@ return %store
 """,
         """
 %broadcast = broadcast(0.0:f32) {axes=[]} : f32<16x32>
-%y = loop(%broadcast) {kind="serial"} : f32<16x32> {(%k.0 < 2: i32, %acc_1: f32<16x32>)
+%y = loop(%broadcast) {kind="serial", staged=true} : f32<16x32> {(%k.0 < 2: i32, %acc_1: f32<16x32>)
   %mul = mul(%k.0, 16:i32) : i32[]
   %load = load(%p0, 0:i32, %mul) {clip=true} : f16<16x16>
   %load_1 = load(%p1, 0:i32, %mul) {clip=true} : f16<32x16>
@@ -594,6 +590,35 @@ return %loop
 return %loop
 """,
     ),
+    "rasterize": (
+        NEG,
+        "bind i grid; bind j grid",
+        "rasterize j 2",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {kind="grid"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+        """
+%loop = loop(%o0) {kind="grid"} : f32[3, 5] {(%i < 3: i32, %o0_1: f32[3, 5])
+  %loop_1 = loop(%o0_1) {group=2, kind="grid"} : f32[3, 5] {(%j < 5: i32, %o0_2: f32[3, 5])
+    %load = load(%p0, %i, %j) : f32[]
+    %y = neg(%load) : f32[]
+    %store = store(%o0_2, %y, %i, %j) : f32[3, 5]
+    return %store
+  }
+  return %loop_1
+}
+return %loop
+""",
+    ),
     "evict": (
         NEG,
         "vectorize j; bind i grid",
@@ -634,6 +659,36 @@ def test_before_and_expected(name: str) -> None:
 def test_launch() -> None:
     made = kernel_of(NEG, "vectorize j; bind i grid; launch 4 stages=3")
     assert (made.attrs["warps"], made.attrs["stages"]) == (4, 3)
+
+
+def test_peeled_loops_have_axes_of_their_own() -> None:
+    made = kernel_of(NEG, "peel i 1; split j 4; split j.last 2")
+    assert list(axes(made)) == ["i", "i.last", "j.0", "j.last.0", "j.1", "j.last.1"]
+    arrays = random_inputs(around(made))
+    assert not wrong(made, arrays, results(around(kernel_of(NEG)), arrays), 1e-6)
+
+
+TILES = "split k 16; vectorize k.1; vectorize j; vectorize i"
+
+
+def test_threads_are_told_by_attributes_of_the_kernel() -> None:
+    made = kernel_of(MATMUL, f"{TILES}; tensorize; threads 4 2 operands=global")
+    assert made.attrs["threads"] == (4, 2)
+    assert made.attrs["operands"] == "global"
+
+
+def test_a_pipeline_through_shared_memory() -> None:
+    made = kernel_of(MATMUL, "split k 16; vectorize k.1; vectorize j; pipeline k.0 2 shared")
+    (loop,) = (n for n in made.blocks[0].all_nodes if n.attrs.get("ahead"))
+    assert (loop.attrs["ahead"], loop.attrs["staged"]) == (2, True)
+
+
+def test_a_loop_of_products_is_staged() -> None:
+    """Operands of matrix instructions go through shared memory; sums of rows do not."""
+    loops = [n for n in kernel_of(MATMUL, f"{TILES}; tensorize").blocks[0].all_nodes if n.blocks]
+    assert [n.attrs.get("staged") for n in loops] == [True]
+    loops = [n for n in kernel_of(SUM, "split r 2; vectorize r.1").blocks[0].all_nodes if n.blocks]
+    assert not any("staged" in n.attrs for n in loops)
 
 
 RUNNING = """func @f(%x: f32[6]) -> (f32[6]) at tensor {
@@ -707,6 +762,37 @@ REFUSED = {
     ),
     "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
     "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
+    "rasterized too early": (NEG, "rasterize j 8", 1, "axis j is not bound to the grid"),
+    "one loop of programs": (
+        SUM,
+        "bind i grid; rasterize i 8",
+        2,
+        "the loop over i is not directly inside of another one",
+    ),
+    "no rows": (NEG, "bind i grid; bind j grid; rasterize j 0", 3, "at least 1 row, not 0"),
+    "threads without products": (NEG, "threads 4 4", 1, "there is no matrix product"),
+    "threads without sums": (MATMUL, "threads", 1, "a thread has at least 1 row or 1 column"),
+    "no such lanes": (MATMUL, "threads 1 1 lanes=k", 1, "lanes are along rows or columns"),
+    "through registers": (
+        SUM,
+        "split r 2; vectorize r.1; pipeline r.0 2 registers",
+        3,
+        "tiles go through shared, not through 'registers'",
+    ),
+    "too much for shared memory": (
+        SUM,
+        "split r 2; vectorize r.1; pipeline r.0 100000 shared",
+        3,
+        "100000 iterations load 800000 bytes, and shared memory has room for",
+    ),
+    "too many stages": (MATMUL, f"{TILES}; tensorize; launch 4 stages=9999", 6, "stages=9999"),
+    "peeled twice": (NEG, "peel i 1; peel i 1", 2, "axis i.last exists already"),
+    "products in registers": (
+        MATMUL.replace("20]", "1024]"),
+        "vectorize k; vectorize j; vectorize i; launch 4",
+        4,
+        "a tile of 524288 elements, and a program has 65536 registers",
+    ),
     "warps": (NEG, "launch 3", 1, "3 warps: the number is not a power of two"),
     "threads": (NEG, "launch 64", 1, "2048 threads, and a program has at most 1024"),
 }

@@ -1,0 +1,328 @@
+"""Matrix products on a GPU.
+
+A program computes a tile of the result in a loop over blocks of the contracted axis, and applies
+what follows the product to the tile. A matrix-vector product sums tiles of partial sums instead.
+
+    c[i, j] = sum over k of a[i, k] * b[k, j]      f16, 4096 x 4096 x 4096:
+    split k 64; split j 256; split i 128; vectorize k.1; vectorize j.1; vectorize i.1; tensorize;
+    bind i.0 grid; bind j.0 grid; rasterize j.0 8; launch 8 stages=3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from stack.ir.node import Node
+from stack.ir.types import DType
+from stack.ir.warp_ops import MATRIX
+from stack.passes.blocking.horizontal import horizontal_products
+from stack.passes.blocking.product_policy import ProductPolicy
+from stack.passes.blocking.tile_choice import (
+    Product,
+    Tile,
+    horizontal_product,
+    product_of,
+    whole_waves,
+)
+from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.steps.all import (
+    Bind,
+    ComputeWith,
+    Fuse,
+    Launch,
+    Peel,
+    Pipeline,
+    Rasterize,
+    Reorder,
+    Rfactor,
+    Split,
+    Step,
+    Tensorize,
+    Threads,
+    Vectorize,
+)
+from stack.passes.steps.loops import axes, nests
+from stack.passes.tiling.contraction import result_names, roles_of
+from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.passes.tiling.multi_gemm import parts_of, products_of
+from stack.schedule import Schedule, first_schedule
+from stack.target import Gpu
+from stack.target.record import RASTER_ROWS
+
+MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
+
+
+LAST = ".last"  # the suffix of the loops that step `peel` makes
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loops over the result of a product, or over some of its rows.
+
+    Attributes:
+        others: the axes that are not tiled, outermost first.
+        row: the axis of the rows; "" for a matrix-vector product.
+        lane: the axis of the columns; "" if there is one column.
+        summed: the contracted axis.
+        rows: the rows of a tile.
+        lanes: the columns of a tile.
+        is_row_last: whether programs along the rows run side by side.
+    """
+
+    others: tuple[str, ...]
+    row: str
+    lane: str
+    summed: str
+    rows: int
+    lanes: int
+    is_row_last: bool = False
+
+    @property
+    def tiled(self) -> dict[str, int]:
+        """The axes of the result that are tiled, outermost first, with the block sizes."""
+        found = [(self.row, self.rows), (self.lane, self.lanes)]
+        return {name: n for name, n in (found[::-1] if self.is_row_last else found) if name}
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the result, outermost first."""
+        return (*self.others, *self.tiled)
+
+    def peeled(self, rows: int, lanes: int) -> Nest:
+        """The loops over the rows that are peeled off."""
+        return replace(
+            self,
+            row=self.row + LAST,
+            lane=self.lane and self.lane + LAST,
+            summed=self.summed + LAST,
+            rows=rows,
+            lanes=lanes,
+        )
+
+
+class Products(Stepped[Gpu]):
+    """Lowers a group with matrix products of one left operand."""
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the policy."""
+        body = self.group.blocks[0]
+        beside = horizontal_products(body)
+        dots = [dot for dot, _ in parts_of(body)] or products_of(body)[:1]
+        product = horizontal_product(beside) if beside else product_of(body, products_of(body))
+        named = first_schedule(self.group)
+        is_told = named is not None and named.is_by_threads
+        dtype = dots[0].args[0].dtype
+        policy = ProductPolicy(product, dtype, self.target, has_threads=is_told)
+        loops = nests(made.kernel) or [[]]
+        if len(loops) != len(dots):
+            raise CannotTile("its outputs do not share one index space")
+        found = axes(made.kernel)
+        contracted = [name for name in found if not any(name in names for names in loops)]
+        schedule = policy.of(self.group)
+        steps = ProductSteps(product, dtype, schedule, found, contracted, self.target)
+        for dot, names in zip(dots, loops, strict=True):
+            steps.add(dot, names)
+        made.take(*steps.tiles(), *steps.sums(), *steps.programs())
+        made.take(*arithmetic(body.results), steps.launch())
+
+
+class ProductSteps:
+    """Writes the steps for the tiles of a schedule.
+
+    Args:
+        product: what the cost model knows of the product.
+        dtype: the type of its operands.
+        schedule: a complete schedule.
+        extents: the extent of each loop of the nest.
+        contracted: the loops over the contracted axes, outermost first.
+        gpu: the target.
+    """
+
+    def __init__(
+        self,
+        product: Product,
+        dtype: DType,
+        schedule: Schedule,
+        extents: Mapping[str, int],
+        contracted: Sequence[str],
+        gpu: Gpu,
+    ) -> None:
+        self.product, self.dtype, self.schedule, self.gpu = product, dtype, schedule, gpu
+        self.tile = Tile.of(schedule)
+        self.extents, self.contracted = dict(extents), list(contracted)
+        self.nests: list[Nest] = []
+        self.order: list[Step] = []  # steps that interchange the loops over the results
+
+    def add(self, dot: Node, names: Sequence[str]) -> None:
+        """Add the loops over the result of a product, outermost first."""
+        roles = roles_of(dot)
+        real = [n for n in result_names(dot) if roles.sizes[n] > 1]
+        name_of = dict(zip(real, names, strict=True))
+        depths = [roles.sizes[n] for n in roles.contracted]
+        if len(self.contracted) != len([d for d in depths if d > 1]):
+            raise CannotTile("it reduces more than its products do")
+        if depths[1:] and depths[-1] < MATRIX:
+            raise CannotTile(f"a dot over several axes, the last of {depths[-1]} elements")
+        given = [s.axis for s in self.schedule.splits if s.axis in "mn"]
+        nest = Nest(
+            others=tuple(name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer)),
+            row=name_of.get(roles.row, ""),
+            lane=name_of.get(roles.lane, ""),
+            summed=self.contracted[0] if self.contracted else "",
+            rows=self.tile.rows,
+            lanes=self.tile.lanes,
+            is_row_last=given[:1] == ["n"],
+        )
+        self.order += _interchanged(names, nest.axes)
+        self.nests.append(nest)
+
+    # ---- tiles
+
+    def tiles(self) -> list[Step]:
+        """The steps that tile the loops."""
+        made = list(self.order)
+        for name in self.contracted[1:]:
+            made.append(Fuse(self.contracted[0], name).because("the contracted axes become one"))
+            self.extents[self.contracted[0]] *= self.extents[name]
+        made += self._tail()
+        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
+            made.append(Split(name, self._depth(name)).because(self._why_depth(name)))
+        for nest in self.nests:
+            why = f"a tile of {' x '.join(map(str, nest.tiled.values()))} sums"
+            made += [Split(n, self._block(n, size)).because(why) for n, size in nest.tiled.items()]
+        return made
+
+    def _tail(self) -> list[Step]:
+        """Peels the rows that do not fill all processors: they get smaller tiles."""
+        (nest, *more) = self.nests
+        whole = 0 if more or nest.others or not nest.row else self._whole_waves()
+        if not whole or self.tile.last is None:
+            return []
+        rest = self.extents[nest.row] - whole
+        self.nests.append(nest.peeled(*self.tile.last))
+        for name in (nest.row, nest.lane, nest.summed):
+            self.extents[name + LAST] = self.extents[name]
+        self.extents |= {nest.row: whole, nest.row + LAST: rest}
+        why = f"{whole} rows fill {self.gpu.processors} processors; the rest gets smaller tiles"
+        return [Peel(nest.row, rest).because(why)]
+
+    def _whole_waves(self) -> int:
+        """The rows of the tiles that fill all processors; 0 if one tile takes the rest."""
+        if self.tile.last is None:
+            return 0
+        height, width = self.product.height, self.product.width
+        down, across = -(-height // self.tile.rows), -(-width // self.tile.lanes)
+        whole = whole_waves(down, across, self.gpu) * self.tile.rows
+        rows, lanes = self.tile.last
+        left = height - whole
+        return whole if left > rows or (left > 0 and width > lanes) else 0
+
+    def _depth(self, name: str) -> int:
+        """The block size of the contracted axis."""
+        whole, usual = MAX_CONTRACTED, max(self.tile.step, MATRIX)
+        if self.product.height > 1 and self.dtype.bits > 16 and not self.product.rounds:
+            whole = min(whole, usual)  # the rounding error grows with the length of a block
+        extent = max(MATRIX, power_of_two(self.extents[name]))
+        return extent if self.extents[name] <= whole else min(usual, extent)
+
+    def _why_depth(self, name: str) -> str:
+        """The reason for the block size of the contracted axis."""
+        extent, block = self.extents[name], self._depth(name)
+        if block >= extent:
+            return f"a tile has all {extent} products of a sum"
+        return f"{self.tile.stages} blocks of {block} of {extent} products fit in shared memory"
+
+    def _block(self, name: str, block: int) -> int:
+        """The block size of an axis of the result."""
+        return min(block, max(MATRIX, power_of_two(self.extents[name])))
+
+    def _count(self, name: str, block: int) -> int:
+        """The number of blocks along an axis."""
+        return -(-self.extents[name] // block)
+
+    # ---- sums
+
+    def sums(self) -> list[Step]:
+        """The steps that compute the sums of a tile."""
+        made: list[Step] = []
+        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
+            made.append(Vectorize(f"{name}.1"))
+        for nest in self.nests:
+            made += [Vectorize(f"{name}.1") for name in (nest.lane, nest.row) if name]
+        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
+            made += self._walk(name)
+        if self._is_matrix():
+            why = "matrix instructions" if self.dtype.bits <= 16 else "products of tiles"
+            made.append(Tensorize("tf32" if self.product.rounds else "").because(why))
+            made += self._threads()
+        return made
+
+    def _threads(self) -> list[Step]:
+        """The step that distributes sums over threads, if the schedule does."""
+        lanes = self.schedule.bound("lane")
+        own = {s.axis: s.block for s in self.schedule.bound("unroll")}
+        if not (lanes or own):
+            return []
+        side = {"m": "rows", "n": "columns"}[lanes[0].axis] if lanes else ""
+        memory = "shared" if self.schedule.of("k") else "global"
+        why = "a sum for each lane" if lanes else "sums of a thread"
+        return [Threads(own.get("m", 0), own.get("n", 0), side, memory).because(why)]
+
+    def _is_matrix(self) -> bool:
+        """Whether the products are products of matrices, not of a matrix and a vector."""
+        return all(nest.row and nest.lane and nest.summed for nest in self.nests)
+
+    def _walk(self, name: str) -> list[Step]:
+        """The steps for the loop over blocks of the contracted axis."""
+        count = self._count(name, self._depth(name))
+        if count == 1:
+            return []
+        made: list[Step] = []
+        if self.product.gemms > 1:
+            made.append(ComputeWith(f"{name}.0").because("the left operand is loaded once"))
+        if not self._is_matrix():
+            why = f"partial sums are reduced once, not {count} times"
+            made.append(Rfactor(f"{name}.0").because(why))
+            why = "loads overlap with computation"
+            made.append(Pipeline(f"{name}.0", self.tile.stages, "shared").because(why))
+        return made
+
+    # ---- programs
+
+    def programs(self) -> list[Step]:
+        """The steps that distribute tiles over programs."""
+        made: list[Step] = []
+        for nest in self.nests:
+            made += [Bind(name, "grid").because("independent") for name in nest.others]
+            counts = {n: self._count(n, self._block(n, size)) for n, size in nest.tiled.items()}
+            bound = [name for name, count in counts.items() if count > 1]
+            made += [Bind(f"{n}.0", "grid").because(f"{counts[n]} programs") for n in bound]
+            is_inside = len(bound) + len(nest.others) > 1
+            if bound[-1:] == [nest.lane] and is_inside and not nest.is_row_last:
+                why = f"programs of {RASTER_ROWS} rows of tiles share operands in the cache"
+                made.append(Rasterize(f"{nest.lane}.0", RASTER_ROWS).because(why))
+        return made
+
+    def launch(self) -> Step:
+        """The step that sets the launch configuration."""
+        nest = self.nests[0]
+        counts = [self._count(n, self._block(n, size)) for n, size in nest.tiled.items()]
+        total = prod(counts) * prod(self.extents[n] for n in nest.others)
+        is_persistent = self.tile.persistent and total > self.gpu.processors
+        programs = self.gpu.processors if is_persistent else 0
+        why = f"{prod(nest.tiled.values())} sums in registers"
+        return Launch(self.tile.warps, self.tile.stages, programs).because(why)
+
+
+def _interchanged(names: Sequence[str], wanted: Sequence[str]) -> list[Step]:
+    """The interchanges that bring loops into an order."""
+    made: list[Step] = []
+    order = list(names)
+    for at, name in enumerate(wanted):
+        for k in range(order.index(name), at, -1):
+            made.append(Reorder(order[k - 1], name).because("the order of the programs"))
+            order[k - 1], order[k] = name, order[k - 1]
+    return made

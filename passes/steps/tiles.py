@@ -1,0 +1,67 @@
+"""Tiles and the registers that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stack.ir.algebra import KIND_OF
+from stack.ir.node import Node
+from stack.ir.traits import choice, is_reduction, multiplies, repeats
+from stack.ir.types import TensorType
+from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.tiling.frame import static
+from stack.target import Cpu, Gpu, Target
+
+
+def why_too_large(shape: Sequence[int], value: Node, target: Target | None) -> str:
+    """Why a tile does not fit in the registers of a target; "" if it fits.
+
+    Args:
+        shape: the shape of the tile.
+        value: the value that it holds.
+        target: the target.
+    """
+    if isinstance(target, Gpu) and prod(shape) > target.registers:
+        return f"a tile of {prod(shape)} elements, and a program has {target.registers} registers"
+    if isinstance(target, Cpu):
+        if len(shape) > 1:
+            sizes = " x ".join(map(str, shape))
+            return f"a tile of {sizes}; vectors of a CPU have one axis: unroll the other one"
+        held, most = prod(shape) * max(value.dtype.bytes, 1), target.registers * target.vector_bytes
+        if held > most:
+            return f"a vector of {held} bytes, and all vector registers have {most}"
+    return ""
+
+
+def factors_of(node: Node) -> list[Node]:
+    """The products of tiles that a node sums, with their broadcast factors and masks.
+
+    Step `tensorize` can replace them by a matrix product, which has no tile of all products.
+    """
+    if is_reduction(node):
+        space = node.args[0] if node.attrs["kind"] == "sum" else None
+    else:
+        space = next(iter(node.args[1:]), None) if KIND_OF.get(node.op) == "sum" else None
+    if space is None:
+        return []
+    found = [space]
+    chosen = choice(space)
+    if chosen is not None and is_constant(chosen.no, 0):
+        found += [chosen.test, chosen.yes]
+        space = chosen.yes
+    if not multiplies(space):
+        return []
+    return [*found, *(a for a in space.args if repeats(a))]
+
+
+def why_no_registers(kernel: Node, target: Target | None) -> str:
+    """Why the tiles of a kernel do not fit in registers; "" if they do."""
+    if not isinstance(target, Gpu):
+        return ""
+    for node in kernel.blocks[0].all_nodes:
+        if isinstance(node.type, TensorType) and not is_memory(node):
+            why = why_too_large([static(s) for s in node.shape], node, target)
+            if why:
+                return f"{node.op} has {why}"
+    return ""

@@ -25,9 +25,9 @@ from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
-from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, Part, Span
+from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.visible import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace

@@ -69,13 +69,6 @@ def groups(
                 continue
 
 
-def is_short(func: Func) -> bool:
-    """Whether a group has floats of 16 bits: a kernel rounds those only where it stores."""
-    (group,) = (n for n in func.nodes if n.blocks)
-    values = (*group.blocks[0].params, *group.blocks[0].nodes)
-    return any(t.dtype.is_float and t.dtype.bits <= 16 for v in values for t in v.types)
-
-
 def inside(kernel: Node) -> str:
     """The text of what a kernel does."""
     lines = str(around(kernel)).split("\n")
@@ -83,6 +76,13 @@ def inside(kernel: Node) -> str:
     depth = len(lines[first]) - len(lines[first].lstrip())
     end = lines.index(" " * depth + "}", first)
     return "\n".join(line[depth + 2 :] for line in lines[first + 1 : end]).replace(" in global", "")
+
+
+def is_short(func: Func) -> bool:
+    """Whether a group has floats of 16 bits: a kernel rounds those only where it stores."""
+    (group,) = (n for n in func.nodes if n.blocks)
+    values = (*group.blocks[0].params, *group.blocks[0].nodes)
+    return any(t.dtype.is_float and t.dtype.bits <= 16 for v in values for t in v.types)
 
 
 def results(func: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -161,7 +161,7 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
     size = rng.choice(AXIS_SIZES)
     texts = [
         *(f"split {axis} {size} tail={tail}" for tail in ("mask", "front", "peel", "overlap")),
-        *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with")),
+        *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with", "block")),
         *(f"{name} {axis} {other}" for name in ("fuse", "reorder", "fission")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),

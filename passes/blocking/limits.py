@@ -8,20 +8,19 @@ counts as nothing: an infinity there does not become a nan.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir import ops
-from stack.ir.axes import Index, parse_rule
-from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbols
 from stack.ir.node import Block, Node
-from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import choice, is_elementwise, is_reduction
+from stack.ir.traits import choice, is_elementwise
 from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
+from stack.passes.positions.stream_operands import operands_of
 from stack.passes.positions.visible import hiding_selects, seen
-from stack.passes.tiling.frame import static
 
 
 @dataclass(frozen=True)
@@ -152,30 +151,6 @@ class _Steps:
         for value in values[1:]:
             total = self.frame.apply(op, [total, value])
         return total
-
-
-def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
-    """Where an operand of a state is read for a place of the state, and one on the streamed axis.
-
-    Args:
-        place: of the state.
-        key: on the streamed axis.
-        side: which operand.
-    """
-    if is_reduction(state):
-        ((_, position),) = streamed_axes(state)
-        return (*place[:position], key, *place[position:])
-    rule = parse_rule(state.attrs["rule"])
-    found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
-    found[rule.reduced[0]] = key
-    return tuple(found[a.names[0]] for a in rule.inputs[side])
-
-
-def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
-    """The operands of a state with their places; the streamed axis is the symbol `streamed`."""
-    for side, (operand, position) in enumerate(streamed_axes(state)):
-        key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
-        yield operand, operand_place(state, place, key, side)
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:

@@ -16,15 +16,16 @@ from stack.ir.node import Node
 from stack.ir.traits import fold_of, is_contraction, is_reduction
 from stack.passes.blocking.branch import branched
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.limits import Segment, operand_place, segments
+from stack.passes.blocking.limits import Segment, segments
 from stack.passes.blocking.rasterization import rasterized
 from stack.passes.blocking.reduce import ONCE
 from stack.passes.blocking.stream_grid import GridTiler
-from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_varying import varying
 from stack.passes.blocking.values import at_place
 from stack.passes.positions.assumed import Assumed, assumed
+from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_operands import operand_place
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide

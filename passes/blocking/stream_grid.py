@@ -10,13 +10,13 @@ from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.reduce import ONCE, PRIVATE, TWICE, WHOLE, ReductionLoop
-from stack.passes.blocking.stream_index_maps import IndexMaps, stream_index_maps
 from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_policy import StreamPolicy
 from stack.passes.blocking.stream_private import is_alike, is_lane_private
 from stack.passes.blocking.stream_shape import stream_shape
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.walk_policy import WalkPolicy
+from stack.passes.positions.stream_index_maps import IndexMaps, stream_index_maps
 from stack.passes.positions.visible import hiding_selects
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.schedule import Policy, Schedule

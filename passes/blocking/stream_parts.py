@@ -15,8 +15,8 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.blocking.reduce import PRIVATE
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
+from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 

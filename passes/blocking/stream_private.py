@@ -15,11 +15,11 @@ from stack.ir.builder import constant
 from stack.ir.node import Node, topological
 from stack.ir.traits import is_constant, is_contraction, is_reduction, repeats
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.limits import operand_place
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.values import at_place
+from stack.passes.positions.stream_operands import operand_place
 from stack.passes.tiling.frame import COMBINE, is_expensive, wide
 
 

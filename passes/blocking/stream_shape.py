@@ -10,7 +10,7 @@ from stack.ir.dim import Dim, Expr, symbols
 from stack.ir.node import Node
 from stack.ir.ops import is_view
 from stack.ir.traits import converts, is_array, is_contraction, is_input
-from stack.passes.blocking.stream_index_maps import IndexMaps
+from stack.passes.positions.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
 

@@ -12,9 +12,9 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.limits import operand_place
 from stack.passes.blocking.stream_private import PrivateTiler, is_alike
 from stack.passes.blocking.values import at_place
+from stack.passes.positions.stream_operands import operand_place
 from stack.passes.tiling.frame import COMBINE, wide
 
 

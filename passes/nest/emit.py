@@ -3,8 +3,9 @@
 The nest has one serial loop for each axis, and scalars inside. Axes of one element have no loop,
 except for the columns and the reduction of a matrix product. Results that share the axes of the
 group share its loops: parallel axes outside, then a loop over the reduction axis for the results
-that have it. Each reduction is a loop that carries an accumulator. The nest is ordinary IR, which
-prints, parses and runs in the interpreter. It does not depend on a target.
+that have it. Each reduction is a loop that carries an accumulator. A stream is one loop over its
+axis that carries all of its states (`online.py`). The nest is ordinary IR, which prints, parses and
+runs in the interpreter. It does not depend on a target.
 
     y[i, r] = x[i, r] / sum over r of x[i, r]
 
@@ -25,7 +26,7 @@ from stack.ir.builder import param
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
-from stack.ir.streaming import expanded
+from stack.ir.streaming import finished
 from stack.ir.traits import (
     arrays_of,
     is_contraction,
@@ -36,6 +37,7 @@ from stack.ir.traits import (
     op_names,
 )
 from stack.ir.types import F64, I32, I64, DType, TensorType
+from stack.passes.nest.online import Online
 from stack.passes.nest.scope import Scope, letter
 from stack.passes.nest.values import Scalars
 from stack.passes.nest.walks import scan_nest, scatter_nest
@@ -152,7 +154,10 @@ class _Nest:
     ) -> None:
         self.group, self.root, self.reduced, self.running = group, root, reduced, running
         own = group.blocks[0]
-        self.body = Block(own.params, expanded(group).results) if is_stream(group) else own
+        self.is_stream = is_stream(group)
+        self.body = own
+        if self.is_stream:
+            self.body = Block(own.params, finished(group, own.results))
         nodes = (*self.body.params, *self.body.nodes)
         sizes = [static(t.size) for n in nodes for t in n.types]
         if 0 in sizes:
@@ -165,7 +170,7 @@ class _Nest:
         usual = I64 if any(size > INT32[1] for size in sizes) else I32
         self.scope = Scope(integer or usual, (str(m.attrs["name"]) for m in memory.values()))
         self.values = Scalars(self.scope, memory, own.names, own.locs)
-        self.outputs = [_memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
+        self.outputs = [_memory(f"o{i}", t) for i, t in enumerate(group.types)]
         for output in self.outputs:
             self.scope.fresh.own(str(output.attrs["name"]))
 
@@ -178,7 +183,7 @@ class _Nest:
             made = scan_nest(*parts, self.running) if is_scan else scatter_nest(*parts)
             return self._built([made])
         final: dict[Node, Node] = {o: o for o in self.outputs}
-        for kept, inner, stored in self._spaces():
+        for kept, inner, stored in self._stream() if self.is_stream else self._spaces():
             names = [o for o, _, _ in stored]
             final.update(zip(names, self._stores(kept, inner, stored), strict=True))
         return self._built([final[o] for o in self.outputs])
@@ -245,6 +250,21 @@ class _Nest:
         inner = [a for i, a in enumerate(axes) if i in reduced and str(a) in used]
         return kept, inner, stored
 
+    def _stream(self) -> list[tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]]:
+        """The loop spaces of a stream, as `_spaces` returns them."""
+        online = Online(self.group, self.values)
+        results = list(zip(self.outputs, self.body.results, strict=True))
+        try:
+            space = online.space()
+        except CannotTile:
+            spaces = [self._own_space(output, result) for output, result in results]
+        else:
+            stored = [(*pair, at) for pair, at in zip(results, space.places, strict=True)]
+            spaces = [(space.kept, space.inner, stored)]
+        wanted = [(result, _at(result, place)) for *_, s in spaces for _, result, place in s]
+        self.values = online.elements(wanted)
+        return spaces
+
     def _own_space(
         self, output: Node, result: Node
     ) -> tuple[list[Dim], list[Dim], list[tuple[Node, Node, Index]]]:
@@ -287,7 +307,7 @@ class _Nest:
 
         def store(memory: Node, result: Node, place: Index) -> Node:
             scope = self.scope
-            value = scope.cast(self.values.value(result, place), memory.dtype)
+            value = scope.cast(self.values.value(result, _at(result, place)), memory.dtype)
             return scope.b.store(memory, value, *[scope.number(d) for d in place])
 
         def program(memories: Sequence[Node]) -> list[Node]:
@@ -317,6 +337,11 @@ class _Nest:
         held = [self.scope.carried(h, m.type) for h, m in zip(hints, memories, strict=True)]
         step = self._along(axes[1:], held, program)
         return self.scope.loop(axes[0], memories, held, step)
+
+
+def _at(result: Node, place: Index) -> Index:
+    """The index of a result, without that of a part of the streamed axis."""
+    return place[len(place) - result.tensor.rank :]
 
 
 def _memory(name: str, type_: TensorType) -> Node:

@@ -58,7 +58,12 @@ class Scope:
         return Node("var", (), {"name": self.fresh.own(hint)}, type_)
 
     def loop(
-        self, place: Dim, start: Sequence[Node], held: Sequence[Node], step: Sequence[Node]
+        self,
+        place: Dim,
+        start: Sequence[Node],
+        held: Sequence[Node],
+        step: Sequence[Node],
+        is_online: bool = False,
     ) -> list[Node]:
         """Builds a serial loop over an axis. Returns its results.
 
@@ -67,6 +72,7 @@ class Scope:
             start: the initial values of what the loop carries.
             held: the variables of these values in the body.
             step: the values at the end of an iteration.
+            is_online: whether iterations rescale what they add to.
 
         Raises:
             ValueError: the axis has an extent of 1.
@@ -74,7 +80,8 @@ class Scope:
         var = self.variable(place)
         if var is None:
             raise ValueError("an axis of one element has no loop")
-        node = self.b.op("loop", start, {"kind": "serial"}, (Block((var, *held), step),))
+        attrs = {"kind": "serial", **({"online": True} if is_online else {})}
+        node = self.b.op("loop", start, attrs, (Block((var, *held), step),))
         return [node] if len(start) == 1 else [self.b.item(node, index=i) for i in range(len(held))]
 
     # ---- index arithmetic

@@ -22,7 +22,7 @@ from stack.ir.dim import (
     mul,
     symbols,
 )
-from stack.ir.node import Node
+from stack.ir.node import Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import converts, is_contraction, is_number, reads_by_data, reinterprets
 from stack.ir.types import I64, DType, TensorType
@@ -33,6 +33,7 @@ from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 Wanted = tuple[Node, Index, Node | None]  # a node, an index, and the guard of the element
 Steps = Generator[Wanted, Node, Node]  # yields the elements that it needs, returns its own
 Rule = Callable[[Node, Index, Node | None], Steps]
+Given = Callable[[Index, Node | None], Node]  # the element of a value at an index, with a guard
 
 
 class Scalars:
@@ -43,6 +44,8 @@ class Scalars:
         memory: the kernel's parameter for each parameter and constant table of the group.
         names: the names of the group's nodes in the program.
         locs: the source lines of the group's nodes.
+        base: builds elements that do not depend on what is given.
+        given: the values that are built elsewhere.
     """
 
     def __init__(
@@ -51,9 +54,14 @@ class Scalars:
         memory: Mapping[Node, Node],
         names: Mapping[Node, str],
         locs: Mapping[Node, tuple[str, ...]],
+        base: Scalars | None = None,
+        given: Mapping[Node, Given] | None = None,
     ) -> None:
         self.scope = scope
         self.memory = memory
+        self._base = base
+        self._given = given or {}
+        self._is_free: dict[Node, bool] = {}  # of what is given
         self._program = names, locs
         self._known: dict[Wanted, Node] = {}
         self._shared: dict[tuple[Node, int], Expr] = {}
@@ -71,6 +79,10 @@ class Scalars:
         """Lets a reduction use the loop variable of an axis that other loops use too."""
         if isinstance(place, Expr):
             self._shared[reduction, axis] = place
+
+    def fork(self, given: Mapping[Node, Given]) -> Scalars:
+        """Builds elements in the same scope, some of whose operands are built elsewhere."""
+        return Scalars(self.scope, self.memory, *self._program, self, given)
 
     # ---- values
 
@@ -95,22 +107,38 @@ class Scalars:
     def _advance(self, pending: list[tuple[Wanted, Steps]], found: Node | None) -> Wanted:
         """Resumes the element on top of the stack. Returns the next one it needs, or itself."""
         wanted, steps = pending[-1]
-        names, locs = self._program
-        lines = next((locs[w[0]] for w, _ in reversed(pending) if w[0] in locs), ())
+        _, locs = self._program
+        outside = self.scope.b.loc
+        lines = next((locs[w[0]] for w, _ in reversed(pending) if w[0] in locs), outside)
         before, self.scope.b.loc = self.scope.b.loc, lines
         try:
             return next(steps) if found is None else steps.send(found)
         except StopIteration as done:
             made: Node = done.value
             self._known[wanted] = made
-            if wanted[0] in names and made.op not in ("var", "const"):
-                self.scope.b.names.setdefault(made, names[wanted[0]])
+            if wanted[0] not in self._given and made.op not in ("var", "const"):
+                self.call(wanted[0], made)
             pending.pop()
             return wanted
         finally:
             self.scope.b.loc = before
 
+    def call(self, node: Node, made: Node) -> None:
+        """Gives a value of the nest the name of a node of the group."""
+        names, _ = self._program
+        if node in names:
+            self.scope.b.names.setdefault(made, names[node])
+
+    def locate(self, node: Node, made: Node) -> Node:
+        """Gives a value of the nest the source lines of a node of the group."""
+        _, locs = self._program
+        if node in locs:
+            self.scope.b.locs.setdefault(made, locs[node])
+        return made
+
     def _steps(self, node: Node, index: Index, guard: Node | None) -> Steps:
+        if node in self._given or self._is_in_base(node):
+            return self._elsewhere(node, index, guard)
         if node in self.memory:
             return self._load(node, index, guard)
         op = ops.lookup(node.op)
@@ -123,6 +151,22 @@ class Scalars:
         if op.kind == "movement" and len(node.args) == 1:
             return self._moved(node, index, guard)
         raise CannotTile(f"no loop nest computes {node.op}")
+
+    def _elsewhere(self, node: Node, index: Index, guard: Node | None) -> Steps:
+        yield from ()
+        if node in self._given:
+            return self._given[node](index, guard)
+        assert self._base is not None
+        return self._base.value(node, index, guard)
+
+    def _is_in_base(self, node: Node) -> bool:
+        """Whether an element depends on nothing that is given: then all loops share it."""
+        if self._base is None:
+            return False
+        free = self._is_free
+        for n in topological([node], lambda n: n not in free):
+            free[n] = n not in self._given and all(free[a] for a in n.args)
+        return free[node]
 
     def _load(self, node: Node, index: Index, guard: Node | None) -> Steps:
         yield from ()
@@ -330,10 +374,16 @@ class Scalars:
         at |= places
         factors: list[Node] = []
         for arg, names in zip(node.args, own, strict=True):
-            factor = yield arg, tuple(at[n] for n in names), guard
-            factor = self._rounded(factor, arg.dtype)  # as matrix instructions do
-            factors.append(self.scope.cast(factor, wide(node.dtype)))
-        return self.total("sum", list(places.values()), self.scope.b.mul(*factors))
+            factors.append((yield arg, tuple(at[n] for n in names), guard))
+        return self.total("sum", list(places.values()), self.product(node, factors))
+
+    def product(self, node: Node, factors: Sequence[Node]) -> Node:
+        """Multiplies one element of each operand of a contraction."""
+        rounded = [  # as matrix instructions do
+            self.scope.cast(self._rounded(factor, arg.dtype), wide(node.dtype))
+            for factor, arg in zip(factors, node.args, strict=True)
+        ]
+        return self.scope.b.mul(*rounded)
 
 
 def _is_zero(node: Node) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stack.passes.steps.bind import Bind
+from stack.passes.steps.block import Blocked
 from stack.passes.steps.compute_with import ComputeWith
 from stack.passes.steps.evict import Evict
 from stack.passes.steps.fission import Fission
@@ -31,6 +32,7 @@ __all__ = [
     "Bind",
     "ComputeWith",
     "Evict",
+    "Blocked",
     "Fission",
     "Fuse",
     "Hold",

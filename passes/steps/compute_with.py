@@ -3,7 +3,8 @@
     %a = loop(0.0) {(%r < 64, %acc)  ...}      compute_with r      %a, %b = loop(0.0, 0.0) {
     %b = loop(0.0) {(%r < 64, %acc_1) ...}                           (%r < 64, %acc, %acc_1) ...}
 
-A load that both loops contain is then executed once. A loop that needs the result of another one is
+A load that both loops contain is then executed once, and a value that both compute is carried once:
+carried values that start equal and stay equal. A loop that needs the result of another one is
 not fused with it. Legal if one block has two serial loops over the axis with the same trip count,
 and neither needs the result of the other.
 
@@ -28,6 +29,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_no_axis,
 )
+from stack.passes.steps.online import serial_like
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -98,10 +100,37 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
         results += [done[r] for r in block.results]
     var = group[0].blocks[0].params[0]
     starts = [s for loop in group for s in starts_of(loop)]
-    made = make("loop", starts, {"kind": "serial"}, (Block((var, *held), results),))
-    found = iter(results_of(made))
+    first = _first_equal(edit, starts, held, results)
+    kept = list(dict.fromkeys(first))
+    known_as = {held[i]: held[k] for i, k in enumerate(first) if i != k}
+    done = edit.remade(results, known_as) if known_as else dict(zip(results, results, strict=True))
+    block = Block((var, *(held[k] for k in kept)), [done[results[k]] for k in kept])
+    made = make("loop", [starts[k] for k in kept], serial_like(*group), (block,))
+    values = dict(zip(kept, results_of(made), strict=True))
+    found = iter([values[k] for k in first])
     known: dict[Node, Node] = {}
     for loop in group:
         for old in results_of(loop):
             known[old] = edit.note(old, next(found))
     return known
+
+
+def _first_equal(
+    edit: Edit, starts: Sequence[Node], held: Sequence[Node], results: Sequence[Node]
+) -> list[int]:
+    """For each value that a loop carries, the first one that is equal in all iterations.
+
+    Values with equal starts are assumed to be equal, until an iteration computes different ones:
+    optimistic value numbering (Alpern, Wegman and Zadeck, POPL 1988).
+    """
+    first = [i if is_memory(held[i]) else starts.index(s) for i, s in enumerate(starts)]
+    while True:
+        known = {held[i]: held[k] for i, k in enumerate(first) if i != k}
+        if not known:
+            return first
+        done = edit.remade(results, known)
+        keys = [(k, done[r]) for k, r in zip(first, results, strict=True)]
+        refined = [keys.index(key) for key in keys]
+        if refined == first:
+            return first
+        first = refined

@@ -28,6 +28,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_no_nest,
 )
+from stack.passes.steps.online import serial_like
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -67,6 +68,6 @@ class Fuse(Step):
             }
             results = edit.remade(body.results, known)
             whole = Block((var, *body.params[1:]), [results[r] for r in body.results])
-            return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
+            return make("loop", starts_of(loop), serial_like(inner), (whole,))
 
         return edit.change_loops(self.axis, change)

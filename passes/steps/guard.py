@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from stack.ir.algebra import COMBINE
+from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
@@ -17,25 +17,31 @@ from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, multi
 from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.steps.online import guarded_states, is_online
 
-KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of an op
 
-
-def guarded(edit: Edit, block: Block, test: Node) -> Block:
+def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:
     """Masks the body of a loop: iterations for which a test is false change nothing.
 
-    They load 0 and store nothing. They add the identity of the reduction to a total, so that it
-    keeps its value; other carried values are kept by a `select`. What reads a running total reads
-    the masked one.
+    They load 0 and store nothing. They add the identity of the reduction to a total or a state, so
+    that it keeps its value; other carried values are kept by a `select`. What reads a running total
+    reads the masked one.
+
+    Args:
+        edit: the rewrite that this is part of.
+        block: the body.
+        test: the condition.
+        online: whether the loop is online.
     """
     moving = test.vars
     totals = {p for p in block.params[1:] if not is_memory(p)}
-    running = running_totals(block)
+    running = {} if online else running_totals(block)
     for loop in filter(is_loop, reversed(block.all_nodes)):  # outer ones first
         starts = loop_parts(loop.args, loop.attrs)[1]
         mine = {p for p, s in zip(loop.blocks[0].params[1:], starts) if s in totals}
         totals |= mine
-        running |= {n: p for n, p in running_totals(loop.blocks[0]).items() if p in mine}
+        own = {} if is_online(loop) else running_totals(loop.blocks[0])
+        running |= {n: p for n, p in own.items() if p in mine}
 
     def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
         if is_loop(old):
@@ -51,12 +57,19 @@ def guarded(edit: Edit, block: Block, test: Node) -> Block:
 
     def _inner(old: Node, args: Sequence[Node], inner: Block) -> Node:
         results = list(inner.results)
-        for i, start in enumerate(loop_parts(args, old.attrs)[1]):
+        starts = loop_parts(args, old.attrs)[1]
+        states = guarded_states(edit, inner, test) if is_online(old) else None
+        if states is not None and not totals.isdisjoint(starts):
+            return old.rebuilt(args, blocks=[Block(inner.params, states)])
+        for i, start in enumerate(starts):
             if start in totals and old.blocks[0].results[i] not in running:
                 results[i] = _carried(edit, inner.params[1 + i], results[i], test)
         return old.rebuilt(args, blocks=[Block(inner.params, results)])
 
     inner = edit.rewritten(block, visit)
+    states = guarded_states(edit, inner, test) if online else None
+    if states is not None:
+        return Block(block.params, states)
     results = [
         new
         if old in running or _goes_on(held, new)
@@ -85,6 +98,8 @@ def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> st
     for held, result in zip(block.params[1:], block.results, strict=True):
         if not (is_memory(held) or is_allowed(block, held, result)):
             axis, name = block.params[0].attrs["name"], held.attrs["name"]
+            if is_online(loop):
+                return f"the loop over {axis} rescales what it carries: step `block` adds at once"
             return f"the loop over {axis} carries {name}, and does more than add to it"
     return ""
 

@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_reduction
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import KIND_OF, summand, why_no_totals
+from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import (
     is_constant,
     is_memory,

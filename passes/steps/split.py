@@ -41,6 +41,7 @@ from stack.passes.steps.loops import (
     loops_along,
     why_no_axis,
 )
+from stack.passes.steps.online import is_online, serial_like
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_not_repeated
 from stack.passes.tiling.loops import extent_of
@@ -106,10 +107,10 @@ class Split(Step):
             extent = extent_of(old)
             if self.tail == "peel" and extent > self.block and extent % self.block:
                 whole = extent - extent % self.block
-                made = _Cut(self, block, whole, edit).loop(0, args)
-                rest = _Cut(self, block, extent - whole, edit).loop(whole, results_of(made))
-                return rest
-            return _Cut(self, block, extent, edit).loop(0, args)
+                made = _Cut(self, old, block, whole, edit).loop(0, args)
+                rest = _Cut(self, old, block, extent - whole, edit)
+                return rest.loop(whole, results_of(made))
+            return _Cut(self, old, block, extent, edit).loop(0, args)
 
         return edit.change_loops(self.axis, change)
 
@@ -117,8 +118,10 @@ class Split(Step):
 class _Cut:
     """Builds the tiled loops over a range of the iterations of a loop."""
 
-    def __init__(self, step: Split, block: Block, extent: int, edit: Edit) -> None:
+    def __init__(self, step: Split, old: Node, block: Block, extent: int, edit: Edit) -> None:
         self.step, self.block, self.extent, self.edit = step, block, extent, edit
+        self.attrs = serial_like(old)
+        self.is_online = is_online(old)
 
     def loop(self, first: int, start: Sequence[Node]) -> Node:
         """The tiled loops, which start at iteration `first` of the old loop."""
@@ -147,13 +150,13 @@ class _Cut:
         body = Block((inner, *held), [results[r] for r in self.block.results])
         body = self._whole_quotients(body, inner, width)
         if test is not None:
-            body = guarded(self.edit, body, test)
+            body = guarded(self.edit, body, test, self.is_online)
         if count == 1:
-            return make("loop", start, {"kind": "serial"}, (body,))
+            return make("loop", start, self.attrs, (body,))
         around = held_like(held, self.edit.names)
-        made = make("loop", around, {"kind": "serial"}, (body,))
+        made = make("loop", around, self.attrs, (body,))
         whole = Block((outer, *around), results_of(made))
-        return make("loop", start, {"kind": "serial"}, (whole,))
+        return make("loop", start, self.attrs, (whole,))
 
     def _whole_quotients(self, body: Block, inner: Node, width: int) -> Block:
         """Simplifies quotients that are constant within a block.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from stack.ir.algebra import KIND_OF
 from stack.ir.node import Node
 from stack.ir.traits import choice, is_reduction, multiplies, repeats
 from stack.ir.types import TensorType
-from stack.passes.steps.guard import KIND_OF
 from stack.passes.steps.loops import is_constant, is_memory
 from stack.passes.tiling.frame import static
 from stack.target import Cpu, Gpu, Target

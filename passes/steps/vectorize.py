@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
+from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
@@ -37,7 +38,7 @@ from stack.passes.steps.access import (
     unclipped,
 )
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.guard import KIND_OF, running_totals, summand, why_no_running
+from stack.passes.steps.guard import running_totals, summand, why_no_running
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,

@@ -147,6 +147,7 @@ ELEMENTWISE: dict[str, Algebra] = {
 
 # the op that combines the elements of a reduction of a kind
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of an op
 
 
 def reduction(kind: str) -> Algebra:

@@ -64,12 +64,20 @@ def _loop_infer(site: Site) -> Type:
     ):
         raise site.fail("a branch has one iteration at most, between its limits")
     limits, init = loop_parts(site.args, site.attrs)
+    if site.attrs.get("online") and (
+        site.attrs["kind"] != "serial" or not any(map(_is_value, init))
+    ):
+        raise site.fail("an online loop is serial, and carries values besides memory")
     if any(a.type != index.type for a in limits):
         raise site.fail(f"a limited loop takes its first step and its end first, as {index.type}")
     types = [a.type for a in init]
     if [p.type for p in carried] != types or list(site.blocks[0].type) != types or not types:
         raise site.fail(f"the block carries and returns ({', '.join(map(str, types))})")
     return result_type(tuple(types))
+
+
+def _is_value(node: Node) -> bool:
+    return node.tensor.space not in MEMORY
 
 
 def loop_parts(
@@ -306,11 +314,13 @@ define(
         "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations (a `branch` has"
         " one or none), and `ahead`, a hint, for how many of them memory is read at a time. Other"
         " hints: tiles that are read are `staged` in shared memory; of two nested loops of a grid,"
-        " the inner one goes through all its iterations with a `group` of the outer one's in turn",
+        " the inner one goes through all its iterations with a `group` of the outer one's in turn."
+        " `online`: iterations rescale the carried values before they add to them, associatively:"
+        " any iterations may be added at once",
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind: str", "limited?", "ahead?", "staged?", "group?"),
+        attrs=("kind: str", "limited?", "ahead?", "staged?", "group?", "online?"),
         levels=KERNEL_LEVELS,
         closed=False,
     )

@@ -118,7 +118,7 @@ def expanded(stream: Node) -> Block:
     params = stream.blocks[0].params
     part = stream.attrs.get("part")
     if part is None:
-        return Block(params, _finished(stream, _inlined(stream.blocks[0], params)))
+        return Block(params, finished(stream, _inlined(stream.blocks[0], params)))
     extent = streamed_extent(stream)
     assert isinstance(extent, int)
     found: list[list[Node]] = []
@@ -128,11 +128,12 @@ def expanded(stream: Node) -> Block:
         states: list[Node] = []
         for partial in tiled.partials:
             states.extend(_inlined(partial, [*views, *states]))
-        found.append(_finished(stream, states))
+        found.append(finished(stream, states))
     return Block(params, [_stacked(results) for results in zip(*found, strict=True)])
 
 
-def _finished(stream: Node, states: Sequence[Node]) -> list[Node]:
+def finished(stream: Node, states: Sequence[Node]) -> list[Node]:
+    """The results of a stream, computed from its states."""
     return _inlined(stream.blocks[2], [*states, *stream.blocks[0].params])
 
 

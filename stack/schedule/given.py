@@ -79,6 +79,8 @@ def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
     """
     if name not in given:
         return None
+    if is_list(given[name]):
+        return 0
     splits = Schedule.parse(given[name]).of(axis)
     return next((s.block for s in splits if s.binding == "grid"), 0)
 

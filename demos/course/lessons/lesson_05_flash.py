@@ -75,6 +75,37 @@ print(run["streamed"].notes[-1])
 print(run.diff("laid-out", "streamed"))
 
 # %% [markdown]
+# The plain loop nest of the stream (lesson 4) is the loop that we wrote: one key in each iteration,
+# for each element of the result. Attribute `online` says that its iterations rescale and add, so
+# that any number of keys may be added at once.
+
+
+# %%
+def heads(q, k, v):
+    o = torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
+    return o
+
+
+three = tuple(a[0] for a in args)
+print(stack.compile(heads, *three, schedule={"o": "bind i cores"}).run.steps("o").steps[0].func)
+
+# %% [markdown]
+# A list of steps makes flash attention of it. `split r 64; block r.1` rescales once for 64 keys,
+# instead of once for each: the maximum, the sum and the weighted sum of a block become loops that
+# only add. `vectorize` makes tiles of them, and `tensorize` makes matrix products of two of these.
+# You need no GPU to read the kernel.
+
+# %%
+from stack.explore.lowering import Settings, inspect_target  # noqa: E402
+from stack.explore.target import Program  # noqa: E402
+
+steps = "split j 64; split r 64; block r.1; vectorize c; vectorize r.1; vectorize k; vectorize j.1;"
+steps += " tensorize; bind i grid; bind j.0 grid; launch 4 stages=3"
+target = Program("heads", heads, tuple(a.half() for a in three), "torch")
+gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=(f"o: {steps}",)))
+print(gpu.kernels[0].text[gpu.kernels[0].text.index("def kernel") :])
+
+# %% [markdown]
 # What does it save? Bytes. Count those of all kernels with and without the pass.
 
 # %%

@@ -1020,7 +1020,7 @@ def test_a_tile_fits_in_registers() -> None:
 
 
 UNREADABLE = {
-    "tensorise r": "no primitive 'tensorise'; there are: bind, compute_with",
+    "tensorise r": "no primitive 'tensorise'; there are: bind, block, compute_with",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
     "split r 4 mask 7": "unexpected argument '7'",

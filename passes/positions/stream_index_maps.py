@@ -14,8 +14,8 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_constant
-from stack.passes.blocking.limits import operands_of
 from stack.passes.positions.index_maps import index_maps_of
+from stack.passes.positions.stream_operands import operands_of
 from stack.passes.tiling.frame import CannotTile, static
 
 

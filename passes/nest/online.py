@@ -1,0 +1,257 @@
+"""The loop nest of a stream: one loop over the streamed axis computes all states online.
+
+An iteration takes one element. For each state in order, it rescales the carried value to the new
+values of the earlier states, and adds what the element contributes:
+
+    %max, %sum = loop(-inf, 0.0) {online=true} {(%r < 64, %old, %old_1)
+      %x = load(%p0, %i, %r)
+      %new = max(%old, %x)
+      %kept = mul(%old_1, exp(sub(%old, %new)))
+      %new_1 = add(%kept, exp(sub(%x, %new)))
+      return %new, %new_1 }
+
+Attribute `online` says that this is associative: any iterations may be added at once, as step
+`block` does.
+
+Source: online softmax (Milakov and Gimelshein, 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from stack.ir.axes import Index
+from stack.ir.builder import constant, remade
+from stack.ir.dim import Dim, Expr, add, mul, substitute, symbols
+from stack.ir.node import Node
+from stack.ir.space import identity
+from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.ir.traits import fold_of, is_contraction
+from stack.ir.types import TensorType
+from stack.passes.nest.scope import letter
+from stack.passes.nest.values import Given, Scalars
+from stack.passes.positions.stream_index_maps import IndexMaps, stream_index_maps
+from stack.passes.positions.stream_operands import operand_place
+from stack.passes.tiling.frame import COMBINE, static, wide
+
+Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and a guard
+
+
+@dataclass(frozen=True)
+class Space:
+    """The loops of a stream.
+
+    Attributes:
+        kept: the axes of the loops around all results.
+        inner: the axes of the loops around some of them.
+        places: the index of each result.
+    """
+
+    kept: list[Dim]
+    inner: list[Dim]
+    places: list[Index]
+
+
+class Online:
+    """Builds the loops of a stream.
+
+    Args:
+        stream: the stream.
+        values: builds elements of its values from memory.
+    """
+
+    def __init__(self, stream: Node, values: Scalars) -> None:
+        self.stream, self.values, self.scope = stream, values, values.scope
+        self.states = stream.blocks[0].results
+        self.extent = static(streamed_extent(stream))
+        self.part = min(int(stream.attrs.get("part") or self.extent), self.extent)
+        self.first: Dim = 0  # the first element of the part
+        self._axis: Dim | None = None
+
+    # ---- the loops around
+
+    def space(self) -> Space:
+        """The loops of the kernel. Raises CannotTile if the results do not share one space."""
+        where = stream_index_maps(*self.stream.blocks)
+        parts: list[Dim] = []
+        if "part" in self.stream.attrs:
+            parts = [self.scope.axis("p", -(-self.extent // self.part))]
+            self.first = mul(parts[0], self.part)
+        of_states = _names(d for place in where.states.values() for d in place)
+        known = self._axes(where, of_states)
+        places = [tuple(substitute(d, known) for d in place) for place in where.results]
+        used = [_names(place) for place in places]
+        kept, inner = list(parts), list[Dim]()
+        for name, axis in known.items():
+            is_shared = name in of_states and all(str(axis) in names for names in used)
+            (kept if is_shared else inner).append(axis)
+        return Space(_real(kept), _real(inner), [(*parts, *place) for place in places])
+
+    def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
+        """The axis of each iteration variable; a result as long as the streamed axis shares it."""
+        known: dict[str, Dim] = {}
+        for number, variable in enumerate(where.iter_vars):
+            (own,) = symbols(variable)
+            is_long = own.name not in of_states and own.high == self.extent - 1
+            if is_long and self._axis is None:
+                known[own.name] = self.axis
+            else:
+                known[own.name] = self.scope.axis(letter(number), static(own.high) + 1)
+        return known
+
+    @property
+    def axis(self) -> Dim:
+        """The streamed axis."""
+        if self._axis is None:
+            self._axis = self.scope.axis("r", self.part)
+        return self._axis
+
+    # ---- values
+
+    def elements(self, wanted: Sequence[tuple[Node, Index]]) -> Scalars:
+        """Builds the loops that results need, each at an index.
+
+        Results in the same loops share one loop over the streamed axis.
+
+        Returns:
+            What builds the elements of the results.
+        """
+        groups: dict[frozenset[Node], dict[Asked, None]] = {}
+        for result, index in wanted:
+            asked = self._asked(result, index)
+            depends = frozenset(v for a in asked for v in self._vars(a))
+            groups.setdefault(depends, {}).update(dict.fromkeys(asked))
+        known: dict[Asked, Node] = {}
+        for depends in sorted(groups, key=len):
+            missing = [a for a in groups[depends] if a not in known]
+            for asked, made in self._loop(missing, depends).items() if missing else ():
+                known.setdefault(asked, made)
+
+        def given(number: int) -> Given:
+            return lambda index, guard: known[number, index, guard]
+
+        return self.values.fork({s: given(self._number(s)) for s in self.states})
+
+    def _number(self, state: Node) -> int:
+        return self.states.index(state)
+
+    def _asked(self, result: Node, index: Index) -> list[Asked]:
+        """The states from which an element of a result is computed."""
+        found: dict[Asked, None] = {}
+
+        def given(state: Node) -> Given:
+            def note(index: Index, guard: Node | None) -> Node:
+                found[self._number(state), index, guard] = None
+                return constant(0, wide(state.dtype))
+
+            return note
+
+        self.values.fork({s: given(s) for s in self.states}).value(result, index)
+        return list(found)
+
+    def _vars(self, asked: Asked) -> frozenset[Node]:
+        """The loop variables on which a state depends."""
+        _, index, guard = asked
+        found = frozenset(v for name in _names(index) for v in self.scope.variables[name].vars)
+        return found if guard is None else found | guard.vars
+
+    def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
+        """Builds a loop over the streamed axis. Returns the states after it."""
+        var = self.scope.variable(self.axis)
+        axis = self.scope.axis("r", self.part) if var in outside else self.axis
+        made = _Iteration(self, axis)
+        for one in asked:
+            made.new(*one)
+        order = made.complete()
+        olds, steps = [made.olds[one] for one in order], [made.news[one] for one in order]
+        starts = [self._identity(one[0]) for one in order]
+        if isinstance(axis, int):
+            done = remade(steps, dict(zip(olds, starts, strict=True)))
+            return {one: done[made.news[one]] for one in order}
+        totals = [step.args[0] is old for old, step in zip(olds, steps, strict=True)]
+        alone = [step.args[1].vars.isdisjoint(olds) for step in steps]
+        is_online = not all(totals) or not all(alone)
+        results = self.scope.loop(axis, starts, olds, steps, is_online)
+        for one, result in zip(order, results, strict=True):
+            self.values.call(self.states[one[0]], result)
+        return dict(zip(order, results, strict=True))
+
+    def _identity(self, number: int) -> Node:
+        state = self.states[number]
+        return constant(identity(fold_of(state), wide(state.dtype)), wide(state.dtype))
+
+    def element(
+        self, number: int, values: Scalars, index: Index, axis: Dim, guard: Node | None
+    ) -> Node:
+        """What one element of the streamed axis contributes to a state."""
+        state, key = self.states[number], add(self.first, axis)
+        test = self.scope.inside(key, 0, self.extent)
+        guard = self.scope.both(guard, test)
+        found = [
+            values.value(operand, operand_place(state, index, key, side), guard)
+            for side, (operand, _) in enumerate(streamed_axes(state))
+        ]
+        made = values.product(state, found) if is_contraction(state) else found[0]
+        return made if test is None else self.scope.b.select(test, made, self._identity(number))
+
+
+class _Iteration:
+    """One iteration of a loop over the streamed axis.
+
+    Attributes:
+        olds: the variable that carries each state.
+        news: each state after the iteration.
+    """
+
+    def __init__(self, online: Online, axis: Dim) -> None:
+        self.online, self.axis = online, axis
+        self.olds: dict[Asked, Node] = {}
+        self.news: dict[Asked, Node] = {}
+        given: dict[Node, Given] = {}
+        params, count = online.stream.blocks[1].params, len(online.states)
+        for i, state in enumerate(online.states):
+            number = online.states.index(state)  # a state may be there twice
+            given[params[i]] = partial(self.old, number)
+            given[params[count + i]] = given[state] = partial(self.new, number)
+        self.values = online.values.fork(given)
+
+    def old(self, number: int, index: Index, guard: Node | None) -> Node:
+        """A state before the iteration."""
+        key = number, index, guard
+        if key not in self.olds:
+            dtype = wide(self.online.states[number].dtype)
+            self.olds[key] = self.online.scope.carried("acc", TensorType(dtype, ()))
+        return self.olds[key]
+
+    def new(self, number: int, index: Index, guard: Node | None) -> Node:
+        """A state after the iteration."""
+        key = number, index, guard
+        if key not in self.news:
+            online, state = self.online, self.online.states[number]
+            part = online.element(number, self.values, index, self.axis, guard)
+            kept = self.values.value(online.stream.blocks[1].results[number], index, guard)
+            self.old(*key)
+            made = online.scope.b.op(COMBINE[fold_of(state)], [kept, part])
+            self.news[key] = self.values.locate(state, made)
+        return self.news[key]
+
+    def complete(self) -> list[Asked]:
+        """Adds the states that others are rescaled by. Returns all, in the order of the stream."""
+        while missing := [key for key in self.olds if key not in self.news]:
+            self.new(*missing[0])
+        return sorted(self.news, key=lambda key: key[0])
+
+
+def _names(index: Iterable[Dim]) -> set[str]:
+    """The axes on which an index depends."""
+    return {s.name for d in index for s in symbols(d)}
+
+
+def _real(axes: Iterable[Dim]) -> list[Dim]:
+    """The axes that have a loop: those with an extent above 1."""
+    return [d for d in axes if isinstance(d, Expr)]
+
+
+__all__ = ["Online", "Space"]

@@ -1,0 +1,103 @@
+"""block: compute each state of an online loop for all iterations at once, then merge it.
+
+    %m, %l = loop(%m0, %l0) {online=true}          block r.1      %a = loop(-inf) {(%r.1 < 64, %acc)
+      {(%r.1 < 64, %old, %old_1)                                    max(%acc, %x) }
+      %new = max(%old, %x)                                        %m = max(%m0, %a)
+      %kept = mul(%old_1, exp(sub(%old, %new)))                   %b = loop(0.0) {(%r.1 < 64, %acc)
+      %new_1 = add(%kept, exp(sub(%x, %new)))                       add(%acc, exp(sub(%x, %m))) }
+      return %new, %new_1 }                                       %k = mul(%l0, exp(sub(%m0, %m)))
+                                                                  %l = add(%k, %b)
+
+An online loop rescales what it carries in each iteration. After this step it is rescaled once for
+all of them, and each state has a loop of its own, which only adds: `vectorize` and `tensorize` can
+replace it. So `split r 64; block r.1` computes a softmax in blocks of 64, and `block r` alone in
+one pass over the row for each state.
+
+Legal if the loop is online and carries states: each iteration rescales a state by the new values of
+earlier states, and adds a part that does not depend on carried values. Also legal if the loop
+carries totals only: it is the inverse of `compute_with`.
+
+Source: Milakov and Gimelshein (2018); FlashAttention (Dao et al., NeurIPS 2022); `rfactor` of
+Halide (Suriana et al., CGO 2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import make
+from stack.ir.node import Block, Node
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.guard import is_total
+from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
+from stack.passes.steps.online import State, is_none, is_online, states_of
+from stack.passes.steps.step import Step
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Blocked(Step):
+    """Compute the states of the loops over an axis for all iterations at once."""
+
+    name: ClassVar[str] = "block"
+    axis: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_not_free(kernel, self.axis)
+        if why:
+            return why
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _carries_values(loop)]
+        if not any(len(starts_of(loop)) > 1 for loop in loops):
+            return f"no loop over {self.axis} carries two values besides memory"
+        return next((why for loop in loops if (why := _why_together(loop))), "")
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
+            loop = old.rebuilt(args, blocks=[block])
+            states = states_of(block) if _carries_values(loop) else None
+            return loop if states is None else _apart(edit, loop, states)
+
+        return edit.change_loops(self.axis, change)
+
+
+def _carries_values(loop: Node) -> bool:
+    return not all(map(is_memory, starts_of(loop)))
+
+
+def _why_together(loop: Node) -> str:
+    """Why the values that a loop carries cannot be computed one after the other; "" if they can."""
+    block = loop.blocks[0]
+    axis = block.params[0].attrs["name"]
+    if any(map(is_memory, block.params[1:])):
+        return f"the loop over {axis} carries memory too"
+    if states_of(block) is None:
+        return f"the loop over {axis} does more than rescale what it carries, and add to it"
+    pairs = zip(block.params[1:], block.results, strict=True)
+    if not (is_online(loop) or all(is_total(block, held, new) for held, new in pairs)):
+        return f"the loop over {axis} is not online: a value that it carries depends on another"
+    return ""
+
+
+def _apart(edit: Edit, loop: Node, states: Sequence[State]) -> list[Node]:
+    """The results of a loop, each computed by a loop of its own."""
+    block = loop.blocks[0]
+    var, *held = block.params
+    start_of = dict(zip(held, starts_of(loop), strict=True))
+    is_first = all(is_none(start_of[state.held], state.new.op) for state in states)
+    made: dict[Node, Node] = {}
+    for state in states:
+        part = edit.remade([state.part], made)[state.part]
+        acc = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
+        total = edit.locate(state.new, make(state.new.op, (acc, part)))
+        own = make("loop", [state.none], {"kind": "serial"}, (Block((var, acc), [total]),))
+        edit.locate(state.new, own)
+        if is_first:
+            made[state.new] = own
+            continue
+        kept = edit.remade([state.kept], {**made, **start_of})[state.kept]
+        made[state.new] = make(state.new.op, (kept, own))
+    return [edit.note(new, made[new]) for new in block.results]

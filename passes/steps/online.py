@@ -1,0 +1,116 @@
+"""The states of an online loop: carried values that iterations rescale, then add to.
+
+    %new = max(%old, %x)                                           kept %old, part %x
+    %new_1 = add(mul(%old_1, exp(sub(%old, %new))), exp(...))      kept mul(...), part exp(...)
+
+The part is what the iteration contributes; it does not depend on carried values, except through the
+new values of other states. What is kept depends on carried values, but not on the iteration, except
+through new values.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stack.ir.algebra import KIND_OF
+from stack.ir.builder import constant, make, remade
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.types import TensorType
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import is_constant, is_memory
+
+
+class State(NamedTuple):
+    """A carried value that iterations rescale, then add to.
+
+    Attributes:
+        held: the variable that carries it.
+        kept: the value before the iteration, rescaled to the new values of other states.
+        part: what the iteration contributes.
+        new: the value after the iteration: `kept` combined with `part`.
+    """
+
+    held: Node
+    kept: Node
+    part: Node
+    new: Node
+
+    @property
+    def none(self) -> Node:
+        """What an iteration contributes that adds nothing."""
+        return identity_like(self.new)
+
+
+def is_online(loop: Node) -> bool:
+    """Whether a loop says that its iterations rescale and add associatively."""
+    return bool(loop.attrs.get("online"))
+
+
+def serial_like(*loops: Node) -> dict[str, object]:
+    """The attributes of a serial loop in place of others: online if one of them is."""
+    return {"kind": "serial", **({"online": True} if any(map(is_online, loops)) else {})}
+
+
+def identity_like(total: Node) -> Node:
+    """The identity of the op that computes a total, of the same type."""
+    none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
+    if not total.tensor.rank:
+        return none
+    hint = TensorType(total.dtype, total.shape, "tile")
+    return make("broadcast", (none,), {"axes": ()}, hint=hint)
+
+
+def is_none(start: Node, op: str) -> bool:
+    """Whether a value is the identity of an op."""
+    return is_constant(start, identity(KIND_OF[op], start.dtype))
+
+
+def states_of(block: Block) -> list[State] | None:
+    """The states of the body of a loop, each one after those on whose new value it depends.
+
+    None if the loop carries anything else.
+    """
+    var, *held = block.params
+    cuts = {n: Node("var", (), {"name": f"new.{i}"}, n.type) for i, n in enumerate(block.results)}
+    found: list[State] = []
+    for variable, new in zip(held, block.results, strict=True):
+        if is_memory(variable) or new.op not in KIND_OF or len(new.args) != 2:
+            return None
+        known = {n: cut for n, cut in cuts.items() if n is not new}
+        done = remade(new.args, known)
+        used = {a: done[a].vars for a in new.args}
+        sides = ((k, p) for k, p in (new.args, new.args[::-1]) if used[p].isdisjoint(held))
+        side = next((s for s in sides if variable in used[s[0]] and var not in used[s[0]]), None)
+        if side is None:
+            return None
+        found.append(State(variable, *side, new))
+    order = {n: i for i, n in enumerate(block.nodes)}
+    return sorted(found, key=lambda state: order[state.new])
+
+
+def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
+    """The results of the body of an online loop that adds nothing to its states if a test is false.
+
+    None if the body is not in the form of states.
+    """
+    states = states_of(block)
+    if states is None:
+        return None
+    known: dict[Node, Node] = {}
+    for _, kept, part, new in states:
+        done = edit.remade([kept, part], known)
+        given = make("select", (test, done[part], identity_like(new)))
+        known[new] = edit.made(new, new.op, (done[kept], edit.locate(new, given)))
+    return [known[r] for r in block.results]
+
+
+__all__ = [
+    "State",
+    "guarded_states",
+    "identity_like",
+    "is_none",
+    "is_online",
+    "serial_like",
+    "states_of",
+]

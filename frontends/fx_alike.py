@@ -77,6 +77,7 @@ class Alike:
 
     def learn(self, operands: Operands, made: Sequence[Node], found: Found) -> None:
         """Keep what was traced for a node, if it can be made again for other operands."""
+        nodes: dict[Node | None, Ref]
         nodes = {node: Ref(True, i) for i, node in enumerate(self._nodes(operands))}
         nodes |= {node: Ref(False, i) for i, node in enumerate(made)}
         learner = Learner(operands)
@@ -86,12 +87,11 @@ class Alike:
             return _Op(node, args, kwargs, mapped(node.meta.get("val"), learner.value))
 
         def ref_of(part: Any) -> Any:
-            node = self._node(part) if isinstance(part, torch.Tensor) else None
-            return part if node is None else nodes[node]
+            return nodes[self._node(part)] if isinstance(part, torch.Tensor) else part
 
         try:
             pattern = _Pattern([op_of(node) for node in made], mapped(found, ref_of))
-        except KeyError:  # it reads something else besides
+        except KeyError:  # it reads something else besides, or gives a constant
             return
         self.known[operands.key] = pattern
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import stack
 from stack.frontends import dynamo_backend
@@ -63,6 +64,12 @@ def signs(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.copysign(x, torch.tensor(0.0)), x * 0.0, x * -0.0
 
 
+def copies(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Copies of one element, which torch's tracer takes for constants."""
+    copy = torch.ops.aten.lift_fresh_copy.default
+    return x - copy(x.amin()), x - copy(x.amax()), copy(x.sum()) * copy(x.mean())
+
+
 def shared_view(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     row = y[0]
@@ -84,7 +91,7 @@ def written(x: torch.Tensor) -> torch.Tensor:
     return x.add_(1) * 2
 
 
-PLAIN = (layers, twice, in_place, entries, views, pooled, signs)
+PLAIN = (layers, twice, in_place, entries, views, pooled, signs, copies)
 WRITE = (in_place, entries, pooled)
 OTHERS = (shared_view, apart, first, written)
 
@@ -139,6 +146,21 @@ def test_calls_leave_behind_what_eager_does(fn: Function, told: list[bool]) -> N
             assert shares[0] == shares[1]
         assert torch.equal(ours, eager)
     assert told == [fn in PLAIN]
+
+
+def test_constants_of_a_traced_graph_are_told_apart(told: list[bool]) -> None:
+    """As `make_fx` writes them: attributes of one size, and a copy of each."""
+
+    def clamped(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x < torch.tensor([-0.5]), torch.tensor([-1.5]), x * torch.tensor([0.75]))
+
+    graph = make_fx(clamped)(X)
+    assert len(graph.graph.find_nodes(op="get_attr")) == 3
+    for given in (X.clone(), X.clone().requires_grad_()):
+        torch._dynamo.reset()
+        compiled = stack.compile(graph, given, backend="interpreter")
+        torch.testing.assert_close(compiled(given), clamped(given))
+    assert told == [True, True]
 
 
 def test_gradients_and_modes_are_for_autograd(told: list[bool]) -> None:

@@ -24,7 +24,7 @@ from stack.target import Gpu
 TILE = 4096  # elements of a tile
 MOST_TILES = 16  # tiles of a line, if there are fewer lines than processors
 WARP_ELEMENTS = 512  # elements of a tile for each warp
-MOST_WARPS = 16
+MOST_WARPS = 16  # warps of a program
 KINDS = ("sum", "prod")
 
 

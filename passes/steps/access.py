@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, is_load, is_number, number
+from stack.ir.traits import axis_order, is_load, is_number, number, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.intervals import collected, difference, is_affine, place_of
 from stack.passes.steps.linear import is_multiple, linear
@@ -84,7 +84,7 @@ class Lanes:
 
 def spread_along(value: Node, axes: Sequence[int], shape: Sequence[int]) -> Node:
     """Broadcasts a value whose axes become `axes` of a tile; merges two broadcasts into one."""
-    if value.op == "broadcast":
+    if repeats(value):
         axes = [axes[int(a)] for a in value.attrs["axes"]]
         (value,) = value.args
     hint = TensorType(value.dtype, tuple(shape), "tile")

@@ -7,7 +7,7 @@ from math import gcd
 
 from stack.ir.builder import make
 from stack.ir.node import Node
-from stack.ir.traits import is_number, is_positions, number
+from stack.ir.traits import is_number, is_positions, multiplies, number
 
 MOVES = ("broadcast", "reshape", "transpose")  # ops that move elements of a tile
 Linear = tuple[int, Node | None]  # the factor and the rest; None for a rest of 0
@@ -27,7 +27,7 @@ def linear(node: Node, var: Node) -> Linear | None:
             return None
         sign = 1 if node.op == "add" else -1
         return first[0] + sign * second[0], _joined(node.op, first[1], second[1], node)
-    if node.op == "mul":
+    if multiplies(node):
         for factor, other in (node.args, node.args[::-1]):
             found = linear(other, var)
             if is_number(factor) and not factor.tensor.rank and found is not None:
@@ -81,7 +81,7 @@ def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]
         return None
     if node.op in ("add", "sub"):
         return [term for part in known for term in part]
-    if node.op == "mul":
+    if multiplies(node):
         factors = [a for a in node.args if is_number(a) and not a.tensor.rank]
         factor = int(number(factors[0])) if factors else 0
         return [(c * factor, n) for part in known for c, n in part] if factors else None
@@ -111,4 +111,4 @@ def is_multiple(node: Node, of: int) -> bool:
         return number(node) % of == 0
     if node.op in ("add", "sub"):
         return all(is_multiple(a, of) for a in node.args)
-    return node.op == "mul" and any(is_multiple(a, of) for a in node.args)
+    return multiplies(node) and any(is_multiple(a, of) for a in node.args)

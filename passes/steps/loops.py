@@ -9,7 +9,7 @@ from typing import NamedTuple
 from stack.ir.builder import results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item, is_loop, is_number, number
+from stack.ir.traits import is_item, is_loop, is_number, number, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.tiling.loops import extent_of
@@ -160,6 +160,6 @@ def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
 
 def is_constant(node: Node, value: float) -> bool:
     """Whether a node is a constant of this value, or its broadcast."""
-    if node.op == "broadcast":
+    if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value

@@ -25,7 +25,7 @@ from stack.ir.builder import constant, make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.traits import is_item, is_load, is_loop, is_store
+from stack.ir.traits import is_item, is_load, is_loop, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
 from stack.passes.steps.access import (
     Lanes,
@@ -229,7 +229,7 @@ class _Wide:
             return spread_along(args[0], (0, *(a + 1 for a in attrs["axes"])), shape)
         if node.op == "reshape":
             return reshaped(args[0], shape)
-        if node.op == "reduce":
+        if is_reduction(node):
             attrs["axes"] = tuple(a + 1 for a in attrs["axes"])
         elif node.op == "scan":
             attrs["axis"] += 1
@@ -410,12 +410,10 @@ class _Wide:
         size = static(memory.shape[axis])
         is_padded = node.args[0] in self.padded
         others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
-        is_one = all(not p.tensor.rank and p not in self.wide for p in others)
-        if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
-            test = all_of([self.new(p) for p in others])
-            return starts, shape, axis - begin, {"clip": True}, test
+        if not others and not self.is_loop and (asked or "clip" in node.attrs):
+            return starts, shape, axis - begin, {"clip": True}, None
         if "clip" in node.attrs:
-            return None  # a clipped block cannot also have a mask over its elements
+            return None  # a clipped block cannot also have a mask
         test = all_of([self._part(p, tile) for p in asked])
         if mask is None and size < self.lanes.count:
             return None

@@ -357,3 +357,15 @@ def test_a_difference_is_taken_before_it_is_scaled_for_exp2(dtype: str) -> None:
 
     text = str(lowered(group_of(shifted, [(dtype, 3, 40)])))
     assert "= exp(" in text and "exp2(" not in text
+
+
+def test_a_row_of_one_part_has_a_mask_in_each_lane(rng: np.random.Generator) -> None:
+    """A block that is read in some programs only is masked, not clipped at its end."""
+
+    def both(b: Builder, x: Node, y: Node) -> Node:
+        return b.exp(b.concat(x, y, axis=0))
+
+    specs: list[Spec] = [("f32", 3, 3000), ("f32", 5, 3000)]
+    func = compare(group_of(both, specs), [random_array(s, rng) for s in specs], "f32")
+    loads = [n for _, n in walk(func.body) if n.op == "load"]
+    assert loads and all(("clip" in n.attrs) != (len(n.args) == 5) for n in loads)

@@ -299,7 +299,7 @@ def run(seeds: range) -> Counter[str]:
 
 
 def test_random_lists() -> None:
-    taken = run(range(60))
+    taken = run(range(80))
     assert taken["block"] > 10 and taken["split"] > 10 and taken["vectorize"] > 10
 
 

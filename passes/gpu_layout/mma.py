@@ -1,0 +1,76 @@
+"""Matmuls by matrix instructions of single warps, whose operands are in registers."""
+
+from __future__ import annotations
+
+from stack.ir.node import Node
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.instruction_layouts import depth_share, right_share, warp_digits
+from stack.passes.gpu_layout.matmul import Matmul
+from stack.passes.gpu_layout.operands import Operands
+from stack.passes.gpu_layout.share import Digit, Layout, ThreadValue
+from stack.passes.gpu_layout.values import Values
+
+
+class Mma:
+    """Matmuls of warps."""
+
+    def __init__(self, tiles: ThreadBuilder, values: Values, operands: Operands) -> None:
+        self.tiles = tiles
+        self.values = values
+        self.operands = operands
+        self._matrices: dict[tuple[Node, Layout], ThreadValue] = {}  # by `load_matrix`
+
+    def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
+        """The sums of a matmul, added to `start`."""
+        depth = depth_share(matmul.depth)
+        is_left, is_right = matmul.is_transposed
+        left = self._operand(matmul.left, (layout[0], depth), 1, is_left)
+        right = self._operand(matmul.right, (depth, right_share(layout[1])), 0, is_right)
+        return ThreadValue(self.tiles.b.mma_sync(left.node, right.node, start.node), layout)
+
+    def _operand(self, node: Node, layout: Layout, depth: int, is_transposed: bool) -> ThreadValue:
+        """An operand in the layout of the instruction: from shared memory if it can load that.
+
+        Args:
+            layout: of rows and depth, or of depth and columns.
+            depth: which of these two axes is the depth.
+            is_transposed: whether the operand has its axes in the other order.
+        """
+        own = layout[::-1] if is_transposed else layout
+        built = self.values.built(node)
+        if built is None or built.layout != own:
+            digits = warp_digits(layout[1 - depth])
+            if digits is not None:
+                order = (1 - depth, depth)
+                matrix = (layout[1 - depth], layout[depth])
+                is_column_major = (depth == 0) != is_transposed
+                made = self._load_matrix(node, matrix, digits, is_column_major)
+                return self.tiles.transpose(made, order)
+        made = self.values.at(node, own)
+        return self.tiles.transpose(made, (1, 0)) if is_transposed else made
+
+    def _load_matrix(
+        self, node: Node, layout: Layout, digits: list[tuple[Digit, int]], is_column_major: bool
+    ) -> ThreadValue:
+        """An operand from shared memory, four matrices of 8 x 8 at a time.
+
+        Args:
+            layout: of rows (or columns), then depth.
+            digits: of the warps, in the number of the first row.
+            is_column_major: whether memory has the depth first.
+        """
+        key = (node, layout)
+        if key not in self._matrices:
+            tiles = self.tiles
+            staged = self.operands.padded(node)
+            starts = (tiles.scaled(tiles.digit(digit), weight) for digit, weight in digits)
+            row, column = tiles.sum([tiles.full(0), *starts]), tiles.full(0)
+            if staged.row is not None and is_column_major:
+                column = tiles.apply("add", column, staged.row)
+            elif staged.row is not None:
+                row = tiles.apply("add", row, staged.row)
+            args = [staged.memory, row.node, column.node]
+            type_ = tiles.type_of(node.dtype, layout)
+            made = tiles.b.op("load_matrix", args, {"turned": is_column_major}, hint=type_)
+            self._matrices[key] = ThreadValue(made, layout)
+        return self._matrices[key]

@@ -1,0 +1,111 @@
+"""Shared memory of a thread block: tiles that threads exchange through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir.builder import constant
+from stack.ir.node import Node
+from stack.ir.types import I32, DType, TensorType
+from stack.ir.warp_ops import LINE_BYTES, VECTOR_BYTES
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.contiguity import sizes_of
+from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
+
+
+class SharedMemory:
+    """Allocates shared memory; stores and loads tiles there, to change their layouts."""
+
+    def __init__(self, tiles: ThreadBuilder) -> None:
+        self.tiles = tiles
+
+    def alloc(self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0) -> Node:
+        """New memory in each iteration of the loops that some values depend on.
+
+        Args:
+            inside: the values.
+            swizzle: bytes of a row within which 16-byte chunks are swizzled, see `swizzle_of`;
+                0 for row-major.
+        """
+        loops = {v for n in inside for v in n.vars if "extent" in v.attrs}
+        step = sorted(loops, key=lambda v: str(v.attrs["name"]))
+        name = self.tiles.fresh("shared")
+        attrs = {"swizzle": swizzle} if swizzle else {}
+        return self.tiles.b.alloc(
+            *step, name=name, **attrs, type=TensorType(dtype, shape, "shared")
+        )
+
+    def converted(self, value: ThreadValue, layout: Layout) -> ThreadValue:
+        """A tile in another layout: stored in the old one, loaded in the new one."""
+        return value if value.layout == layout else self.loaded(self.stored(value), layout)
+
+    def stored(self, value: ThreadValue, is_swizzled: bool = False) -> Node:
+        """Memory with a tile; rows are padded, or swizzled, to avoid bank conflicts."""
+        sizes = [s.size for s in value.layout]
+        swizzle = swizzle_of(sizes[-1] * value.dtype.bytes) if is_swizzled else 0
+        if len(sizes) > 1 and not swizzle:
+            sizes[-1] += padding(value.dtype)
+        memory = self.alloc(value.dtype, *sizes, inside=[value.node], swizzle=swizzle)
+        attrs = vector_of(value.dtype, value.layout[-1], sizes[-1])
+        return self.write(memory, value, self.tiles.indices(value.layout), attrs)
+
+    def loaded(self, memory: Node, layout: Layout) -> ThreadValue:
+        """A tile from memory."""
+        attrs = vector_of(memory.dtype, layout[-1], sizes_of(memory.tensor)[-1])
+        return self.read(memory, self.tiles.indices(layout), layout, attrs)
+
+    def write(
+        self,
+        memory: Node,
+        value: ThreadValue,
+        index: Sequence[ThreadValue],
+        attrs: Mapping[str, object] | None = None,
+    ) -> Node:
+        """Memory after each thread stored its elements at some indices."""
+        args = [memory, value.node, *(i.node for i in index)]
+        return self.tiles.b.op("store", args, attrs)
+
+    def read(
+        self,
+        memory: Node,
+        index: Sequence[ThreadValue],
+        layout: Layout,
+        attrs: Mapping[str, object] | None = None,
+    ) -> ThreadValue:
+        """The elements at some indices, each read by the thread that has it in a layout."""
+        type_ = self.tiles.type_of(memory.dtype, layout)
+        args = [memory, *(i.node for i in index)]
+        return ThreadValue(self.tiles.b.op("load", args, attrs, hint=type_), layout)
+
+    def uniform(self, value: ThreadValue) -> Node:
+        """A number that is the same in all threads, as a uniform scalar."""
+        if value.is_uniform:
+            return value.node
+        memory = self.alloc(value.dtype, 1, inside=[value.node])
+        first = self.tiles.is_first_copy(())
+        assert first is not None
+        memory = self.write(memory, value, [self.tiles.full(0), first])
+        type_ = TensorType(value.dtype, ())
+        return self.tiles.b.op("load", [memory, constant(0, I32)], {}, hint=type_)
+
+
+def padding(dtype: DType) -> int:
+    """Elements to pad rows with, so that the elements of a column are in different banks."""
+    return max(1, VECTOR_BYTES // dtype.bytes)
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Bytes of a row within which chunks are swizzled for warpgroups; rows are powers of two.
+
+    Chunks of 16 bytes are permuted by the row number, so that eight rows are in different banks
+    (PTX ISA, "Shared Memory Matrix Layout").
+    """
+    return min(LINE_BYTES, row_bytes)
+
+
+def vector_of(dtype: DType, share: Share, row: int) -> dict[str, object]:
+    """The attribute of a vector access to rows of so many elements."""
+    most = min(VECTOR_BYTES // dtype.bytes, share.vector)
+    while most > 1 and row % most:
+        most //= 2
+    return {"vector": most} if most > 1 else {}

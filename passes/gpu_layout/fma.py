@@ -8,6 +8,8 @@ algorithms" (2008).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, TensorType
 from stack.passes.gpu_layout.builder import ThreadBuilder
@@ -20,26 +22,19 @@ from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_of
 UNROLLED = 8  # iterations whose code fits into the instruction cache next to the core
 
 
+@dataclass(frozen=True)
 class Fma:
     """Matmuls of threads.
 
-    Args:
+    Attributes:
         is_direct: True if threads load operands from global memory, False from shared memory.
     """
 
-    def __init__(
-        self,
-        tiles: ThreadBuilder,
-        shared: SharedMemory,
-        memory: GlobalMemory,
-        operands: Operands,
-        is_direct: bool,
-    ) -> None:
-        self.tiles = tiles
-        self.shared = shared
-        self.memory = memory
-        self.operands = operands
-        self.is_direct = is_direct
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    memory: GlobalMemory
+    operands: Operands
+    is_direct: bool
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul in a layout, added to `start`: a loop over the depth."""
@@ -97,5 +92,5 @@ class Fma:
         if staged.row is not None:
             row = self.tiles.broadcast(staged.row, (), (share,))
             index[0] = self.tiles.apply("add", index[0], row)
-        attrs = vector_of(staged.memory.dtype, share, 4) if is_depth_first else {}
-        return self.shared.read(staged.memory, index, (share,), attrs)
+        vector = vector_of(staged.memory.dtype, share, 4) if is_depth_first else 1
+        return self.shared.read(staged.memory, index, (share,), vector)

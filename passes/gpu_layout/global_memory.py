@@ -16,7 +16,7 @@ from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.contiguity import Contiguity, size_of, sizes_of, tile_of
 from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
-from stack.passes.gpu_layout.shared_memory import SharedMemory
+from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_attr
 from stack.passes.gpu_layout.values import Values
 
 LARGE = 16  # elements of a thread, from which a barrier costs less than partial sectors
@@ -38,22 +38,15 @@ class Access:
     other: Node | None = None
 
 
+@dataclass(frozen=True)
 class GlobalMemory:
     """Builds loads and stores."""
 
-    def __init__(
-        self,
-        tiles: ThreadBuilder,
-        shared: SharedMemory,
-        values: Values,
-        layouts: Layouts,
-        contiguity: Contiguity,
-    ) -> None:
-        self.tiles = tiles
-        self.shared = shared
-        self.values = values
-        self.layouts = layouts
-        self.contiguity = contiguity
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    values: Values
+    layouts: Layouts
+    contiguity: Contiguity
 
     # ---- loads
 
@@ -215,8 +208,8 @@ class GlobalMemory:
 
 
 def _attributes(node: Node, vector: int) -> dict[str, object]:
-    attrs = {k: v for k, v in node.attrs.items() if k == "evict"}
-    return {**attrs, "vector": vector} if vector > 1 else attrs
+    evict = {k: v for k, v in node.attrs.items() if k == "evict"}
+    return {**evict, **vector_attr(vector)}
 
 
 def _is_zero(node: Node) -> bool:

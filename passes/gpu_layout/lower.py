@@ -21,12 +21,12 @@ from stack.passes.gpu_layout.fma import Fma
 from stack.passes.gpu_layout.global_memory import GlobalMemory
 from stack.passes.gpu_layout.instructions import Instructions
 from stack.passes.gpu_layout.layouts import Layouts
+from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.mma import Mma
 from stack.passes.gpu_layout.movement import Movement
 from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.prefetch import Prefetch, Steps
 from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
-from stack.passes.gpu_layout.products import Products
 from stack.passes.gpu_layout.reductions import Reductions
 from stack.passes.gpu_layout.scans import Scan
 from stack.passes.gpu_layout.share import Layout, ThreadValue
@@ -71,9 +71,8 @@ class Lowering:
 
         self.operands = operands = Operands(values, shared)
         self.warpgroup = Warpgroup(tiles, values, operands)
-        fma = Fma(tiles, shared, self.memory, operands, attributes.is_direct)
-        mma = Mma(tiles, values, operands)
-        self.products = Products(self.instructions, fma, mma, self.warpgroup)
+        self.fma = Fma(tiles, shared, self.memory, operands, attributes.is_direct)
+        self.mma = Mma(tiles, values, operands)
         self.planner = Planner(self.instructions, contiguity, attributes.stages, gpu)
         self.prefetch = Prefetch(tiles, shared, self.memory, operands, self.planner)
 
@@ -136,12 +135,12 @@ class Lowering:
             return Scan(node, self.tiles, self.reductions).build(value)
         if is_contraction(node):
             zero = self.tiles.full(0, node.dtype, layout)
-            return self.products.multiply(node, layout, zero)
+            return self._matmul(node, layout, zero)
         if node in self.instructions.accumulations:
             matmul = self.instructions.accumulations[node]
             start = next(a for a in node.args if a is not matmul)
             pending = self.overlapped.get(node, 0)
-            return self.products.multiply(matmul, layout, self.values.at(start, layout), pending)
+            return self._matmul(matmul, layout, self.values.at(start, layout), pending)
         if reads_by_data(node):
             return self.movement.gather(node, layout)
         if node.op == "transpose":
@@ -157,6 +156,18 @@ class Lowering:
 
     def _reduced(self, node: Node) -> ThreadValue:
         return self.reductions.reduce(node, self.values.in_own_layout(node.args[0]))
+
+    def _matmul(
+        self, node: Node, layout: Layout, start: ThreadValue, pending: int = 0
+    ) -> ThreadValue:
+        """A matmul added to `start`; the newest `pending` ones of warpgroups may be incomplete."""
+        matmul = Matmul(node)
+        on_units = self.instructions.uses_matrix_units(matmul)
+        if not on_units or layout != self.instructions.layout_of(matmul):
+            return self.fma.multiply(matmul, layout, start)
+        if not self.instructions.has_warpgroups:
+            return self.mma.multiply(matmul, layout, start)
+        return self.warpgroup.wait(self.warpgroup.multiply(matmul, layout, start), pending)
 
     # ---- loops
 
@@ -180,9 +191,9 @@ class Lowering:
         self._nodes(body)
         self.around.pop()
         ends = [self._carried(r, c) for r, c in zip(body.results, carried, strict=True)]
-        results = [*(e.node for e in ends), *(r.after for r in rings)]
-        block = Block((index, *params, *(r.carried for r in rings)), results)
-        args = [*bounds, *(s.node for s in starts), *(r.before for r in rings)]
+        results = [*(e.node for e in ends), *rings.after]
+        block = Block((index, *params, *rings.carried), results)
+        args = [*bounds, *(s.node for s in starts), *rings.before]
         made = self.tiles.b.op("loop", args, node.attrs, (block,))
         self.results[node] = []
         for i, (start, result) in enumerate(zip(starts, body.results, strict=True)):

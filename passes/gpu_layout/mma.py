@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from stack.ir.node import Node
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.instruction_layouts import depth_share, right_share, warp_digits
@@ -11,14 +13,14 @@ from stack.passes.gpu_layout.share import Digit, Layout, ThreadValue
 from stack.passes.gpu_layout.values import Values
 
 
+@dataclass(frozen=True)
 class Mma:
     """Matmuls of warps."""
 
-    def __init__(self, tiles: ThreadBuilder, values: Values, operands: Operands) -> None:
-        self.tiles = tiles
-        self.values = values
-        self.operands = operands
-        self._matrices: dict[tuple[Node, Layout], ThreadValue] = {}  # by `load_matrix`
+    tiles: ThreadBuilder
+    values: Values
+    operands: Operands
+    _loaded: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul, added to `start`."""
@@ -60,7 +62,7 @@ class Mma:
             is_column_major: whether memory has the depth first.
         """
         key = (node, layout)
-        if key not in self._matrices:
+        if key not in self._loaded:
             tiles = self.tiles
             staged = self.operands.padded(node)
             starts = (tiles.scaled(tiles.digit(digit), weight) for digit, weight in digits)
@@ -72,5 +74,5 @@ class Mma:
             args = [staged.memory, row.node, column.node]
             type_ = tiles.type_of(node.dtype, layout)
             made = tiles.b.op("load_matrix", args, {"turned": is_column_major}, hint=type_)
-            self._matrices[key] = ThreadValue(made, layout)
-        return self._matrices[key]
+            self._loaded[key] = ThreadValue(made, layout)
+        return self._loaded[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from stack.ir.node import Node
@@ -15,13 +16,13 @@ from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.gpu_layout.values import Values
 
 
+@dataclass(frozen=True)
 class Movement:
     """Builds ops that move elements: as another view of registers, or through shared memory."""
 
-    def __init__(self, tiles: ThreadBuilder, shared: SharedMemory, values: Values) -> None:
-        self.tiles = tiles
-        self.shared = shared
-        self.values = values
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    values: Values
 
     def transpose(self, node: Node, layout: Layout) -> ThreadValue:
         """A transpose, whose operand has the same shares in another order."""

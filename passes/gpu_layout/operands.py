@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stack.ir.node import Node
 from stack.passes.gpu_layout.share import ThreadValue
@@ -22,14 +22,14 @@ class Staged:
     row: ThreadValue | None = None
 
 
+@dataclass(frozen=True)
 class Operands:
     """The operands of one kernel that are in shared memory."""
 
-    def __init__(self, values: Values, shared: SharedMemory) -> None:
-        self.values = values
-        self.shared = shared
-        self._prefetched: dict[Node, Staged] = {}
-        self._swizzled: dict[Node, Staged] = {}
+    values: Values
+    shared: SharedMemory
+    _prefetched: dict[Node, Staged] = field(default_factory=dict, init=False)
+    _swizzled: dict[Node, Staged] = field(default_factory=dict, init=False)
 
     def add_prefetched(self, load: Node, staged: Staged) -> None:
         """Records that a load is not needed, as its tile was copied to shared memory before."""

@@ -47,38 +47,31 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Ring:
-    """The slots of one operand, as the loop carries them.
+class Rings:
+    """The shared memory of prefetched operands, as a loop carries it.
 
     Attributes:
-        before: memory before the loop, after the first copies were started.
-        carried: memory at the start of an iteration.
-        after: memory after an iteration started its copy.
+        before: before the loop, after the first copies were started.
+        carried: at the start of an iteration.
+        after: after an iteration started its copies.
     """
 
-    before: Node
-    carried: Node
-    after: Node
+    before: Sequence[Node] = ()
+    carried: Sequence[Node] = ()
+    after: Sequence[Node] = ()
 
 
+@dataclass(frozen=True)
 class Prefetch:
     """Builds the copies of the loops of one kernel."""
 
-    def __init__(
-        self,
-        tiles: ThreadBuilder,
-        shared: SharedMemory,
-        memory: GlobalMemory,
-        operands: Operands,
-        planner: Planner,
-    ) -> None:
-        self.tiles = tiles
-        self.shared = shared
-        self.memory = memory
-        self.operands = operands
-        self.planner = planner
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    memory: GlobalMemory
+    operands: Operands
+    planner: Planner
 
-    def start(self, plan: Plan, steps: Steps, around: Sequence[Node]) -> list[Ring]:
+    def start(self, plan: Plan, steps: Steps, around: Sequence[Node]) -> Rings:
         """Starts the copies of the first iterations, and in each iteration those of a later one.
 
         Args:
@@ -87,7 +80,7 @@ class Prefetch:
         """
         b, distance, count = self.tiles.b, plan.distance, len(plan.loads)
         if not distance:
-            return []
+            return Rings()
         memories = [self._alloc(load, plan.slots, around) for load in plan.loads]
         for i in range(distance):
             step = b.add(steps.first, i) if i else steps.first
@@ -100,7 +93,7 @@ class Prefetch:
         for load, memory in zip(plan.loads, after, strict=True):
             row = self._row(load, plan.slots, steps, steps.index)
             self.operands.add_prefetched(load, Staged(memory, row))
-        return [Ring(*memory) for memory in zip(memories, carried, after, strict=True)]
+        return Rings(memories, carried, after)
 
     def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:
         """Shared memory with all slots of an operand, one below the other."""

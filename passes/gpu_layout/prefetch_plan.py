@@ -34,20 +34,18 @@ class Plan:
     overlapped: Mapping[Node, int] = field(default_factory=dict[Node, int])
 
 
+@dataclass(frozen=True)
 class Planner:
     """Makes the plans of one kernel.
 
-    Args:
+    Attributes:
         stages: iterations whose operands are in shared memory at the same time, at most.
     """
 
-    def __init__(
-        self, instructions: Instructions, contiguity: Contiguity, stages: int, gpu: Gpu
-    ) -> None:
-        self.instructions = instructions
-        self.contiguity = contiguity
-        self.stages = stages
-        self.gpu = gpu
+    instructions: Instructions
+    contiguity: Contiguity
+    stages: int
+    gpu: Gpu
 
     def plan(self, block: Block) -> Plan:
         """What the loop with a body prefetches: nothing if it runs once or memory is too small."""

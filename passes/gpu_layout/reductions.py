@@ -7,6 +7,7 @@ through shared memory, where each thread reads the partial results of all warps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from stack.ir.algebra import COMBINE
@@ -16,12 +17,12 @@ from stack.passes.gpu_layout.share import Digit, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 
 
+@dataclass(frozen=True)
 class Reductions:
     """Builds reductions."""
 
-    def __init__(self, tiles: ThreadBuilder, shared: SharedMemory) -> None:
-        self.tiles = tiles
-        self.shared = shared
+    tiles: ThreadBuilder
+    shared: SharedMemory
 
     def reduce(self, node: Node, value: ThreadValue) -> ThreadValue:
         """A reduction over some axes of a tile; all threads have the results of their elements."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 
 from stack.ir.node import Node
@@ -57,11 +58,7 @@ class Share:
     @property
     def bits(self) -> int:
         """The bits of the thread number that the index depends on."""
-        found = 0
-        for digit in self.digits:
-            if digit.stride:
-                found |= digit.stride * (digit.count - 1)
-        return found
+        return sum(d.stride * (d.count - 1) for d in self.digits)
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,4 @@ def _continues(low: Digit, stride: int) -> bool:
 
 def bits_of(layout: Sequence[Share]) -> int:
     """The bits of the thread number that any axis uses."""
-    found = 0
-    for share in layout:
-        found |= share.bits
-    return found
+    return reduce(lambda found, share: found | share.bits, layout, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stack.ir.builder import constant
 from stack.ir.node import Node
@@ -12,12 +13,14 @@ from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.contiguity import sizes_of
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 
+Index = Sequence[ThreadValue]
 
+
+@dataclass(frozen=True)
 class SharedMemory:
     """Allocates shared memory; stores and loads tiles there, to change their layouts."""
 
-    def __init__(self, tiles: ThreadBuilder) -> None:
-        self.tiles = tiles
+    tiles: ThreadBuilder
 
     def alloc(self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0) -> Node:
         """New memory in each iteration of the loops that some values depend on.
@@ -46,36 +49,24 @@ class SharedMemory:
         if len(sizes) > 1 and not swizzle:
             sizes[-1] += padding(value.dtype)
         memory = self.alloc(value.dtype, *sizes, inside=[value.node], swizzle=swizzle)
-        attrs = vector_of(value.dtype, value.layout[-1], sizes[-1])
-        return self.write(memory, value, self.tiles.indices(value.layout), attrs)
+        vector = vector_of(value.dtype, value.layout[-1], sizes[-1])
+        return self.write(memory, value, self.tiles.indices(value.layout), vector)
 
     def loaded(self, memory: Node, layout: Layout) -> ThreadValue:
         """A tile from memory."""
-        attrs = vector_of(memory.dtype, layout[-1], sizes_of(memory.tensor)[-1])
-        return self.read(memory, self.tiles.indices(layout), layout, attrs)
+        vector = vector_of(memory.dtype, layout[-1], sizes_of(memory.tensor)[-1])
+        return self.read(memory, self.tiles.indices(layout), layout, vector)
 
-    def write(
-        self,
-        memory: Node,
-        value: ThreadValue,
-        index: Sequence[ThreadValue],
-        attrs: Mapping[str, object] | None = None,
-    ) -> Node:
+    def write(self, memory: Node, value: ThreadValue, index: Index, vector: int = 1) -> Node:
         """Memory after each thread stored its elements at some indices."""
         args = [memory, value.node, *(i.node for i in index)]
-        return self.tiles.b.op("store", args, attrs)
+        return self.tiles.b.op("store", args, vector_attr(vector))
 
-    def read(
-        self,
-        memory: Node,
-        index: Sequence[ThreadValue],
-        layout: Layout,
-        attrs: Mapping[str, object] | None = None,
-    ) -> ThreadValue:
+    def read(self, memory: Node, index: Index, layout: Layout, vector: int = 1) -> ThreadValue:
         """The elements at some indices, each read by the thread that has it in a layout."""
-        type_ = self.tiles.type_of(memory.dtype, layout)
         args = [memory, *(i.node for i in index)]
-        return ThreadValue(self.tiles.b.op("load", args, attrs, hint=type_), layout)
+        type_ = self.tiles.type_of(memory.dtype, layout)
+        return ThreadValue(self.tiles.b.op("load", args, vector_attr(vector), hint=type_), layout)
 
     def uniform(self, value: ThreadValue) -> Node:
         """A number that is the same in all threads, as a uniform scalar."""
@@ -103,9 +94,14 @@ def swizzle_of(row_bytes: int) -> int:
     return min(LINE_BYTES, row_bytes)
 
 
-def vector_of(dtype: DType, share: Share, row: int) -> dict[str, object]:
-    """The attribute of a vector access to rows of so many elements."""
+def vector_of(dtype: DType, share: Share, row: int) -> int:
+    """How many elements one access moves along an axis, in rows of so many elements."""
     most = min(VECTOR_BYTES // dtype.bytes, share.vector)
     while most > 1 and row % most:
         most //= 2
-    return {"vector": most} if most > 1 else {}
+    return most
+
+
+def vector_attr(vector: int) -> dict[str, int]:
+    """The attribute of a load or store of vectors."""
+    return {"vector": vector} if vector > 1 else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.passes.gpu_layout.builder import ThreadBuilder
@@ -13,22 +14,22 @@ from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.tiling.loops import carry
 
 
+@dataclass(frozen=True)
 class Values:
     """The values of one kernel that were built so far.
 
-    Args:
+    Attributes:
         block: the block of the kernel at the tile level.
+        _built: the value of each node, in the layout that it was built in.
+        _copies: values in other layouts.
     """
 
-    def __init__(
-        self, block: Block, tiles: ThreadBuilder, shared: SharedMemory, layouts: Layouts
-    ) -> None:
-        self.block = block
-        self.tiles = tiles
-        self.shared = shared
-        self.layouts = layouts
-        self._built: dict[Node, ThreadValue] = {}  # in the layout that each was built in
-        self._copies: dict[tuple[Node, Layout], ThreadValue] = {}  # in other layouts
+    block: Block
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    layouts: Layouts
+    _built: dict[Node, ThreadValue] = field(default_factory=dict, init=False)
+    _copies: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
 
     def define(self, node: Node, value: ThreadValue) -> None:
         """Records the value that was built for a node."""

@@ -6,6 +6,8 @@ The instruction runs on while the warps continue: a wait precedes the first use 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from stack.ir.node import Node
 from stack.ir.warp_ops import GROUP, WARP
 from stack.passes.gpu_layout.builder import ThreadBuilder
@@ -16,13 +18,13 @@ from stack.passes.gpu_layout.share import Digit, Layout, ThreadValue
 from stack.passes.gpu_layout.values import Values
 
 
+@dataclass(frozen=True)
 class Warpgroup:
     """Matmuls of warpgroups."""
 
-    def __init__(self, tiles: ThreadBuilder, values: Values, operands: Operands) -> None:
-        self.tiles = tiles
-        self.values = values
-        self.operands = operands
+    tiles: ThreadBuilder
+    values: Values
+    operands: Operands
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul, added to `start`; they are complete after `wait`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 
 from stack.ir.builder import Builder, constant
@@ -37,6 +37,18 @@ class ThreadBuilder:
 
     # ---- ops
 
+    def op(
+        self,
+        name: str,
+        args: Sequence[Node],
+        dtype: DType,
+        layout: Layout = (),
+        attrs: Mapping[str, object] | None = None,
+    ) -> ThreadValue:
+        """An op whose result is in a layout."""
+        type_ = self.type_of(dtype, layout)
+        return ThreadValue(self.b.op(name, args, attrs, hint=type_), layout)
+
     def apply(self, op: str, *args: ThreadValue | int) -> ThreadValue:
         """An elementwise op of values in the same layout."""
         first = next(a for a in args if isinstance(a, ThreadValue) and not a.is_uniform)
@@ -52,8 +64,7 @@ class ThreadBuilder:
         if all(a.is_uniform for a in args):
             made = ThreadValue(Node(node.op, nodes, node.attrs, node.tensor))
             return self.broadcast(made, (), layout) if layout else made
-        type_ = self.type_of(node.dtype, layout)
-        return ThreadValue(self.b.op(node.op, nodes, node.attrs, hint=type_), layout)
+        return self.op(node.op, nodes, node.dtype, layout, node.attrs)
 
     def sum(self, parts: Iterable[ThreadValue]) -> ThreadValue:
         """The sum of values in the same layout."""
@@ -106,37 +117,28 @@ class ThreadBuilder:
         """The index of each element along an axis: the sum of its digits times their weights."""
         if isinstance(share, Point) and share.at is not None:
             return self.broadcast(ThreadValue(share.at), (), (share,))
-        weight = inner = 1
+        inner = 1
         parts: list[ThreadValue] = []
-        for digit in share.digits:
+        for digit, weight in share.weighted:
             if digit.stride:
                 part = self.scaled(self.digit(digit, dtype), weight)
                 parts.append(self.broadcast(part, (), (share,)))
             else:
-                part = self._registers(digit.count, inner, share, dtype)
+                register = self._iota(2, dtype, (share,))
+                part = self._digit_of(register, inner, digit.count, share.registers)
                 parts.append(self.scaled(part, weight))
                 inner *= digit.count
-            weight *= digit.count
         return self.sum(parts) if parts else self.full(0, dtype, (share,))
 
-    def number(self, digits: Iterable[Digit]) -> ThreadValue:
-        """The number that some digits of the thread number form, in each thread."""
-        weight = 1
-        parts: list[ThreadValue] = []
-        for digit in digits:
-            parts.append(self.scaled(self.digit(digit), weight))
-            weight *= digit.count
-        return self.sum(parts)
+    def terms(self, weighted: Iterable[tuple[Digit, int]]) -> list[ThreadValue]:
+        """Digits of the thread number times their weights, in each thread."""
+        return [self.scaled(self.digit(digit), weight) for digit, weight in weighted]
 
     def digit(self, digit: Digit, dtype: DType = I32) -> ThreadValue:
         """A digit of the thread number, in each thread."""
         axis, count = (0, self.warps) if digit.of_warps else (1, WARP)
         stride = digit.stride // WARP if digit.of_warps else digit.stride
         return self._digit_of(self._iota(axis, dtype), stride, digit.count, count)
-
-    def _registers(self, count: int, stride: int, share: Share, dtype: DType) -> ThreadValue:
-        """A digit of the register number, for each register of an axis."""
-        return self._digit_of(self._iota(2, dtype, (share,)), stride, count, share.registers)
 
     def _iota(self, axis: int, dtype: DType = I32, layout: Layout = ()) -> ThreadValue:
         return ThreadValue(self.b.iota(axis=axis, type=self.type_of(dtype, layout)), layout)

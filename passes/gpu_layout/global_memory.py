@@ -71,9 +71,8 @@ class GlobalMemory:
             args.append(access.other or constant(0, node.dtype))
         own = tuple(layout[i] for i in order)
         attrs = _attributes(node, min(vector, layout[axis].vector))
-        made = self.tiles.b.op("load", args, attrs, hint=self.tiles.type_of(node.dtype, own))
-        inverse = sorted(range(len(order)), key=lambda i: order[i])
-        return self.tiles.transpose(ThreadValue(made, own), inverse)
+        made = self.tiles.op("load", args, node.dtype, own, attrs)
+        return self.tiles.transpose(made, sorted(range(len(order)), key=lambda i: order[i]))
 
     def _load_number(self, node: Node) -> ThreadValue:
         index, mask, other = access_parts(node)
@@ -83,9 +82,8 @@ class GlobalMemory:
         if all(p.is_uniform for p in (*parts, *rest)):
             args = [memory, *(p.node for p in (*parts, *rest))]
             return ThreadValue(self.tiles.b.op("load", args, node.attrs, hint=node.type))
-        args = [*(self.tiles.per_thread(p).node for p in parts), *(r.node for r in rest)]
-        type_ = self.tiles.type_of(node.dtype, ())
-        return ThreadValue(self.tiles.b.op("load", [memory, *args], {}, hint=type_))
+        args = [memory, *(self.tiles.per_thread(p).node for p in parts), *(r.node for r in rest)]
+        return self.tiles.op("load", args, node.dtype)
 
     # ---- stores
 

@@ -66,15 +66,10 @@ def warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
     None if `load_matrix` cannot load such rows: a lane's are 8 apart, and their number is even.
     """
     lanes, *rest = share.digits
-    own = rest[0] if rest and not rest[0].stride else None
-    if lanes != Digit(8, 4) or own is None or not all(d.of_warps for d in rest[1:]):
+    is_even = bool(rest) and not rest[0].stride
+    if lanes != Digit(8, 4) or not is_even or not all(d.of_warps for d in rest[1:]):
         return None
-    found: list[tuple[Digit, int]] = []
-    weight = 8 * own.count
-    for digit in rest[1:]:
-        found.append((digit, weight))
-        weight *= digit.count
-    return found
+    return share.weighted[2:]
 
 
 # ---- fused multiply-adds of threads

@@ -65,14 +65,12 @@ class Mma:
         if key not in self._loaded:
             tiles = self.tiles
             staged = self.operands.padded(node)
-            starts = (tiles.scaled(tiles.digit(digit), weight) for digit, weight in digits)
-            row, column = tiles.sum([tiles.full(0), *starts]), tiles.full(0)
+            row, column = tiles.sum([tiles.full(0), *tiles.terms(digits)]), tiles.full(0)
             if staged.row is not None and is_column_major:
                 column = tiles.apply("add", column, staged.row)
             elif staged.row is not None:
                 row = tiles.apply("add", row, staged.row)
             args = [staged.memory, row.node, column.node]
-            type_ = tiles.type_of(node.dtype, layout)
-            made = tiles.b.op("load_matrix", args, {"turned": is_column_major}, hint=type_)
-            self._loaded[key] = ThreadValue(made, layout)
+            attrs = {"turned": is_column_major}
+            self._loaded[key] = tiles.op("load_matrix", args, node.dtype, layout, attrs)
         return self._loaded[key]

@@ -52,10 +52,11 @@ class Reductions:
 
     def of_warps(self, value: ThreadValue, digits: Sequence[Digit]) -> ThreadValue:
         """In each thread, the values of all warps that differ in some digits, as a first axis."""
-        number = self.tiles.broadcast(self.tiles.number(digits), (), value.layout)
+        number = self.tiles.sum(self.tiles.terms(Share(tuple(digits)).weighted))
         count = prod(d.count for d in digits)
         sizes = [s.size for s in value.layout]
         memory = self.shared.alloc(value.dtype, count, *sizes, inside=[value.node])
+        number = self.tiles.broadcast(number, (), value.layout)
         index = [number, *self.tiles.indices(value.layout)]
         memory = self.shared.write(memory, value, index)
         layout = (Share((Digit(count),)), *value.layout)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 from stack.ir.node import Node
 from stack.ir.types import DType
@@ -54,6 +56,12 @@ class Share:
         """Contiguous elements in consecutive registers."""
         first = self.digits[0] if self.digits else Digit(1)
         return 1 if first.stride else first.count
+
+    @property
+    def weighted(self) -> list[tuple[Digit, int]]:
+        """The digits with their weights: how much the index grows if the digit grows by 1."""
+        weights = accumulate((d.count for d in self.digits), mul, initial=1)
+        return list(zip(self.digits, weights, strict=False))
 
     @property
     def bits(self) -> int:

@@ -65,8 +65,7 @@ class SharedMemory:
     def read(self, memory: Node, index: Index, layout: Layout, vector: int = 1) -> ThreadValue:
         """The elements at some indices, each read by the thread that has it in a layout."""
         args = [memory, *(i.node for i in index)]
-        type_ = self.tiles.type_of(memory.dtype, layout)
-        return ThreadValue(self.tiles.b.op("load", args, vector_attr(vector), hint=type_), layout)
+        return self.tiles.op("load", args, memory.dtype, layout, vector_attr(vector))
 
     def uniform(self, value: ThreadValue) -> Node:
         """A number that is the same in all threads, as a uniform scalar."""
@@ -76,8 +75,7 @@ class SharedMemory:
         first = self.tiles.is_first_copy(())
         assert first is not None
         memory = self.write(memory, value, [self.tiles.full(0), first])
-        type_ = TensorType(value.dtype, ())
-        return self.tiles.b.op("load", [memory, constant(0, I32)], {}, hint=type_)
+        return self.tiles.b.load(memory, constant(0, I32), type=TensorType(value.dtype, ()))
 
 
 def padding(dtype: DType) -> int:

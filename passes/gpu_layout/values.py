@@ -21,7 +21,7 @@ class Values:
     Attributes:
         block: the block of the kernel at the tile level.
         _built: the value of each node, in the layout that it was built in.
-        _copies: values in other layouts.
+        _tiles: tiles by their layouts: as they were built, recomputed or converted.
     """
 
     block: Block
@@ -29,11 +29,11 @@ class Values:
     shared: SharedMemory
     layouts: Layouts
     _built: dict[Node, ThreadValue] = field(default_factory=dict, init=False)
-    _copies: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
+    _tiles: dict[tuple[Node, Layout], ThreadValue] = field(default_factory=dict, init=False)
 
     def define(self, node: Node, value: ThreadValue) -> None:
         """Records the value that was built for a node."""
-        self._built[node] = value
+        self._built[node] = self._tiles[node, value.layout] = value
 
     def built(self, node: Node) -> ThreadValue | None:
         """The value that was built for a node, in its own layout; None if there is none yet."""
@@ -64,27 +64,17 @@ class Values:
         pending = [(node, layout)]
         while pending:  # operands first, on a stack of its own: kernels may be deep
             asked = pending[-1]
-            built = self._built.get(asked[0])
-            if self._found(*asked) is None:
+            if asked not in self._tiles:
+                built = self._built.get(asked[0])
                 needed = _operands(*asked) if built is None else []
-                if missing := [o for o in needed if is_tile(o[0]) and self._found(*o) is None]:
+                if missing := [o for o in needed if is_tile(o[0]) and o not in self._tiles]:
                     pending += reversed(missing)
                     continue
-                if built is None:
-                    made = self.computed(*asked)
-                else:
-                    made = self.shared.converted(built, asked[1])
+                made = self.shared.converted(built, asked[1]) if built else self.computed(*asked)
                 self.keep_name(asked[0], made.node)
-                self._copies[asked] = made
+                self._tiles[asked] = made
             pending.pop()
-        found = self._found(node, layout)
-        assert found is not None
-        return found
-
-    def _found(self, node: Node, layout: Layout) -> ThreadValue | None:
-        """A tile that was already built in a layout."""
-        built = self._built.get(node)
-        return built if built and built.layout == layout else self._copies.get((node, layout))
+        return self._tiles[node, layout]
 
     def computed(self, node: Node, layout: Layout) -> ThreadValue:
         """An iota, a broadcast or an elementwise op in a layout."""

@@ -134,6 +134,6 @@ def _same(first: Node, second: Node) -> Iterable[tuple[Dim, Dim]]:
 def _carried(loop: Node) -> Iterable[tuple[Dim, Dim]]:
     block = loop.blocks[0]
     _, init = loop_parts(loop.args, loop.attrs)
-    for held, start, end in zip(block.params[1:], init, block.results, strict=True):
-        yield from _same(held, start)
-        yield from _same(held, end)
+    for param, start, end in zip(block.params[1:], init, block.results, strict=True):
+        yield from _same(param, start)
+        yield from _same(param, end)

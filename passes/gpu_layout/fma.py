@@ -78,8 +78,7 @@ class Fma:
     ) -> ThreadValue:
         point = Point(at=depth)
         layout = (point, share) if is_depth_first else (share, point)
-        access = self.memory.access(load, layout)
-        read = self.memory.read(load, access, layout, int(is_depth_first), vector=1)
+        read = self.memory.read(load, layout, axis=int(is_depth_first), vector=1)
         return self.tiles.reshape(read, (share,))
 
     def _from_shared(

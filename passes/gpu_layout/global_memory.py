@@ -40,7 +40,7 @@ class Access:
 
 @dataclass(frozen=True)
 class GlobalMemory:
-    """Builds loads and stores."""
+    """Builds loads, stores and asynchronous copies."""
 
     tiles: ThreadBuilder
     shared: SharedMemory
@@ -57,20 +57,18 @@ class GlobalMemory:
         vectors = self.contiguity.vectors(node)
         coalesced = self._coalesced(node.tensor, layout, vectors)
         axis = _vector_axis(coalesced, vectors)
-        access = self.access(node, coalesced)
-        made = self.read(node, access, coalesced, axis, vectors[axis])
+        made = self.read(node, coalesced, axis, vectors[axis])
         return self.shared.converted(made, layout)
 
-    def read(
-        self, node: Node, access: Access, layout: Layout, axis: int, vector: int
-    ) -> ThreadValue:
+    def read(self, node: Node, layout: Layout, axis: int, vector: int) -> ThreadValue:
         """A load whose vectors are along one axis of the tile."""
+        access = self._access(node, layout)
         order = _with_last(len(layout), axis)
         args = [self.values.memory(node.args[0]), *self._transposed(access, order)]
         if access.mask is not None:
             args.append(access.other or constant(0, node.dtype))
         own = tuple(layout[i] for i in order)
-        attrs = _attributes(node, min(vector, layout[axis].vector))
+        attrs = _attrs(node, min(vector, layout[axis].vector))
         made = self.tiles.op("load", args, node.dtype, own, attrs)
         return self.tiles.transpose(made, sorted(range(len(order)), key=lambda i: order[i]))
 
@@ -98,7 +96,7 @@ class GlobalMemory:
         if self._has_partial_sectors(value, own, vectors):
             layout = self.layouts.blocked(sizes_of(value.tensor), vectors)
         tile = self.values.at(value, layout)
-        access = self.access(node, layout)
+        access = self._access(node, layout)
         first = self.tiles.is_first_copy(layout)
         if first is not None:
             first = self.tiles.broadcast(first, (), layout)
@@ -107,7 +105,7 @@ class GlobalMemory:
         order = _with_last(len(layout), axis)
         tile = self.tiles.transpose(tile, order)
         args = [self.values.memory(node.args[0]), tile.node, *self._transposed(access, order)]
-        attrs = _attributes(node, min(vectors[axis], layout[axis].vector))
+        attrs = _attrs(node, min(vectors[axis], layout[axis].vector))
         return self.tiles.b.op("store", args, attrs)
 
     def _store_number(self, node: Node) -> Node:
@@ -144,7 +142,7 @@ class GlobalMemory:
         """
         vectors = self.contiguity.vectors(load)
         layout = self.layouts.blocked(sizes_of(load.tensor), vectors)
-        access = self.access(load, layout)
+        access = self._access(load, layout)
         index = self.tiles.indices(layout)
         index[0] = self.tiles.apply("add", index[0], self.tiles.broadcast(row, (), layout))
         mask = self._both(access.mask, self.tiles.broadcast(ThreadValue(exists), (), layout))
@@ -155,7 +153,7 @@ class GlobalMemory:
 
     # ---- indices and masks
 
-    def access(self, node: Node, layout: Layout) -> Access:
+    def _access(self, node: Node, layout: Layout) -> Access:
         """The indices and the mask of a load or store, for each element in a layout."""
         tile = tile_of(node).tensor
         index, mask, other = access_parts(node)
@@ -165,15 +163,15 @@ class GlobalMemory:
         memory = node.args[0].tensor
         found: list[ThreadValue] = []
         for axis, start in enumerate(index):
-            place = self._spread(start, layout)
+            i = self._spread(start, layout)
             at = axis - (memory.rank - tile.rank)
             if at >= 0 and size_of(tile, at) > 1:
                 steps = self.tiles.index(layout, at, start.dtype)
-                place = steps if _is_zero(start) else self.tiles.apply("add", place, steps)
+                i = steps if _is_zero(start) else self.tiles.apply("add", i, steps)
             size = size_of(memory, axis)
             if node.attrs.get("clip") and self._may_pass(start, tile, at, size):
-                test = self._both(test, self.tiles.apply("lt", place, size))
-            found.append(place)
+                test = self._both(test, self.tiles.apply("lt", i, size))
+            found.append(i)
         return Access(found, test, other)
 
     def _may_pass(self, start: Node, tile: TensorType, at: int, size: int) -> bool:
@@ -205,7 +203,7 @@ class GlobalMemory:
         return self.layouts.blocked(sizes_of(tile), vectors)
 
 
-def _attributes(node: Node, vector: int) -> dict[str, object]:
+def _attrs(node: Node, vector: int) -> dict[str, object]:
     evict = {k: v for k, v in node.attrs.items() if k == "evict"}
     return {**evict, **vector_attr(vector)}
 

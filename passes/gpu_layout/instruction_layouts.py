@@ -13,7 +13,7 @@ kernel says how many rows and columns a thread has, or along which axis the lane
 
 from __future__ import annotations
 
-from stack.ir.warp_ops import GROUP, GROUP_ROWS, MATRIX, VECTOR_BYTES, WARP
+from stack.ir.warp_ops import GROUP, GROUP_ROWS, LINE_BYTES, MATRIX, VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.attributes import Attributes
 from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.share import Digit, Layout, Share, share_of
@@ -70,6 +70,15 @@ def warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
     if lanes != Digit(8, 4) or not is_even or not all(d.of_warps for d in rest[1:]):
         return None
     return share.weighted[2:]
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Bytes of a row within which chunks are swizzled for warpgroups; rows are powers of two.
+
+    Chunks of 16 bytes are permuted by the row number, so that eight rows are in different banks
+    (PTX ISA, "Shared Memory Matrix Layout").
+    """
+    return min(LINE_BYTES, row_bytes)
 
 
 # ---- fused multiply-adds of threads

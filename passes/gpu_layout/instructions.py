@@ -13,12 +13,12 @@ from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.instruction_layouts import (
     fma_layout,
     mma_layout,
+    swizzle_of,
     warpgroup_grid,
     warpgroup_layout,
 )
 from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.share import Layout
-from stack.passes.gpu_layout.shared_memory import swizzle_of
 from stack.target import Gpu
 
 WIDEST = 256  # columns of an instruction of a warpgroup

@@ -25,7 +25,7 @@ from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.mma import Mma
 from stack.passes.gpu_layout.movement import Movement
 from stack.passes.gpu_layout.operands import Operands
-from stack.passes.gpu_layout.prefetch import Prefetch, Steps
+from stack.passes.gpu_layout.prefetch import Prefetch
 from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
 from stack.passes.gpu_layout.reductions import Reductions
 from stack.passes.gpu_layout.scans import Scan
@@ -185,7 +185,7 @@ class Lowering:
             self.values.define(param, ThreadValue(params[-1], start.layout))
         bounds = [self.shared.uniform(self.values.scalar(v)) for v in limits]
         plan = self.planner.plan(body) if node.attrs["kind"] == "serial" else Plan()
-        rings = self.prefetch.start(plan, Steps.of(index, bounds), self.around)
+        rings = self.prefetch.start(plan, index, bounds, self.around)
         self.overlapped.update(plan.overlapped)
         self.around.append(index)
         self._nodes(body)

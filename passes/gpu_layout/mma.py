@@ -25,9 +25,9 @@ class Mma:
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul, added to `start`."""
         depth = depth_share(matmul.depth)
-        is_left, is_right = matmul.is_transposed
-        left = self._operand(matmul.left, (layout[0], depth), 1, is_left)
-        right = self._operand(matmul.right, (depth, right_share(layout[1])), 0, is_right)
+        rows, columns = layout[0], right_share(layout[1])
+        left = self._operand(matmul.left, (rows, depth), 1, matmul.is_transposed[0])
+        right = self._operand(matmul.right, (depth, columns), 0, matmul.is_transposed[1])
         return ThreadValue(self.tiles.b.mma_sync(left.node, right.node, start.node), layout)
 
     def _operand(self, node: Node, layout: Layout, depth: int, is_transposed: bool) -> ThreadValue:
@@ -40,14 +40,11 @@ class Mma:
         """
         own = layout[::-1] if is_transposed else layout
         built = self.values.built(node)
-        if built is None or built.layout != own:
-            digits = warp_digits(layout[1 - depth])
-            if digits is not None:
-                order = (1 - depth, depth)
-                matrix = (layout[1 - depth], layout[depth])
-                is_column_major = (depth == 0) != is_transposed
-                made = self._load_matrix(node, matrix, digits, is_column_major)
-                return self.tiles.transpose(made, order)
+        digits = warp_digits(layout[1 - depth])
+        if digits is not None and (built is None or built.layout != own):
+            matrix = (layout[1 - depth], layout[depth])
+            made = self._load_matrix(node, matrix, digits, (depth == 0) != is_transposed)
+            return self.tiles.transpose(made, (1 - depth, depth))
         made = self.values.at(node, own)
         return self.tiles.transpose(made, (1, 0)) if is_transposed else made
 

@@ -24,29 +24,6 @@ from stack.passes.gpu_layout.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The iterations of a loop.
-
-    Attributes:
-        index: the index of the loop.
-        first: its first value.
-        end: the value after the last.
-    """
-
-    index: Node
-    first: Node
-    end: Node
-
-    @staticmethod
-    def of(index: Node, limits: Sequence[Node]) -> Steps:
-        """The iterations within limits; without any, all."""
-        if limits:
-            return Steps(index, *limits)
-        end = int(index.attrs["extent"])
-        return Steps(index, constant(0, index.dtype), constant(end, index.dtype))
-
-
-@dataclass(frozen=True)
 class Rings:
     """The shared memory of prefetched operands, as a loop carries it.
 
@@ -71,27 +48,41 @@ class Prefetch:
     operands: Operands
     planner: Planner
 
-    def start(self, plan: Plan, steps: Steps, around: Sequence[Node]) -> Rings:
+    def start(
+        self, plan: Plan, index: Node, limits: Sequence[Node], around: Sequence[Node]
+    ) -> Rings:
         """Starts the copies of the first iterations, and in each iteration those of a later one.
 
         Args:
+            index: the index of the loop.
+            limits: its first value and the one after the last; empty for its whole extent.
             around: the indices of the loops around: each run of the loop has memory of its own, as
                 the run before overwrote the first slots.
         """
-        b, distance, count = self.tiles.b, plan.distance, len(plan.loads)
-        if not distance:
+        if not plan.distance:
             return Rings()
+        b, count, extent = self.tiles.b, len(plan.loads), int(index.attrs["extent"])
+        first, end = limits or [constant(n, index.dtype) for n in (0, extent)]
+
+        def rows(step: Node) -> list[ThreadValue]:
+            slot = b.rem(b.sub(step, first), plan.slots)
+            return [self._row(load, slot) for load in plan.loads]
+
+        def copies(memories: Sequence[Node], step: Node) -> list[Node]:
+            loads = [_substituted(load, {index: step}, {}) for load in plan.loads]
+            exists = b.lt(step, end)
+            parts = zip(loads, memories, rows(step), strict=True)
+            return [self.memory.copy(*part, exists) for part in parts]
+
         memories = [self._alloc(load, plan.slots, around) for load in plan.loads]
-        for i in range(distance):
-            step = b.add(steps.first, i) if i else steps.first
-            memories = self._copies(plan, memories, steps, step)
-            if i < distance - 1:  # one iteration after another, as waits count groups of copies
+        for i in range(plan.distance):
+            memories = copies(memories, b.add(first, i) if i else first)
+            if i < plan.distance - 1:  # iterations in order: a wait counts groups of copies
                 memories = self._wait(memories, (i + 1) * count)
         carried = [Node("var", (), {"name": self.tiles.fresh("ahead")}, m.type) for m in memories]
-        arrived = self._wait(carried, (distance - 1) * count)
-        after = self._copies(plan, arrived, steps, b.add(steps.index, distance))
-        for load, memory in zip(plan.loads, after, strict=True):
-            row = self._row(load, plan.slots, steps, steps.index)
+        arrived = self._wait(carried, (plan.distance - 1) * count)
+        after = copies(arrived, b.add(index, plan.distance))
+        for load, memory, row in zip(plan.loads, after, rows(index), strict=True):
             self.operands.add_prefetched(load, Staged(memory, row))
         return Rings(memories, carried, after)
 
@@ -108,24 +99,11 @@ class Prefetch:
             return [made]
         return [self.tiles.b.item(made, index=i) for i in range(len(memories))]
 
-    def _copies(self, plan: Plan, memories: Sequence[Node], steps: Steps, step: Node) -> list[Node]:
-        """The memories after the copies for an iteration were started."""
-        pairs = zip(plan.loads, memories, strict=True)
-        return [self._copy(load, memory, plan.slots, steps, step) for load, memory in pairs]
-
-    def _copy(self, load: Node, memory: Node, slots: int, steps: Steps, step: Node) -> Node:
-        """The memory after a copy was started; of zeros if there is no such iteration."""
-        row = self._row(load, slots, steps, step)
-        exists = self.tiles.b.lt(step, steps.end)
-        return self.memory.copy(_substituted(load, {steps.index: step}, {}), memory, row, exists)
-
-    def _row(self, load: Node, slots: int, steps: Steps, step: Node) -> ThreadValue:
-        """The row at which the slot of an iteration begins."""
-        b = self.tiles.b
-        slot = b.rem(b.sub(step, steps.first), slots)
-        row = b.mul(slot, sizes_of(load.tensor)[0])
+    def _row(self, load: Node, slot: Node) -> ThreadValue:
+        """The row at which a slot of an operand begins."""
+        row = self.tiles.b.mul(slot, sizes_of(load.tensor)[0])
         if row.dtype is not I32:
-            row = b.cast(row, type=row.tensor.with_dtype(I32))
+            row = self.tiles.b.cast(row, type=row.tensor.with_dtype(I32))
         return self.tiles.per_thread(ThreadValue(row))
 
 

@@ -10,9 +10,10 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, is_contraction, is_input
 from stack.ir.warp_ops import COPIES, VECTOR_BYTES
 from stack.passes.gpu_layout.contiguity import Contiguity, sizes_of
+from stack.passes.gpu_layout.instruction_layouts import swizzle_of
 from stack.passes.gpu_layout.instructions import Instructions
 from stack.passes.gpu_layout.matmul import Matmul
-from stack.passes.gpu_layout.shared_memory import padding, swizzle_of
+from stack.passes.gpu_layout.shared_memory import padding
 from stack.target import Gpu
 
 

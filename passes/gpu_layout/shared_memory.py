@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.types import I32, DType, TensorType
-from stack.ir.warp_ops import LINE_BYTES, VECTOR_BYTES
+from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.contiguity import sizes_of
+from stack.passes.gpu_layout.instruction_layouts import swizzle_of
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 
 Index = Sequence[ThreadValue]
@@ -81,15 +82,6 @@ class SharedMemory:
 def padding(dtype: DType) -> int:
     """Elements to pad rows with, so that the elements of a column are in different banks."""
     return max(1, VECTOR_BYTES // dtype.bytes)
-
-
-def swizzle_of(row_bytes: int) -> int:
-    """Bytes of a row within which chunks are swizzled for warpgroups; rows are powers of two.
-
-    Chunks of 16 bytes are permuted by the row number, so that eight rows are in different banks
-    (PTX ISA, "Shared Memory Matrix Layout").
-    """
-    return min(LINE_BYTES, row_bytes)
 
 
 def vector_of(dtype: DType, share: Share, row: int) -> int:

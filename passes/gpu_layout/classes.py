@@ -27,9 +27,10 @@ class DimClasses:
         self.cheap: dict[Node, bool] = {}
         self.nodes = [node for _, node in walk(block)]
         for node in self.nodes:
-            for dim in self._dims(node):
-                self.root[dim] = dim
-                self.tiles[dim] = {node}
+            if is_tile(node) and not self.is_cheap(node):
+                for dim in ((node, i) for i, size in enumerate(node.shape) if size != 1):
+                    self.root[dim] = dim
+                    self.tiles[dim] = {node}
         for node in self.nodes:
             for first, second in _equivalent(node):
                 if first in self.root and second in self.root:
@@ -57,11 +58,6 @@ class DimClasses:
             return True
         is_index = node.op == "broadcast" or (is_elementwise(node) and node.dtype.kind in "biu")
         return is_index and all(self.is_cheap(a) for a in node.args)
-
-    def _dims(self, node: Node) -> list[Dim]:
-        if not is_tile(node) or self.is_cheap(node):
-            return []
-        return [(node, i) for i, size in enumerate(node.shape) if size != 1]
 
     def _join(self, first: Dim, second: Dim) -> None:
         """Merges the classes of two dims, unless some tile has dims of both."""

@@ -50,11 +50,9 @@ class Layouts:
         if self.classes.is_cheap(node):
             sizes = sizes_of(node.tensor)
             return self.blocked(sizes, vectors or [0] * len(sizes))
-        dims = [
-            self.classes.of(d) if (d := (node, i)) in self.classes.root else None
-            for i in range(node.tensor.rank)
-        ]
-        layout = [Share() if d is None else self.shares[d] for d in dims]
+        dims = {d[1]: self.classes.of(d) for d in self.classes.dims(node)}
+        axes = range(node.tensor.rank)
+        layout = [self.shares[dims[i]] if i in dims else Share() for i in axes]
         taken = 0
         clashes: list[int] = []
         for i, share in enumerate(layout):
@@ -64,7 +62,7 @@ class Layouts:
                 taken |= share.bits
         if clashes:
             sizes = [size_of(node.tensor, i) for i in clashes]
-            widths = [0 if (d := dims[i]) is None else self.vectors.get(d, 0) for i in clashes]
+            widths = [self.vectors.get(dims[i], 0) for i in clashes]
             for i, share in zip(clashes, self.blocked(sizes, widths, taken), strict=True):
                 layout[i] = share
         return tuple(layout)

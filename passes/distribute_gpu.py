@@ -8,8 +8,8 @@ from typing import ClassVar
 from stack.errors import KernelRefused
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
-from stack.passes.gpu_layout.lower import CannotDistribute, lower_blocks
-from stack.passes.gpu_layout.threads import Threads
+from stack.passes.gpu_layout.attributes import CannotDistribute
+from stack.passes.gpu_layout.lower import lower_kernel
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Target, as_gpu
@@ -51,10 +51,6 @@ class DistributeGpu(Pass):
 
 def distribute_gpu_kernel(kernel: Node, target: Target | None = None) -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
-    if "warps" not in kernel.attrs:
-        raise CannotDistribute("it is no kernel of blocks")
-    warps, stages = int(kernel.attrs["warps"]), int(kernel.attrs.get("stages", 2))
-    threads = Threads.of(kernel)
-    block = lower_blocks(kernel.blocks[0], warps, stages, as_gpu(target), threads)
+    block = lower_kernel(kernel, as_gpu(target))
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))

@@ -1,39 +1,56 @@
-"""Block kernels on the threads of a GPU: the tile level to the loop level, by layouts.
+"""Kernels of thread blocks to threads of a GPU, by layouts: from the tile level to the loop level.
 
-A block kernel computes on tiles; a GPU has W warps of 32 lanes, each with registers of its own. A
-*layout* says which thread holds which element of a tile, in which of its registers. It is one
-`Share` for each axis of the tile, and a share writes the place on its axis in mixed radix, lowest
-digit first. A digit is either a number of a register, or some bits of the thread's number
-(lane + 32 * warp). 64 elements over 8 lanes, vectors of 4, in two turns:
+At the tile level, a kernel computes on tiles. A thread block has W warps of 32 lanes, each with its
+own registers. A *layout* says which thread has which element of a tile, in which register. It is
+one `Share` per axis of the tile. A share writes the index along its axis in mixed radix, lowest
+digit first. A digit is either a register number or some bits of the thread number
+(lane + 32 * warp). 64 elements over 8 lanes, two vectors of 4 each:
 
-    place  =  4 * 8 * turn  +  4 * lane  +  i           Share(reg 4, thread 8 at bit 0, reg 2)
+    index  =  4 * 8 * j  +  4 * lane  +  i         Share(4 registers, 8 lanes, 2 registers)
 
     lane       0      1      2   ...   7      0      1   ...   7
-    place    0..3   4..7   8..11     28..31 32..35 36..39    60..63
+    index    0..3   4..7   8..11     28..31 32..35 36..39    60..63
 
-At the loop level such a tile is a value with the axes warp, lane, and one of registers for each
+At the loop level, such a tile is a value with the axes warp, lane, and one of registers for each
 axis of the tile: `f32<16x64>` becomes `f32<4x32x2x4>`. So every op keeps its meaning, and the
 interpreter runs a kernel of threads as it runs any other:
 
-    elementwise, broadcast, transpose    the same op on registers, where operands lie alike
-    iota                                 the place, from lane, warp and register
-    load, store                          an element at each place; neighbours in registers that are
-                                         neighbours in memory move together (`runs`)
-    reduce, scan                         within a thread, then by `shuffle` from lane to lane, then
+    elementwise, broadcast, transpose    the same op on registers, with operands in one layout
+    iota                                 the index, from lane, warp and register
+    load, store                          one element per index; a vector if elements that are
+                                         contiguous in memory are in consecutive registers
+    reduce, scan                         within a thread, then from lane to lane by `shuffle`, then
                                          from warp to warp through shared memory
     dot                                  operands in shared memory, sums in registers:
-                                         `warpgroup_mma` where the machine has it and all products
-                                         of the kernel fit, else `mma_sync`, `fma` elsewhere
+                                         `warpgroup_mma` if the GPU has it and all matmuls of the
+                                         kernel fit, else `mma_sync`; `fma` for other types
 
-What warpgroups read is `swizzle`d: an attribute of the memory, of which printers make addresses and
-the interpreter nothing.
+First, layouts are chosen, and nothing is built. Arrows point to what an object uses:
 
-Two layouts of one value meet through shared memory (`memory.Memory.converted`). To need that
-rarely, all dims that must lie alike get one share (`classes`), chosen from the largest tile down
-(`choice`): vectors along memory, then lanes, then warps, what is left over in turns. Sums of
-matrix instructions come first, as the machine prescribes theirs. The sums of one product are the
-left operand of the next without a move: that is flash attention.
+    DimClasses     dims that should have the same share, so that ops need no conversions
+    Contiguity     how many neighbours one access to memory can move
+    Instructions   the instruction of each matmul, with the layout that it prescribes -> Matmul
+    Layouts        a share for each class, from the largest tile down -> DimClasses, Contiguity
 
-Linear layouts, which this is the readable half of: K. Zhou et al., "Linear Layouts: Robust Code
+Then `Lowering` (`lower`) dispatches each node to one of these, which build its threads:
+
+    ThreadBuilder  indices, broadcasts, elementwise ops in any layout
+    SharedMemory   tiles that threads exchange, to convert layouts -> ThreadBuilder
+    Values         what was built for each node, in which layouts -> SharedMemory, Layouts
+    GlobalMemory   loads, stores and asynchronous copies -> Values, SharedMemory, Contiguity
+    Movement       reshapes and gathers -> Values, SharedMemory
+    Reductions     reductions, and `Scan` on top of them -> SharedMemory
+    Operands       matmul operands in shared memory -> Values, SharedMemory
+    Fma            matmuls of threads -> Operands, GlobalMemory
+    Mma            matmuls of warps -> Operands, Values
+    Warpgroup      matmuls of four warps -> Operands, Values
+    Planner        which operands a loop prefetches, how far ahead -> Instructions, Contiguity
+    Prefetch       builds that -> Planner, Operands, GlobalMemory
+
+Instructions prescribe the layouts of sums. The sums of one matmul are the left operand of the next
+without a move, as in flash attention. Shared memory that warpgroups read is swizzled: that is an
+attribute of the memory, which printers turn into addresses; the interpreter ignores it.
+
+This is the readable half of linear layouts: K. Zhou et al., "Linear Layouts: Robust Code
 Generation of Efficient Tensor Computation Using F2" (2025).
 """

@@ -1,25 +1,25 @@
-"""Which dims of a kernel's tiles are shared out alike.
+"""Equivalence classes of the dims of a kernel's tiles: all dims of a class get the same share.
 
-Operands of an elementwise op lie as its result does, what a loop carries as what it started from,
-and so on: such dims form a class, and each class gets one share. What costs nothing to compute
-again, such as places and masks of places, is left out: it is made wherever it is needed.
+The operands and the result of an elementwise op have one layout, and so do the values that a loop
+carries from one iteration to the next. Indices and masks computed from them are left out: each use
+recomputes them in the layout that it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stack.ir import ops
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_alias, is_item, is_loop, is_reduction, reads_by_data
+from stack.ir.traits import is_alias, is_elementwise, is_item, is_loop, is_reduction, reads_by_data
 from stack.ir.types import TensorType
+from stack.passes.gpu_layout.contiguity import tile_of
 
 Dim = tuple[Node, int]  # a tile and one of its axes
 
 
-class Classes:
-    """The classes of all dims of a block that are longer than one element."""
+class DimClasses:
+    """The classes of all dims of a block that have more than one element (union-find)."""
 
     def __init__(self, block: Block) -> None:
         self.root: dict[Dim, Dim] = {}
@@ -27,45 +27,40 @@ class Classes:
         self.cheap: dict[Node, bool] = {}
         self.nodes = [node for _, node in walk(block)]
         for node in self.nodes:
-            for dim in self._dims(node):
-                self.root[dim] = dim
-                self.tiles[dim] = {node}
+            if is_tile(node) and not self.is_cheap(node):
+                for dim in ((node, i) for i, size in enumerate(node.shape) if size != 1):
+                    self.root[dim] = dim
+                    self.tiles[dim] = {node}
         for node in self.nodes:
-            for first, second in _alike(node):
+            for first, second in _equivalent(node):
                 if first in self.root and second in self.root:
                     self._join(first, second)
 
     def of(self, dim: Dim) -> Dim:
-        """The class of a dim, by one of them."""
+        """The representative of a dim's class."""
         while self.root[dim] != dim:
             self.root[dim] = self.root[self.root[dim]]
             dim = self.root[dim]
         return dim
 
+    def dims(self, node: Node) -> list[Dim]:
+        """The dims of a tile that are in a class."""
+        return [d for i in range(node.tensor.rank) if (d := (node, i)) in self.root]
+
     def is_cheap(self, node: Node) -> bool:
-        """Whether a tile is places and numbers alone, which each use may compute for itself."""
+        """True for scalars and for tiles of indices, which each use may recompute."""
         if node not in self.cheap:
             self.cheap[node] = self._is_cheap(node)
         return self.cheap[node]
 
     def _is_cheap(self, node: Node) -> bool:
-        if not node.tensor.rank:
+        if not node.tensor.rank or node.op == "iota":
             return True
-        if node.op == "iota":
-            return True
-        if node.op == "broadcast" or (
-            ops.lookup(node.op).kind == "elementwise" and node.dtype.kind in "biu"
-        ):
-            return all(self.is_cheap(a) for a in node.args)
-        return False
-
-    def _dims(self, node: Node) -> list[Dim]:
-        if not is_tile(node) or self.is_cheap(node):
-            return []
-        return [(node, i) for i, size in enumerate(node.shape) if size != 1]
+        is_index = node.op == "broadcast" or (is_elementwise(node) and node.dtype.kind in "biu")
+        return is_index and all(self.is_cheap(a) for a in node.args)
 
     def _join(self, first: Dim, second: Dim) -> None:
-        """Put two dims into one class, unless some tile has both."""
+        """Merges the classes of two dims, unless some tile has dims of both."""
         first, second = self.of(first), self.of(second)
         if first == second or not self.tiles[first].isdisjoint(self.tiles[second]):
             return
@@ -74,17 +69,17 @@ class Classes:
 
 
 def is_tile(node: Node) -> bool:
-    """Whether a value is a tile with axes."""
+    """True for values in registers that have axes."""
     return isinstance(node.type, TensorType) and node.type.rank > 0 and not is_memory(node)
 
 
 def is_memory(node: Node) -> bool:
-    """Whether a value is memory."""
+    """True for values that are memory."""
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] | None:
-    """Pairs of dims of a reshape that only adds and drops dims of one element; else None."""
+    """Pairs of dims of a reshape that only adds and drops dims of size 1; None for others."""
     first = [i for i, s in enumerate(source.shape) if s != 1]
     second = [i for i, s in enumerate(target.shape) if s != 1]
     if [source.shape[i] for i in first] != [target.shape[i] for i in second]:
@@ -92,22 +87,18 @@ def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] |
     return list(zip(first, second, strict=True))
 
 
-def _alike(node: Node) -> Iterable[tuple[Dim, Dim]]:
-    """Pairs of dims that an op wants to lie alike."""
+def _equivalent(node: Node) -> Iterable[tuple[Dim, Dim]]:
+    """Pairs of dims that should have the same share, so that a node needs no conversion."""
     if is_loop(node):
         yield from _carried(node)
         if is_tile(node):
             yield from _same(node, node.blocks[0].params[1])
-    elif node.op == "store":
+    elif node.op == "store" or (node.op == "load" and is_tile(node)):
         index, mask, _ = access_parts(node)
         for other in (*index, *([mask] if mask is not None else [])):
-            yield from _same(node.args[1], other)
+            yield from _same(tile_of(node), other)
     elif not is_tile(node):
         return
-    elif node.op == "load":
-        index, mask, _ = access_parts(node)
-        for other in (*index, *([mask] if mask is not None else [])):
-            yield from _same(node, other)
     elif is_item(node):
         yield from _same(node, node.args[0].blocks[0].params[1 + int(node.attrs["index"])])
     elif node.op == "broadcast":
@@ -125,7 +116,7 @@ def _alike(node: Node) -> Iterable[tuple[Dim, Dim]]:
             yield (node, after), (node.args[0], before)
     elif reads_by_data(node):
         yield from _same(node, node.args[1])
-    elif node.op in ("scan", "again") or ops.lookup(node.op).kind == "elementwise":
+    elif node.op in ("scan", "again") or is_elementwise(node):
         for arg in node.args:
             yield from _same(node, arg)
 
@@ -139,6 +130,6 @@ def _same(first: Node, second: Node) -> Iterable[tuple[Dim, Dim]]:
 def _carried(loop: Node) -> Iterable[tuple[Dim, Dim]]:
     block = loop.blocks[0]
     _, init = loop_parts(loop.args, loop.attrs)
-    for held, start, end in zip(block.params[1:], init, block.results, strict=True):
-        yield from _same(held, start)
-        yield from _same(held, end)
+    for param, start, end in zip(block.params[1:], init, block.results, strict=True):
+        yield from _same(param, start)
+        yield from _same(param, end)

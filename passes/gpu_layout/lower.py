@@ -1,307 +1,213 @@
-"""One block kernel, node by node, on the threads of a GPU."""
+"""Lowers one kernel of thread blocks, node by node, to its threads."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import prod
-
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_contraction, is_item, is_loop, is_reduction, reads_by_data
-from stack.ir.warp_ops import WARP
-from stack.passes.gpu_layout.ahead import Ahead
-from stack.passes.gpu_layout.choice import Choice, blocked
-from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
-from stack.passes.gpu_layout.runs import Runs, sizes_of
-from stack.passes.gpu_layout.share import Layout, NamedTile, Share
-from stack.passes.gpu_layout.threads import Threads
+from stack.ir.traits import (
+    is_alias,
+    is_contraction,
+    is_elementwise,
+    is_item,
+    is_loop,
+    is_reduction,
+    reads_by_data,
+)
+from stack.passes.gpu_layout.attributes import Attributes, CannotDistribute
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.classes import DimClasses, is_memory, is_tile
+from stack.passes.gpu_layout.contiguity import Contiguity
+from stack.passes.gpu_layout.fma import Fma
+from stack.passes.gpu_layout.global_memory import GlobalMemory
+from stack.passes.gpu_layout.instructions import Instructions
+from stack.passes.gpu_layout.layouts import Layouts
+from stack.passes.gpu_layout.matmul import Matmul
+from stack.passes.gpu_layout.mma import Mma
+from stack.passes.gpu_layout.movement import Movement
+from stack.passes.gpu_layout.operands import Operands
+from stack.passes.gpu_layout.prefetch import Prefetch
+from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
+from stack.passes.gpu_layout.reductions import Reductions
+from stack.passes.gpu_layout.scans import Scan
+from stack.passes.gpu_layout.share import Layout, ThreadValue
+from stack.passes.gpu_layout.shared_memory import SharedMemory
+from stack.passes.gpu_layout.values import Values
+from stack.passes.gpu_layout.warpgroup import Warpgroup
 from stack.target import Gpu
 
-AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
+KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together
 
 
-class CannotDistribute(Exception):
-    """A kernel that has no code in threads; says why."""
+def lower_kernel(kernel: Node, gpu: Gpu) -> Block:
+    """The block of a tile-level kernel at the loop level. Raises CannotDistribute."""
+    (block,) = kernel.blocks
+    attributes = Attributes.of(kernel, gpu)
+    if sum(is_loop(n, "grid") for n in block.nodes) > 1:
+        raise CannotDistribute("its programs have blocks of two sizes")
+    return Lowering(block, attributes, gpu).lowered()
 
 
-@dataclass(frozen=True)
-class Copies:
-    """An operand that a loop copies ahead: its memory before the loop, in a turn, and after it."""
+class Lowering:
+    """Dispatches the nodes of one kernel to the objects that build them.
 
-    load: Node
-    before: Node
-    held: Node
-    after: Node
+    Args:
+        block: the block of the kernel.
+    """
 
+    def __init__(self, block: Block, attributes: Attributes, gpu: Gpu) -> None:
+        self.block = block
+        contiguity = Contiguity()
+        self.classes = DimClasses(block)
+        self.instructions = Instructions(self.classes.nodes, attributes, gpu)
+        prescribed = self.instructions.layouts
+        self.layouts = Layouts(self.classes, contiguity, attributes.warps, prescribed)
 
-class Lowering(Ahead):
-    """The threads of one kernel; `block` is its block at the loop level."""
+        self.tiles = tiles = ThreadBuilder(block, attributes.warps)
+        self.shared = shared = SharedMemory(tiles)
+        self.values = values = Values(block, tiles, shared, self.layouts)
+        self.memory = GlobalMemory(tiles, shared, values, self.layouts, contiguity)
+        self.movement = Movement(tiles, shared, values)
+        self.reductions = Reductions(tiles, shared)
 
-    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu, threads: Threads) -> None:
-        runs = Runs()
-        super().__init__(block, warps, runs, stages, gpu, threads)
-        self.loops: dict[Node, list[NamedTile]] = {}
-        self.classes = Classes(block)
-        self.choice = Choice(self.classes, runs, warps, self._anchors())
-        self.sums = _sums(self.classes.nodes)
-        self.later = set(self.sums.values())  # what comes where it is used
+        self.operands = operands = Operands(values, shared)
+        self.warpgroup = Warpgroup(tiles, values, operands)
+        self.fma = Fma(tiles, shared, self.memory, operands, attributes.is_direct)
+        self.mma = Mma(tiles, values, operands)
+        self.planner = Planner(self.instructions, contiguity, attributes.stages, gpu)
+        self.prefetch = Prefetch(tiles, shared, self.memory, operands, self.planner)
 
-    def block(self) -> Block:
-        """The kernel's block. Raises CannotDistribute."""
-        self._nodes(self.old)
-        results = [self.memory_of(r) for r in self.old.results]
-        return self.b.block(self.old.params, results)
+        self.results: dict[Node, list[ThreadValue]] = {}  # of loops
+        self.fused = set(self.instructions.accumulations.values())  # matmuls built by an addition
+        self.overlapped: dict[Node, int] = {}  # sums that need not be complete at once
+        self.around: list[Node] = []  # the indices of the loops around a node
 
-    def is_cheap(self, node: Node) -> bool:
-        return self.classes.is_cheap(node)
-
-    def layout_of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
-        """Where a tile is made; one of places and numbers, as who uses it likes."""
-        if not self.is_cheap(node):
-            return self.choice.home(node)
-        sizes = sizes_of(node.tensor)
-        return blocked(sizes, vectors or [0] * len(sizes), WARP * self.warps)
-
-    def _anchors(self) -> dict[Node, Layout]:
-        """Layouts that products prescribe."""
-        found: dict[Node, Layout] = {}
-        for node in self.classes.nodes:
-            if is_contraction(node) and (layout := self.prescribed(node)):
-                found[node] = layout
-        return found
-
-    # ---- nodes
+    def lowered(self) -> Block:
+        """The kernel's block at the loop level. Raises CannotDistribute."""
+        self._nodes(self.block)
+        results = [self.values.memory(r) for r in self.block.results]
+        return self.tiles.b.block(self.block.params, results)
 
     def _nodes(self, block: Block) -> None:
         for node in block.nodes:
             self._node(node)
-            if node in self.known:
-                self.note(node, self.known[node].node)
+            made = self.values.built(node)
+            if made is not None:
+                self.values.keep_name(node, made.node)
 
     def _node(self, node: Node) -> None:
-        if node.op in ("const", "param", "var") or node in self.later:
+        if node.op in ("const", "param", "var") or node in self.fused:
+            return
+        if self.operands.is_prefetched(node):
             return
         if is_loop(node):
             self._loop(node)
         elif is_item(node):
-            self._item(node)
+            value = self.results[node.args[0]][int(node.attrs["index"])]
+            self.values.define(node, value)
         elif node.op == "store":
-            self.known[node] = NamedTile(self.store(node))
+            self.values.define(node, ThreadValue(self.memory.store(node)))
         elif not is_tile(node):
-            self.known[node] = self._number_of(node)
-        elif not self.is_cheap(node):
-            layout = self.choice.home(node)
-            self.known[node] = self._tile(node, layout)
+            self.values.define(node, self._number(node))
+        elif not self.classes.is_cheap(node):
+            self.values.define(node, self._tile(node, self.layouts.of(node)))
 
-    def _number_of(self, node: Node) -> NamedTile:
+    def _number(self, node: Node) -> ThreadValue:
         if node.op == "load":
-            return self.load(node, ())
+            return self.memory.load(node, ())
         if is_reduction(node):
             return self._reduced(node)
-        if self.is_elementwise(node):
-            return self.applied(node, [self.scalar(a) for a in node.args], ())
+        if is_elementwise(node):
+            return self.tiles.elementwise(node, [self.values.scalar(a) for a in node.args], ())
         if node.op in ("reshape", "again"):
             (source,) = node.args
-            held = self.operand(source, self.layout_of(source) if is_tile(source) else ())
-            return self._squeezed(held)
+            if not is_tile(source):
+                return self.values.scalar(source)
+            return self.tiles.reshape(self.values.in_own_layout(source), ())
         raise CannotDistribute(f"no code for {node.op} of numbers")
 
-    def _squeezed(self, value: NamedTile) -> NamedTile:
-        """A tile of one element as a number in each thread."""
-        if value.is_uniform or not value.layout:
-            return value
-        return NamedTile(self.b.reshape(value.node, type=self.type_of(value.dtype, ())))
-
-    def _tile(self, node: Node, layout: Layout) -> NamedTile:
+    def _tile(self, node: Node, layout: Layout) -> ThreadValue:
         if node.op == "load":
-            return self.load(node, layout)
+            return self.memory.load(node, layout)
         if is_reduction(node):
-            return self.converted(self._reduced(node), layout)
+            return self.shared.converted(self._reduced(node), layout)
         if node.op == "scan":
-            return self.scan(node, self.at(node.args[0], layout))
+            value = self.values.at(node.args[0], layout)
+            return Scan(node, self.tiles, self.reductions).build(value)
         if is_contraction(node):
-            return self.dot(node, layout)
-        if node in self.sums:
-            dot = self.sums[node]
-            start = next(a for a in node.args if a is not dot)
-            return self.dot(dot, layout, self.operand(start, layout), self.pending.get(node, 0))
+            zero = self.tiles.full(0, node.dtype, layout)
+            return self._matmul(node, layout, zero)
+        if node in self.instructions.accumulations:
+            matmul = self.instructions.accumulations[node]
+            start = next(a for a in node.args if a is not matmul)
+            pending = self.overlapped.get(node, 0)
+            return self._matmul(matmul, layout, self.values.at(start, layout), pending)
         if reads_by_data(node):
-            return self._gathered(node, layout)
+            return self.movement.gather(node, layout)
         if node.op == "transpose":
-            perm = [int(p) for p in node.attrs["perm"]]
-            source = tuple(layout[perm.index(i)] for i in range(len(perm)))
-            return self.turned(self.at(node.args[0], source), perm)
+            return self.movement.transpose(node, layout)
         if is_alias(node):
-            return self._reshape(node, layout)
+            return self.movement.reshape(node, layout)
         if node.op == "again":
-            held = self.at(node.args[0], layout)
-            return NamedTile(self.b.again(held.node), layout)
-        if node.op == "broadcast" or self.is_elementwise(node):
-            return self.computed(node, layout)
+            value = self.values.at(node.args[0], layout)
+            return ThreadValue(self.tiles.b.again(value.node), layout)
+        if node.op == "broadcast" or is_elementwise(node):
+            return self.values.computed(node, layout)
         raise CannotDistribute(f"no code for {node.op}")
 
-    def _reduced(self, node: Node) -> NamedTile:
-        (source,) = node.args
-        return self.reduce(node, self.at(source, self.layout_of(source)))
+    def _reduced(self, node: Node) -> ThreadValue:
+        return self.reductions.reduce(node, self.values.in_own_layout(node.args[0]))
 
-    def _reshape(self, node: Node, layout: Layout) -> NamedTile:
-        """Axes of one element come and go; else all elements go through shared memory in order."""
-        (source,) = node.args
-        if not source.tensor.rank:
-            return self.broadcast(self.scalar(source), (), layout)
-        pairs = kept_dims(source.tensor, node.tensor)
-        if pairs is not None:
-            own = [Share()] * source.tensor.rank
-            for before, after in pairs:
-                own[before] = layout[after]
-            held = self.at(source, tuple(own))
-            type_ = self.type_of(node.dtype, layout)
-            return NamedTile(self.b.reshape(held.node, type=type_), layout)
-        held = self.at(source, self.layout_of(source))
-        memory = self.shared(held.dtype, prod(sizes_of(node.tensor)), inside=[held.node])
-        place = self._in_order(held.layout, sizes_of(source.tensor))
-        memory = self.b.op("store", [memory, held.node, place.node], {})
-        place = self._in_order(layout, sizes_of(node.tensor))
-        type_ = self.type_of(held.dtype, layout)
-        return NamedTile(self.b.op("load", [memory, place.node], {}, hint=type_), layout)
-
-    def _in_order(self, layout: Layout, sizes: Sequence[int]) -> NamedTile:
-        """The number of each element of a tile, row by row."""
-        total: NamedTile | None = None
-        for axis, share in enumerate(layout):
-            place = self.along(self.places(share), axis, layout)
-            stride = prod(sizes[axis + 1 :])
-            place = self.apply("mul", place, stride) if stride > 1 else place
-            total = place if total is None else self.apply("add", total, place)
-        assert total is not None
-        return total
-
-    def _gathered(self, node: Node, layout: Layout) -> NamedTile:
-        """Elements of a run, from shared memory."""
-        run, picked = node.args
-        if run.tensor.rank != 1:
-            raise CannotDistribute("a gather from more than a run")
-        memory = self.kept(self.at(run, self.layout_of(run)))
-        index = self.at(picked, layout)
-        type_ = self.type_of(node.dtype, layout)
-        return NamedTile(self.b.op("load", [memory, index.node], {}, hint=type_), layout)
+    def _matmul(
+        self, node: Node, layout: Layout, start: ThreadValue, pending: int = 0
+    ) -> ThreadValue:
+        """A matmul added to `start`; the newest `pending` ones of warpgroups may be incomplete."""
+        matmul = Matmul(node)
+        on_units = self.instructions.uses_matrix_units(matmul)
+        if not on_units or layout != self.instructions.layout_of(matmul):
+            return self.fma.multiply(matmul, layout, start)
+        if not self.instructions.has_warpgroups:
+            return self.mma.multiply(matmul, layout, start)
+        return self.warpgroup.wait(self.warpgroup.multiply(matmul, layout, start), pending)
 
     # ---- loops
 
     def _loop(self, node: Node) -> None:
-        """A loop that programs run, with what it carries in the threads."""
-        if node.attrs["kind"] not in AS_IT_IS:
+        """A loop that all threads run, each with its elements of what the loop carries."""
+        if node.attrs["kind"] not in KEPT_LOOPS:
             raise CannotDistribute(f"a {node.attrs['kind']} loop of blocks")
         limits, init = loop_parts(node.args, node.attrs)
-        old = node.blocks[0]
-        index, *carried = old.params
-        start = [self._carried(i, c) for i, c in zip(init, carried, strict=True)]
-        held = [Node("var", (), c.attrs, s.node.type) for c, s in zip(carried, start, strict=True)]
-        for c, h, s in zip(carried, held, start, strict=True):
-            self.known[c] = NamedTile(h, s.layout)
-        uniform = [self.uniform(self.scalar(v)) for v in limits]
-        pending: dict[Node, int] = {}
-        copies: list[Copies] = []
-        if node.attrs["kind"] == "serial":
-            pending = self.overlapped(old, self.sums)
-            copies = self._begin(old, self.limits_of(uniform, index), bool(pending))
-            pending = pending if copies else {}
-            self.pending.update(pending)
+        body = node.blocks[0]
+        index, *carried = body.params
+        starts = [self._carried(i, c) for i, c in zip(init, carried, strict=True)]
+        params: list[Node] = []
+        for param, start in zip(carried, starts, strict=True):
+            params.append(Node("var", (), param.attrs, start.node.type))
+            self.values.define(param, ThreadValue(params[-1], start.layout))
+        bounds = [self.shared.uniform(self.values.scalar(v)) for v in limits]
+        plan = self.planner.plan(body) if node.attrs["kind"] == "serial" else Plan()
+        rings = self.prefetch.start(plan, index, bounds, self.around)
+        self.overlapped.update(plan.overlapped)
         self.around.append(index)
-        self._nodes(old)
+        self._nodes(body)
         self.around.pop()
-        ends = [self._carried(r, c) for r, c in zip(old.results, carried, strict=True)]
-        results = [*(e.node for e in ends), *(c.after for c in copies)]
-        block = Block((index, *held, *(c.held for c in copies)), results)
-        args = [*uniform, *(s.node for s in start), *(c.before for c in copies)]
-        made = self.b.op("loop", args, node.attrs, (block,))
-        is_one = len(results) == 1
-        held = [
-            NamedTile(made if is_one else self.b.item(made, index=i), s.layout)
-            for i, s in enumerate(start)
-        ]
-        self.loops[node] = [
-            self.waited(h) if r in pending else h for h, r in zip(held, old.results, strict=True)
-        ]
-        if len(start) == 1:
-            self.known[node] = self.loops[node][0]
+        ends = [self._carried(r, c) for r, c in zip(body.results, carried, strict=True)]
+        results = [*(e.node for e in ends), *rings.after]
+        block = Block((index, *params, *rings.carried), results)
+        args = [*bounds, *(s.node for s in starts), *rings.before]
+        made = self.tiles.b.op("loop", args, node.attrs, (block,))
+        self.results[node] = []
+        for i, (start, result) in enumerate(zip(starts, body.results, strict=True)):
+            item = made if len(results) == 1 else self.tiles.b.item(made, index=i)
+            value = ThreadValue(item, start.layout)
+            is_complete = result not in plan.overlapped
+            self.results[node].append(value if is_complete else self.warpgroup.wait(value))
+        if len(starts) == 1:
+            self.values.define(node, self.results[node][0])
 
-    def _begin(self, block: Block, limits: Sequence[Node], overlaps: bool) -> list[Copies]:
-        """Begin the copies of a loop's first turns, and in each turn those of one to come."""
-        index = block.params[0]
-        loads = self.operands(block)
-        if not loads:
-            return []
-        ahead, places = self.distance(block, loads, overlaps)
-        if not ahead:
-            return []
-        memories = [self.place_of(load, places) for load in loads]
-        for turn in range(ahead):
-            step = self.b.add(limits[0], turn) if turn else limits[0]
-            memories = [
-                self.copied(load, memory, index, step, limits, places)
-                for load, memory in zip(loads, memories, strict=True)
-            ]
-            if turn < ahead - 1:  # groups of copies are counted: all of a turn before the next
-                memories = self._waited(memories, (turn + 1) * len(loads))
-        found = [
-            Copies(load, m, h := Node("var", (), {"name": self.fresh("ahead")}, m.type), h)
-            for load, m in zip(loads, memories, strict=True)
-        ]
-        arrived = self._waited([c.held for c in found], (ahead - 1) * len(loads))
-        step = self.b.add(index, ahead)
-        found = [
-            replace(c, after=self.copied(c.load, memory, index, step, limits, places))
-            for c, memory in zip(found, arrived, strict=True)
-        ]
-        for copies in found:
-            row = self.first_row(copies.load, index, limits[0], places)
-            self.staged[copies.load] = copies.after, row
-            self.later.add(copies.load)
-        return found
-
-    def _waited(self, memories: Sequence[Node], pending: int) -> list[Node]:
-        """Memories when all but so many groups of copies have arrived."""
-        made = self.b.op("async_wait", memories, {"pending": pending})
-        if len(memories) == 1:
-            return [made]
-        return [self.b.item(made, index=i) for i in range(len(memories))]
-
-    def _carried(self, value: Node, held: Node) -> NamedTile:
-        """A value as a loop carries it: memory, a number in each thread, a tile at home."""
+    def _carried(self, value: Node, param: Node) -> ThreadValue:
+        """A value that a loop carries: memory, a number per thread, or a tile in a fixed layout."""
         if is_memory(value):
-            return NamedTile(self.memory_of(value))
+            return ThreadValue(self.values.memory(value))
         if is_tile(value):
-            return self.at(value, self.choice.home(held))
-        return self.in_each(self.scalar(value))
-
-    def _item(self, node: Node) -> None:
-        self.known[node] = self.loops[node.args[0]][int(node.attrs["index"])]
-
-
-def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
-    """Additions of a product that nothing else uses, and the product."""
-    uses = Counter(a for n in nodes for a in n.args)
-    uses.update(r for n in nodes for b in n.blocks for r in b.results)
-    return {
-        n: a
-        for n in nodes
-        for a in (n.args if n.op == "add" and is_tile(n) else ())
-        if is_contraction(a) and uses[a] == 1 and all(is_tile(b) for b in n.args)
-    }
-
-
-def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu, threads: Threads) -> Block:
-    """The block of a kernel of tiles at the loop level. Raises CannotDistribute.
-
-    Args:
-        stages: steps of its loops whose operands are in shared memory at a time.
-        threads: what the kernel says about the sums of a thread.
-    """
-    if WARP * warps > gpu.threads:
-        raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
-    if sum(is_loop(n, "grid") for n in block.nodes) > 1:
-        raise CannotDistribute("its programs have blocks of two sizes")
-    return Lowering(block, warps, stages, gpu, threads).block()
+            return self.values.at(value, self.layouts.of(param))
+        return self.tiles.per_thread(self.values.scalar(value))

@@ -1,10 +1,13 @@
-"""How one axis of a tile is shared out: which registers of which threads hold its places."""
+"""The layout of one axis of a tile: which registers of which threads have its elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from itertools import accumulate
 from math import prod
+from operator import mul
 
 from stack.ir.node import Node
 from stack.ir.types import DType
@@ -13,11 +16,11 @@ from stack.ir.warp_ops import WARP
 
 @dataclass(frozen=True)
 class Digit:
-    """One digit of a place: `count` registers, or the bits of a thread's number from `stride` on.
+    """One digit of an index: a register number, or the bits of the thread number from `stride` on.
 
     Attributes:
-        count: values that it takes, a power of two.
-        stride: the least thread number in which it is 1; 0 where it counts registers.
+        count: values of the digit, a power of two.
+        stride: the smallest thread number in which the digit is 1; 0 for registers.
     """
 
     count: int
@@ -34,47 +37,56 @@ class Digit:
 
 @dataclass(frozen=True)
 class Share:
-    """The digits of a place on one axis, lowest first."""
+    """The digits of the index along one axis, lowest first."""
 
     digits: tuple[Digit, ...] = ()
 
     @property
     def size(self) -> int:
-        """Places on the axis."""
+        """Elements along the axis."""
         return prod(d.count for d in self.digits)
 
     @property
     def registers(self) -> int:
-        """Places that one thread holds."""
+        """Elements that one thread has."""
         return prod(d.count for d in self.digits if not d.stride)
 
     @property
     def vector(self) -> int:
-        """Neighbours that lie in neighbouring registers."""
+        """Contiguous elements in consecutive registers."""
         first = self.digits[0] if self.digits else Digit(1)
         return 1 if first.stride else first.count
 
     @property
+    def weighted(self) -> list[tuple[Digit, int]]:
+        """The digits with their weights: how much the index grows if the digit grows by 1."""
+        weights = accumulate((d.count for d in self.digits), mul, initial=1)
+        return list(zip(self.digits, weights, strict=False))
+
+    @property
     def bits(self) -> int:
-        """The bits of the thread's number that tell something about the place."""
-        found = 0
-        for digit in self.digits:
-            if digit.stride:
-                found |= digit.stride * (digit.count - 1)
-        return found
+        """The bits of the thread number that the index depends on."""
+        return sum(d.stride * (d.count - 1) for d in self.digits)
+
+
+@dataclass(frozen=True)
+class Point(Share):
+    """An axis of one element, which is at index `at` in all threads."""
+
+    at: Node | None = None
 
 
 Layout = tuple[Share, ...]
 
 
 @dataclass(frozen=True)
-class NamedTile:
-    """A value of a block as the threads hold it.
+class ThreadValue:
+    """A value of the kernel as its threads have it in registers.
 
     Attributes:
-        node: with the axes warp, lane and one of registers for each axis of the tile; a scalar is
-            either one number of the whole block, or one in each thread.
-        layout: a share for each axis of the tile.
+        node: a tile with the axes warp, lane, and one of registers for each axis of the value.
+            A scalar is either uniform, without axes, or one number per thread.
+        layout: a share for each axis of the value.
     """
 
     node: Node
@@ -86,12 +98,12 @@ class NamedTile:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether it is one number of the whole block."""
+        """True for one number of the whole thread block."""
         return not self.node.tensor.rank
 
 
 def share_of(*digits: tuple[int, int]) -> Share:
-    """A share of digits `(count, stride)`; those of one value are left out, neighbours joined."""
+    """A share of digits `(count, stride)`: drops digits of one value, merges adjacent ones."""
     found: list[Digit] = []
     for count, stride in digits:
         if count == 1:
@@ -105,15 +117,12 @@ def share_of(*digits: tuple[int, int]) -> Share:
 
 
 def _continues(low: Digit, stride: int) -> bool:
-    """Whether a digit's bits follow those of the one below it, within lanes or within warps."""
+    """True if a digit's bits follow those of the digit below it, both of lanes or both of warps."""
     if not low.stride or not stride:
         return not low.stride and not stride
     return low.stride * low.count == stride and (low.stride < WARP) == (stride < WARP)
 
 
 def bits_of(layout: Sequence[Share]) -> int:
-    """The bits of the thread's number that any axis uses."""
-    found = 0
-    for share in layout:
-        found |= share.bits
-    return found
+    """The bits of the thread number that any axis uses."""
+    return reduce(lambda found, share: found | share.bits, layout, 0)

@@ -19,10 +19,10 @@ from stack.errors import KernelRefused
 from stack.ir import Builder, Func, Node, TensorType, make, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes.gpu_layout.choice import blocked
-from stack.passes.gpu_layout.product import sums_layout
-from stack.passes.gpu_layout.share import bits_of, share_of
-from stack.passes.gpu_layout.values import Values
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.instruction_layouts import depth_share, mma_layout, right_share
+from stack.passes.gpu_layout.layouts import blocked
+from stack.passes.gpu_layout.share import Share, bits_of, share_of
 from stack.rewrite.pipeline import Pipeline
 
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -210,10 +210,10 @@ def test_scans(
     np.testing.assert_allclose(made.interpret(x), want, rtol=2e-5)
 
 
-def index_maps_of(*layout: object) -> np.ndarray:
-    """Thread by thread, the places on the one axis of a layout."""
-    values = Values(program(make("iota", [], {"axis": 0}, hint=tensor("i64", 4))).body, 4)
-    node = values.places(*layout).node  # pyright: ignore[reportArgumentType]
+def index_maps_of(share: Share) -> np.ndarray:
+    """Thread by thread, the indices along an axis with a share."""
+    tiles = ThreadBuilder(program(make("iota", [], {"axis": 0}, hint=tensor("i64", 4))).body, 4)
+    node = tiles.along(share).node
     func = Builder().func("main", [], [node], "loop")
     return func.interpret().reshape(128, -1)
 
@@ -243,7 +243,7 @@ def test_digits_of_a_place() -> None:
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 128), (32, 16)])
 def test_sums_lie_as_the_instruction_has_them(rows: int, columns: int) -> None:
-    down, across = (index_maps_of(s) for s in sums_layout(rows, columns, 4))
+    down, across = (index_maps_of(s) for s in mma_layout(rows, columns, 4))
     lane = np.arange(32)
     np.testing.assert_array_equal(down[:32, 0], lane // 4)
     np.testing.assert_array_equal(across[:32, :2], lane[:, None] % 4 * 2 + [0, 1])
@@ -252,11 +252,9 @@ def test_sums_lie_as_the_instruction_has_them(rows: int, columns: int) -> None:
 
 def test_a_matrix_instruction_of_every_warp(rng: np.random.Generator) -> None:
     """Operands are spread by the layouts, the sums gathered by theirs."""
-    from stack.passes.gpu_layout.product import depth_share, right_share
-
     m, n, k = 64, 16, 32
     a, b = rng.normal(size=(m, k)), rng.normal(size=(k, n))
-    rows, columns = sums_layout(m, n, 4)
+    rows, columns = mma_layout(m, n, 4)
     left = a[index_maps_of(rows)[:, :, None], index_maps_of(depth_share(k))[:, None]]
     right = b[
         index_maps_of(depth_share(k))[:, :, None], index_maps_of(right_share(columns))[:, None]

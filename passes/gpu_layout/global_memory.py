@@ -1,0 +1,227 @@
+"""Loads and stores of global memory: each thread moves its elements of a tile, as vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from stack.ir.builder import constant
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.types import BOOL, TensorType
+from stack.ir.warp_ops import SECTOR_BYTES, WARP
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.classes import is_tile
+from stack.passes.gpu_layout.contiguity import Contiguity, size_of, sizes_of, tile_of
+from stack.passes.gpu_layout.layouts import Layouts
+from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
+from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_attr
+from stack.passes.gpu_layout.values import Values
+
+LARGE = 16  # elements of a thread, from which a barrier costs less than partial sectors
+TRANSPOSED = 16  # extent of both axes of a tile, from which it is loaded coalesced and transposed
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the threads read or write memory.
+
+    Attributes:
+        index: along each axis of the memory.
+        mask: which elements exist; None for all.
+        other: what a load gives for elements that do not exist; None for 0.
+    """
+
+    index: Sequence[ThreadValue]
+    mask: ThreadValue | None
+    other: Node | None = None
+
+
+@dataclass(frozen=True)
+class GlobalMemory:
+    """Builds loads, stores and asynchronous copies."""
+
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    values: Values
+    layouts: Layouts
+    contiguity: Contiguity
+
+    # ---- loads
+
+    def load(self, node: Node, layout: Layout) -> ThreadValue:
+        """A tile from memory, in a layout; a number for a load of one element."""
+        if not is_tile(node):
+            return self._load_number(node)
+        vectors = self.contiguity.vectors(node)
+        coalesced = self._coalesced(node.tensor, layout, vectors)
+        axis = _vector_axis(coalesced, vectors)
+        made = self.read(node, coalesced, axis, vectors[axis])
+        return self.shared.converted(made, layout)
+
+    def read(self, node: Node, layout: Layout, axis: int, vector: int) -> ThreadValue:
+        """A load whose vectors are along one axis of the tile."""
+        access = self._access(node, layout)
+        order = _with_last(len(layout), axis)
+        args = [self.values.memory(node.args[0]), *self._transposed(access, order)]
+        if access.mask is not None:
+            args.append(access.other or constant(0, node.dtype))
+        own = tuple(layout[i] for i in order)
+        attrs = _attrs(node, min(vector, layout[axis].vector))
+        made = self.tiles.op("load", args, node.dtype, own, attrs)
+        return self.tiles.transpose(made, sorted(range(len(order)), key=lambda i: order[i]))
+
+    def _load_number(self, node: Node) -> ThreadValue:
+        index, mask, other = access_parts(node)
+        parts = [self.values.scalar(i) for i in (*index, *([] if mask is None else [mask]))]
+        rest = [] if other is None else [self.values.scalar(other)]
+        memory = self.values.memory(node.args[0])
+        if all(p.is_uniform for p in (*parts, *rest)):
+            args = [memory, *(p.node for p in (*parts, *rest))]
+            return ThreadValue(self.tiles.b.op("load", args, node.attrs, hint=node.type))
+        args = [memory, *(self.tiles.per_thread(p).node for p in parts), *(r.node for r in rest)]
+        return self.tiles.op("load", args, node.dtype)
+
+    # ---- stores
+
+    def store(self, node: Node) -> Node:
+        """The memory after a store, which writes every element once."""
+        value = node.args[1]
+        if not is_tile(value):
+            return self._store_number(node)
+        vectors = self.contiguity.vectors(node)
+        own = self.layouts.of(value, vectors)
+        layout = self._coalesced(value.tensor, own, vectors)
+        if self._has_partial_sectors(value, own, vectors):
+            layout = self.layouts.blocked(sizes_of(value.tensor), vectors)
+        tile = self.values.at(value, layout)
+        access = self._access(node, layout)
+        first = self.tiles.is_first_copy(layout)
+        if first is not None:
+            first = self.tiles.broadcast(first, (), layout)
+            access = Access(access.index, self._both(access.mask, first))
+        axis = _vector_axis(layout, vectors)
+        order = _with_last(len(layout), axis)
+        tile = self.tiles.transpose(tile, order)
+        args = [self.values.memory(node.args[0]), tile.node, *self._transposed(access, order)]
+        attrs = _attrs(node, min(vectors[axis], layout[axis].vector))
+        return self.tiles.b.op("store", args, attrs)
+
+    def _store_number(self, node: Node) -> Node:
+        memory = self.values.memory(node.args[0])
+        value = self.values.scalar(node.args[1])
+        index, mask, _ = access_parts(node)
+        if not index:  # all threads write the same number
+            return self.tiles.b.store(memory, self.shared.uniform(value))
+        parts = [value, *(self.values.scalar(i) for i in index)]
+        first = self.tiles.is_first_copy(())
+        assert first is not None
+        if mask is not None:
+            first = self._both(first, self.tiles.per_thread(self.values.scalar(mask)))
+        nodes = [*(self.tiles.per_thread(p).node for p in parts), first.node]
+        return self.tiles.b.op("store", [memory, *nodes], {})
+
+    def _has_partial_sectors(self, value: Node, own: Layout, vectors: Sequence[int]) -> bool:
+        """True if the lanes of a large tile would write less than whole sectors of memory."""
+        axis = max(range(len(vectors)), key=lambda i: vectors[i])
+        lanes = prod(d.count for d in own[axis].digits if d.of_lanes)
+        vector = min(vectors[axis], own[axis].vector)
+        is_large = prod(sizes_of(value.tensor)) >= LARGE * WARP * self.tiles.warps
+        written = vector * lanes * value.dtype.bytes
+        return is_large and vector < vectors[axis] and written < SECTOR_BYTES
+
+    # ---- copies
+
+    def copy(self, load: Node, target: Node, row: ThreadValue, exists: Node) -> Node:
+        """Shared memory after an asynchronous copy of a tile to it was started.
+
+        Args:
+            row: the first row of `target` to write.
+            exists: a uniform condition; if it is false, the copy is of zeros.
+        """
+        vectors = self.contiguity.vectors(load)
+        layout = self.layouts.blocked(sizes_of(load.tensor), vectors)
+        access = self._access(load, layout)
+        index = self.tiles.indices(layout)
+        index[0] = self.tiles.apply("add", index[0], self.tiles.broadcast(row, (), layout))
+        mask = self._both(access.mask, self.tiles.broadcast(ThreadValue(exists), (), layout))
+        source = self.values.memory(load.args[0])
+        args = [target, source, *(i.node for i in (*index, *access.index)), mask.node]
+        lanes = min(vectors[-1], layout[-1].vector)
+        return self.tiles.b.op("async_copy", args, {"lanes": lanes})
+
+    # ---- indices and masks
+
+    def _access(self, node: Node, layout: Layout) -> Access:
+        """The indices and the mask of a load or store, for each element in a layout."""
+        tile = tile_of(node).tensor
+        index, mask, other = access_parts(node)
+        test = None if mask is None else self._spread(mask, layout)
+        if any(i.tensor.rank for i in index):
+            return Access([self._spread(i, layout) for i in index], test, other)
+        memory = node.args[0].tensor
+        found: list[ThreadValue] = []
+        for axis, start in enumerate(index):
+            i = self._spread(start, layout)
+            at = axis - (memory.rank - tile.rank)
+            if at >= 0 and size_of(tile, at) > 1:
+                steps = self.tiles.index(layout, at, start.dtype)
+                i = steps if _is_zero(start) else self.tiles.apply("add", i, steps)
+            size = size_of(memory, axis)
+            if node.attrs.get("clip") and self._may_pass(start, tile, at, size):
+                test = self._both(test, self.tiles.apply("lt", i, size))
+            found.append(i)
+        return Access(found, test, other)
+
+    def _may_pass(self, start: Node, tile: TensorType, at: int, size: int) -> bool:
+        """True if a block that starts there may extend past the end of an axis."""
+        extent = size_of(tile, at) if at >= 0 else 1
+        known = self.contiguity.integers.range(start)
+        return known is None or known[1] + extent > size
+
+    def _both(self, first: ThreadValue | None, second: ThreadValue) -> ThreadValue:
+        return second if first is None else self.tiles.apply("and", first, second)
+
+    def _spread(self, node: Node, layout: Layout) -> ThreadValue:
+        """An index or a mask as a tile in a layout."""
+        value = self.values.operand(node, layout)
+        return value if value.layout else self.tiles.broadcast(value, (), layout)
+
+    def _transposed(self, access: Access, order: Sequence[int]) -> list[Node]:
+        """The indices and the mask with the axes of the tile in another order."""
+        parts = [*access.index, *([] if access.mask is None else [access.mask])]
+        return [self.tiles.transpose(p, order).node for p in parts]
+
+    def _coalesced(self, tile: TensorType, own: Layout, vectors: Sequence[int]) -> Layout:
+        """The layout of a tile, or a coalesced one if its lanes are strided in memory."""
+        wide = [i for i, s in enumerate(sizes_of(tile)) if s >= TRANSPOSED]
+        best = max(range(tile.rank), key=lambda i: vectors[i])
+        is_coalesced = not vectors[best] or _first_lane(own[best]) == 1
+        if len(wide) < 2 or is_coalesced or tile.dtype is BOOL:
+            return own
+        return self.layouts.blocked(sizes_of(tile), vectors)
+
+
+def _attrs(node: Node, vector: int) -> dict[str, object]:
+    evict = {k: v for k, v in node.attrs.items() if k == "evict"}
+    return {**evict, **vector_attr(vector)}
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "const" and not node.attrs["value"].array.any()
+
+
+def _first_lane(share: Share) -> int:
+    """The smallest lane with another index along an axis than lane 0; 0 if all have the same."""
+    return min((d.stride for d in share.digits if d.of_lanes), default=0)
+
+
+def _vector_axis(layout: Layout, vectors: Sequence[int]) -> int:
+    """The axis with the widest vectors; the last of them."""
+    widths = [min(v, s.vector) for v, s in zip(vectors, layout, strict=True)]
+    return max(range(len(layout)), key=lambda i: (widths[i], i))
+
+
+def _with_last(rank: int, axis: int) -> list[int]:
+    return [*(i for i in range(rank) if i != axis), axis]

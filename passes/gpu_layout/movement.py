@@ -1,0 +1,63 @@
+"""Reshapes, transposes and gathers: ops that change which elements each thread has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from stack.ir.node import Node
+from stack.passes.gpu_layout.attributes import CannotDistribute
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.classes import kept_dims
+from stack.passes.gpu_layout.contiguity import sizes_of
+from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
+from stack.passes.gpu_layout.shared_memory import SharedMemory
+from stack.passes.gpu_layout.values import Values
+
+
+@dataclass(frozen=True)
+class Movement:
+    """Builds ops that move elements: as another view of registers, or through shared memory."""
+
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    values: Values
+
+    def transpose(self, node: Node, layout: Layout) -> ThreadValue:
+        """A transpose, whose operand has the same shares in another order."""
+        perm = [int(p) for p in node.attrs["perm"]]
+        source = tuple(layout[perm.index(i)] for i in range(len(perm)))
+        return self.tiles.transpose(self.values.at(node.args[0], source), perm)
+
+    def reshape(self, node: Node, layout: Layout) -> ThreadValue:
+        """A reshape: of registers if only axes of size 1 change, else through shared memory."""
+        (source,) = node.args
+        if not source.tensor.rank:
+            return self.tiles.broadcast(self.values.scalar(source), (), layout)
+        pairs = kept_dims(source.tensor, node.tensor)
+        if pairs is not None:
+            own = [Share()] * source.tensor.rank
+            for before, after in pairs:
+                own[before] = layout[after]
+            return self.tiles.reshape(self.values.at(source, tuple(own)), layout)
+        value = self.values.in_own_layout(source)
+        sizes = sizes_of(node.tensor)
+        memory = self.shared.alloc(value.dtype, prod(sizes), inside=[value.node])
+        index = self._row_major(value.layout, sizes_of(source.tensor))
+        memory = self.shared.write(memory, value, [index])
+        return self.shared.read(memory, [self._row_major(layout, sizes)], layout)
+
+    def _row_major(self, layout: Layout, sizes: Sequence[int]) -> ThreadValue:
+        """The row-major index of each element of a tile."""
+        strides = [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+        indices = self.tiles.indices(layout)
+        return self.tiles.sum(map(self.tiles.scaled, indices, strides))
+
+    def gather(self, node: Node, layout: Layout) -> ThreadValue:
+        """Elements of a vector at computed indices, from shared memory."""
+        source, index = node.args
+        if source.tensor.rank != 1:
+            raise CannotDistribute("a gather from more than a run")
+        memory = self.shared.stored(self.values.in_own_layout(source))
+        return self.shared.read(memory, [self.values.at(index, layout)], layout)

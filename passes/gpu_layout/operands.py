@@ -1,0 +1,54 @@
+"""Operands of matmuls in shared memory: prefetched by a loop, or stored there when needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stack.ir.node import Node
+from stack.passes.gpu_layout.share import ThreadValue
+from stack.passes.gpu_layout.shared_memory import SharedMemory
+from stack.passes.gpu_layout.values import Values
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A matrix in shared memory.
+
+    Attributes:
+        row: the row of the memory at which the matrix begins; None for the first.
+    """
+
+    memory: Node
+    row: ThreadValue | None = None
+
+
+@dataclass(frozen=True)
+class Operands:
+    """The operands of one kernel that are in shared memory."""
+
+    values: Values
+    shared: SharedMemory
+    _prefetched: dict[Node, Staged] = field(default_factory=dict, init=False)
+    _swizzled: dict[Node, Staged] = field(default_factory=dict, init=False)
+
+    def add_prefetched(self, load: Node, staged: Staged) -> None:
+        """Records that a load is not needed, as its tile was copied to shared memory before."""
+        self._prefetched[load] = staged
+
+    def is_prefetched(self, node: Node) -> bool:
+        return node in self._prefetched
+
+    def padded(self, node: Node) -> Staged:
+        """An operand with padded rows, for threads and warps; stored anew for each matmul."""
+        return self._prefetched.get(node) or Staged(self.shared.stored(self._tile(node)))
+
+    def swizzled(self, node: Node) -> Staged:
+        """An operand with swizzled rows, for warpgroups; stored once for all matmuls."""
+        if node in self._prefetched:
+            return self._prefetched[node]
+        if node not in self._swizzled:
+            self._swizzled[node] = Staged(self.shared.stored(self._tile(node), is_swizzled=True))
+        return self._swizzled[node]
+
+    def _tile(self, node: Node) -> ThreadValue:
+        return self.values.built(node) or self.values.in_own_layout(node)

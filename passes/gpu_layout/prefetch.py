@@ -1,0 +1,119 @@
+"""Prefetching: loops copy the operands of matmuls to shared memory some iterations ahead.
+
+Each operand has a ring of slots there: one is read while others are filled. The copies are
+asynchronous and need no registers. An iteration waits for its own operands, then starts the copies
+for a later iteration, then multiplies; so it needs one barrier. If only the next iteration needs
+the sums, it starts before they are complete: then the slot of the previous iteration is in use too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import constant
+from stack.ir.node import Node
+from stack.ir.types import I32
+from stack.passes.gpu_layout.builder import ThreadBuilder
+from stack.passes.gpu_layout.contiguity import sizes_of
+from stack.passes.gpu_layout.global_memory import GlobalMemory
+from stack.passes.gpu_layout.operands import Operands, Staged
+from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
+from stack.passes.gpu_layout.share import ThreadValue
+from stack.passes.gpu_layout.shared_memory import SharedMemory
+
+
+@dataclass(frozen=True)
+class Rings:
+    """The shared memory of prefetched operands, as a loop carries it.
+
+    Attributes:
+        before: before the loop, after the first copies were started.
+        carried: at the start of an iteration.
+        after: after an iteration started its copies.
+    """
+
+    before: Sequence[Node] = ()
+    carried: Sequence[Node] = ()
+    after: Sequence[Node] = ()
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """Builds the copies of the loops of one kernel."""
+
+    tiles: ThreadBuilder
+    shared: SharedMemory
+    memory: GlobalMemory
+    operands: Operands
+    planner: Planner
+
+    def start(
+        self, plan: Plan, index: Node, limits: Sequence[Node], around: Sequence[Node]
+    ) -> Rings:
+        """Starts the copies of the first iterations, and in each iteration those of a later one.
+
+        Args:
+            index: the index of the loop.
+            limits: its first value and the one after the last; empty for its whole extent.
+            around: the indices of the loops around: each run of the loop has memory of its own, as
+                the run before overwrote the first slots.
+        """
+        if not plan.distance:
+            return Rings()
+        b, count, extent = self.tiles.b, len(plan.loads), int(index.attrs["extent"])
+        first, end = limits or [constant(n, index.dtype) for n in (0, extent)]
+
+        def rows(step: Node) -> list[ThreadValue]:
+            slot = b.rem(b.sub(step, first), plan.slots)
+            return [self._row(load, slot) for load in plan.loads]
+
+        def copies(memories: Sequence[Node], step: Node) -> list[Node]:
+            loads = [_substituted(load, {index: step}, {}) for load in plan.loads]
+            exists = b.lt(step, end)
+            parts = zip(loads, memories, rows(step), strict=True)
+            return [self.memory.copy(*part, exists) for part in parts]
+
+        memories = [self._alloc(load, plan.slots, around) for load in plan.loads]
+        for i in range(plan.distance):
+            memories = copies(memories, b.add(first, i) if i else first)
+            if i < plan.distance - 1:  # iterations in order: a wait counts groups of copies
+                memories = self._wait(memories, (i + 1) * count)
+        carried = [Node("var", (), {"name": self.tiles.fresh("ahead")}, m.type) for m in memories]
+        arrived = self._wait(carried, (plan.distance - 1) * count)
+        after = copies(arrived, b.add(index, plan.distance))
+        for load, memory, row in zip(plan.loads, after, rows(index), strict=True):
+            self.operands.add_prefetched(load, Staged(memory, row))
+        return Rings(memories, carried, after)
+
+    def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:
+        """Shared memory with all slots of an operand, one below the other."""
+        rows = slots * sizes_of(load.tensor)[0]
+        pitch, swizzle = self.planner.row(load)
+        return self.shared.alloc(load.dtype, rows, pitch, inside=around, swizzle=swizzle)
+
+    def _wait(self, memories: Sequence[Node], pending: int) -> list[Node]:
+        """Memories after all groups of copies have arrived but the newest `pending` ones."""
+        made = self.tiles.b.op("async_wait", memories, {"pending": pending})
+        if len(memories) == 1:
+            return [made]
+        return [self.tiles.b.item(made, index=i) for i in range(len(memories))]
+
+    def _row(self, load: Node, slot: Node) -> ThreadValue:
+        """The row at which a slot of an operand begins."""
+        row = self.tiles.b.mul(slot, sizes_of(load.tensor)[0])
+        if row.dtype is not I32:
+            row = self.tiles.b.cast(row, type=row.tensor.with_dtype(I32))
+        return self.tiles.per_thread(ThreadValue(row))
+
+
+def _substituted(node: Node, swap: Mapping[Node, Node], done: dict[Node, Node]) -> Node:
+    """A value with other nodes in place of some variables."""
+    if node in swap:
+        return swap[node]
+    if node.vars.isdisjoint(swap):
+        return node
+    if node not in done:
+        args = [_substituted(a, swap, done) for a in node.args]
+        done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    return done[node]

@@ -16,6 +16,7 @@ from typing import ClassVar
 from stack.ir.node import Node
 from stack.ir.traits import is_loop
 from stack.ir.warp_ops import WARP
+from stack.passes.steps.masked_blocks import with_masks
 from stack.passes.steps.pipeline import loaded_bytes
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.tiles import why_no_registers
@@ -65,4 +66,4 @@ class Launch(Step):
         held: dict[str, object] = {"warps": self.warps, "stages": self.stages}
         if self.programs:
             held["programs"] = self.programs
-        return kernel.rebuilt(attrs={**kernel.attrs, **held})
+        return with_masks(kernel.rebuilt(attrs={**kernel.attrs, **held}))

@@ -410,10 +410,12 @@ class _Wide:
         size = static(memory.shape[axis])
         is_padded = node.args[0] in self.padded
         others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
-        if not others and not self.is_loop and (asked or "clip" in node.attrs):
-            return starts, shape, axis - begin, {"clip": True}, None
+        is_one = all(not p.tensor.rank and p not in self.wide for p in others)
+        if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
+            test = all_of([self.new(p) for p in others])
+            return starts, shape, axis - begin, {"clip": True}, test
         if "clip" in node.attrs:
-            return None  # a clipped block cannot also have a mask
+            return None  # a clipped block cannot also have a mask over its elements
         test = all_of([self._part(p, tile) for p in asked])
         if mask is None and size < self.lanes.count:
             return None

@@ -173,15 +173,17 @@ def unclipped(
         size: the size of that axis.
         is_padded: whether the axis ends in zeros, from where a condition becomes false.
     """
-    # a block that is loaded backwards may also reach below 0, unless its start is aligned
-    is_clipped = not lanes.is_reversed or is_multiple(first, lanes.count)
-    return [c for c in conditions if not (is_clipped and _is_below(c, place, size, is_padded))]
+    # printers test nothing if the block size divides the axis: the block must start at a multiple
+    is_aligned = is_multiple(first, lanes.count)
+    return [
+        c
+        for c in conditions
+        if not (is_end(c, place, size) or (is_aligned and _is_below(c, place, size, is_padded)))
+    ]
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
     """Whether a condition is equivalent to `place < size`, or to a smaller end if it is padded."""
-    if is_end(test, place, size):
-        return True
     found, at = difference(test), place_of(place)
     if found is None or at is None:
         return False

@@ -369,3 +369,15 @@ def test_a_row_of_one_part_has_a_mask_in_each_lane(rng: np.random.Generator) -> 
     func = compare(group_of(both, specs), [random_array(s, rng) for s in specs], "f32")
     loads = [n for _, n in walk(func.body) if n.op == "load"]
     assert loads and all(("clip" in n.attrs) != (len(n.args) == 5) for n in loads)
+
+
+def test_a_slice_that_starts_between_blocks_is_masked(rng: np.random.Generator) -> None:
+    """The last block of the last slice would end past the memory, which blocks divide."""
+
+    def part(b: Builder, x: Node) -> Node:
+        return b.exp(b.slice(x, start=(0, 10752), limit=(64, 12288), step=(1, 1)))
+
+    spec: Spec = ("f32", 64, 12288)
+    func = compare(group_of(part, [spec]), [random_array(spec, rng)], "f32")
+    (load,) = (n for _, n in walk(func.body) if n.op == "load")
+    assert "clip" not in load.attrs and len(load.args) == 5

@@ -6,14 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
 from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
+from stack.target import cpu_at_hand
 
 if TYPE_CHECKING:
     from kernel_cases import Spec
     from random_programs import Program
+
+needs_avx512 = pytest.mark.skipif(cpu_at_hand().vector_bytes < 64, reason="this CPU has no AVX-512")
 
 
 def func_of(build: Callable[..., Node | tuple[Node, ...]], specs: Sequence[Spec]) -> Func:

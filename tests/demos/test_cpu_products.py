@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from executed import needs_avx512
 
 from stack.demos import cpu_products as p
 from stack.demos.cpu_rows import product
@@ -89,6 +90,7 @@ def case(rows: int, depth: int, columns: int, dtype: str) -> Case:
     return Case("C6", sizes, "stack.demos.cpu_rows:product", sizes, frontend="torch")
 
 
+@needs_avx512
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "i8"])
 @pytest.mark.parametrize("rows", [16, 70])
 def test_counts_are_those_of_the_assembly(rows: int, dtype: str) -> None:

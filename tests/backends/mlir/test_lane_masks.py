@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from executed import agrees, func_of
+from executed import agrees, func_of, needs_avx512
 
 from stack.ir import Builder, Func, Node, constant, tensor
 from stack.ir.types import I64
@@ -48,6 +48,7 @@ def test_values(op: str, lanes: int, is_mirrored: bool) -> None:
     check(compared(op, lanes, [0, -3], bounds, is_mirrored))
 
 
+@needs_avx512
 def test_one_comparison_of_bytes() -> None:
     tests = re.findall(r"cmpi (.*)", check(compared("lt", 64, [-3], [40], False)))
     assert len([t for t in tests if t.endswith("vector<64xi8>")]) == 1

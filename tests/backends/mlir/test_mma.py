@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_amx import NATIVE, TILES, compiled
-from executed import agrees
+from executed import agrees, needs_avx512
 from kernel_cases import in_blocks
 from product_cases import residual
 from stream_harness import streamed
@@ -109,6 +109,7 @@ def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator)
     assert text.count("ldtilecfg") == text.count("tilerelease") == 1
 
 
+@needs_avx512
 @pytest.mark.parametrize(("rows", "lanes"), [(48, 32), (32, 48), (8, 32), (48, 48)])
 def test_tiles_of_a_schedule_by_hand(rows: int, lanes: int, rng: np.random.Generator) -> None:
     """Tiles of sums that are not two by two in registers, and such as have fewer rows."""

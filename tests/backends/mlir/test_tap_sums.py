@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from executed import needs_avx512
 
 import stack
 
@@ -67,6 +68,7 @@ def test_numbers_that_are_none_stay_in_the_windows_that_cover_them() -> None:
     assert not got.isfinite().all()
 
 
+@needs_avx512
 def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
     """14 windows of 7 taps cover 20 places; those that only touch share none."""
     module = nn.Conv2d(16, 16, 7, padding=3, groups=16, bias=False)
@@ -83,6 +85,7 @@ def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
     assert body.count("llvm.intr.fmuladd") < 14 * 7
 
 
+@needs_avx512
 def test_axes_that_are_one_run_on_both_sides_are_one_loop() -> None:
     """Channels of neighbouring taps lie one after another; a row further on does not follow, and
     taps that skip places do not either."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
@@ -28,10 +27,10 @@ from stack.ir.dim import (
 )
 from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_load, number
+from stack.ir.traits import converts, number
 from stack.ir.types import I32, I64, DType, TensorType, Type
 from stack.passes.blocking.axis import Axis, NamedTile
-from stack.passes.tiling.frame import static
+from stack.passes.steps.tiles import loaded_bytes
 from stack.passes.tiling.loops import items
 from stack.passes.tiling.names import Names
 
@@ -306,7 +305,7 @@ class BlockFrame:
         with self.loop_body():
             results = body(var, held)
         block = Block((var, *carried), [r.node for r in results])
-        if room is not None and ahead * _loaded_bytes(block) > room:
+        if room is not None and ahead * loaded_bytes(block) > room:
             ahead = 0
         made = self.loop(kind, [s.node for s in start], block, limits, ahead, staged)
         return [NamedTile(node, s.axes) for node, s in zip(made, start, strict=True)]
@@ -357,12 +356,6 @@ class BlockFrame:
             block = Block((grid[d][0], *carried[d]), final)
             final = self.loop(kind, carried[d - 1] if d else outputs, block)
         return final
-
-
-def _loaded_bytes(block: Block) -> int:
-    """Bytes of the tiles that one iteration of a loop loads."""
-    loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
-    return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)
 
 
 def index_type(sizes: Sequence[int]) -> DType:

@@ -13,14 +13,13 @@ some elements again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_loop
 from stack.ir.types import F32, F64, I32
 from stack.passes.exact_tiling.gemm import memory_of, tile_and_mma
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.nest.emit import axis_names, domain
+from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import Bind, Fission, Microkernel, Reorder, Split, Vectorize
 from stack.passes.steps.loop_products import products_in
@@ -48,7 +47,8 @@ class CpuProducts(Stepped[Cpu]):
         lane, row = names[roles.lane], names.get(roles.row, "")
         has_panels = axes(made.kernel)[lane] > lanes
         order = [*panels, lane, *below] if has_panels else [*panels, *below, lane]
-        _nest_in_order(made, [n for n in names.values() if n], order)
+        why = "tiles of rows share the panel of columns around them"
+        made.take(*reordered([n for n in names.values() if n], order, why))
         if has_panels:
             outer, lane = _tile(made, lane, lanes, "columns")
             for other in below:
@@ -82,16 +82,6 @@ def _only_dot(group: Node) -> Node:
     if domain(body, dot) is None:
         raise CannotTile("its outputs do not share one index space")
     return dot
-
-
-def _nest_in_order(made: Made, now: list[str], order: Sequence[str]) -> None:
-    """Interchange loops, which are nested as `now`, until they are nested in another order."""
-    for place, axis in enumerate(order):
-        while now.index(axis) > place:
-            at = now.index(axis)
-            step = Reorder(now[at - 1], axis)
-            made.take(step.because("tiles of rows share the panel of columns around them"))
-            now[at - 1], now[at] = axis, now[at - 1]
 
 
 def _tile(made: Made, axis: str, size: int, what: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ A program computes a tile of the result in a loop over blocks of the contracted 
 what follows the product to the tile. A matrix-vector product sums tiles of partial sums instead.
 
     c[i, j] = sum over k of a[i, k] * b[k, j]      f16, 4096 x 4096 x 4096:
-    split k 64; split j 256; split i 128; vectorize k.1; vectorize j.1; vectorize i.1; tensorize;
+    split k 64; split i 128; split j 256; vectorize k.1; vectorize j.1; vectorize i.1; tensorize;
     bind i.0 grid; bind j.0 grid; rasterize j.0 8; launch 8 stages=3
 """
 
@@ -26,6 +26,7 @@ from stack.passes.blocking.tile_choice import (
     product_of,
     whole_waves,
 )
+from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import (
@@ -36,7 +37,6 @@ from stack.passes.steps.all import (
     Peel,
     Pipeline,
     Rasterize,
-    Reorder,
     Rfactor,
     Split,
     Step,
@@ -45,6 +45,7 @@ from stack.passes.steps.all import (
     Vectorize,
 )
 from stack.passes.steps.loops import axes, nests
+from stack.passes.steps.peel import LAST
 from stack.passes.tiling.contraction import result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.passes.tiling.multi_gemm import parts_of, products_of
@@ -55,9 +56,6 @@ from stack.target.record import RASTER_ROWS
 MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
 
 
-LAST = ".last"  # the suffix of the loops that step `peel` makes
-
-
 @dataclass(frozen=True)
 class Nest:
     """The loops over the result of a product, or over some of its rows.
@@ -65,7 +63,7 @@ class Nest:
     Attributes:
         others: the axes that are not tiled, outermost first.
         row: the axis of the rows; "" for a matrix-vector product.
-        lane: the axis of the columns; "" if there is one column.
+        lane: the axis of the columns.
         summed: the contracted axis.
         rows: the rows of a tile.
         lanes: the columns of a tile.
@@ -96,7 +94,7 @@ class Nest:
         return replace(
             self,
             row=self.row + LAST,
-            lane=self.lane and self.lane + LAST,
+            lane=self.lane + LAST,
             summed=self.summed + LAST,
             rows=rows,
             lanes=lanes,
@@ -116,7 +114,7 @@ class Products(Stepped[Gpu]):
         is_told = named is not None and named.is_by_threads
         dtype = dots[0].args[0].dtype
         policy = ProductPolicy(product, dtype, self.target, has_threads=is_told)
-        loops = nests(made.kernel) or [[]]
+        loops = nests(made.kernel)
         if len(loops) != len(dots):
             raise CannotTile("its outputs do not share one index space")
         found = axes(made.kernel)
@@ -160,6 +158,8 @@ class ProductSteps:
         """Add the loops over the result of a product, outermost first."""
         roles = roles_of(dot)
         real = [n for n in result_names(dot) if roles.sizes[n] > 1 or n == roles.lane]
+        if len(real) != len(names):
+            raise CannotTile("its outputs do not share one index space")
         name_of = dict(zip(real, names, strict=True))
         depths = [roles.sizes[n] for n in roles.contracted]
         if len(self.contracted) != len(depths):
@@ -170,13 +170,13 @@ class ProductSteps:
         nest = Nest(
             others=tuple(name_of[n] for n in (*roles.batch, *roles.panels, *roles.outer)),
             row=name_of.get(roles.row, ""),
-            lane=name_of.get(roles.lane, ""),
-            summed=self.contracted[0] if self.contracted else "",
+            lane=name_of[roles.lane],
+            summed=self.contracted[0],
             rows=self.tile.rows,
             lanes=self.tile.lanes,
             is_row_last=given[:1] == ["n"],
         )
-        self.order += _interchanged(names, nest.axes)
+        self.order += reordered(names, nest.axes, "the order of the programs")
         self.nests.append(nest)
 
     # ---- tiles
@@ -188,35 +188,39 @@ class ProductSteps:
             made.append(Fuse(self.contracted[0], name).because("the contracted axes become one"))
             self.extents[self.contracted[0]] *= self.extents[name]
         made += self._tail()
-        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
+        for name in self._summed():
             made.append(Split(name, self._depth(name)).because(self._why_depth(name)))
         for nest in self.nests:
             why = f"a tile of {' x '.join(map(str, nest.tiled.values()))} sums"
             made += [Split(n, self._block(n, size)).because(why) for n, size in nest.tiled.items()]
         return made
 
+    def _summed(self) -> list[str]:
+        """The contracted axis of each nest; nests side by side share one."""
+        return list(dict.fromkeys(nest.summed for nest in self.nests))
+
     def _tail(self) -> list[Step]:
         """Peels the rows that do not fill all processors: they get smaller tiles."""
         (nest, *more) = self.nests
-        whole = 0 if more or nest.others or not nest.row else self._whole_waves()
-        if not whole or self.tile.last is None:
+        last = self.tile.last
+        if last is None or more or nest.others or not nest.row:
+            return []
+        whole = self._whole_waves(*last)
+        if not whole:
             return []
         rest = self.extents[nest.row] - whole
-        self.nests.append(nest.peeled(*self.tile.last))
+        self.nests.append(nest.peeled(*last))
         for name in (nest.row, nest.lane, nest.summed):
             self.extents[name + LAST] = self.extents[name]
         self.extents |= {nest.row: whole, nest.row + LAST: rest}
         why = f"{whole} rows fill {self.gpu.processors} processors; the rest gets smaller tiles"
         return [Peel(nest.row, rest).because(why)]
 
-    def _whole_waves(self) -> int:
-        """The rows of the tiles that fill all processors; 0 if one tile takes the rest."""
-        if self.tile.last is None:
-            return 0
+    def _whole_waves(self, rows: int, lanes: int) -> int:
+        """The rows that fill all processors; 0 if one tile of `rows` x `lanes` takes the rest."""
         height, width = self.product.height, self.product.width
         down, across = -(-height // self.tile.rows), -(-width // self.tile.lanes)
         whole = whole_waves(down, across, self.gpu) * self.tile.rows
-        rows, lanes = self.tile.last
         left = height - whole
         return whole if left > rows or (left > 0 and width > lanes) else 0
 
@@ -248,11 +252,10 @@ class ProductSteps:
     def sums(self) -> list[Step]:
         """The steps that compute the sums of a tile."""
         made: list[Step] = []
-        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
-            made.append(Vectorize(f"{name}.1"))
+        made += [Vectorize(f"{name}.1") for name in self._summed()]
         for nest in self.nests:
             made += [Vectorize(f"{name}.1") for name in (nest.lane, nest.row) if name]
-        for name in dict.fromkeys(nest.summed for nest in self.nests if nest.summed):
+        for name in self._summed():
             made += self._walk(name)
         if self._is_matrix():
             why = "matrix instructions" if self.dtype.bits <= 16 else "products of tiles"
@@ -273,7 +276,7 @@ class ProductSteps:
 
     def _is_matrix(self) -> bool:
         """Whether the products are products of matrices, not of a matrix and a vector."""
-        return all(nest.row and nest.lane and nest.summed for nest in self.nests)
+        return all(nest.row for nest in self.nests)
 
     def _walk(self, name: str) -> list[Step]:
         """The steps for the loop over blocks of the contracted axis."""
@@ -315,14 +318,3 @@ class ProductSteps:
         programs = self.gpu.processors if is_persistent else 0
         why = f"{prod(nest.tiled.values())} sums in registers"
         return Launch(self.tile.warps, self.tile.stages, programs).because(why)
-
-
-def _interchanged(names: Sequence[str], wanted: Sequence[str]) -> list[Step]:
-    """The interchanges that bring loops into an order."""
-    made: list[Step] = []
-    order = list(names)
-    for at, name in enumerate(wanted):
-        for k in range(order.index(name), at, -1):
-            made.append(Reorder(order[k - 1], name).because("the order of the programs"))
-            order[k - 1], order[k] = name, order[k - 1]
-    return made

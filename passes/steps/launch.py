@@ -17,9 +17,8 @@ from stack.ir.node import Node
 from stack.ir.traits import is_loop
 from stack.ir.warp_ops import WARP
 from stack.passes.steps.masked_blocks import with_masks
-from stack.passes.steps.pipeline import loaded_bytes
 from stack.passes.steps.step import Step, why_no_gpu
-from stack.passes.steps.tiles import why_no_registers
+from stack.passes.steps.tiles import loaded_bytes, why_no_registers
 from stack.target import Gpu, Target
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 from stack.ir.node import Block, Node
@@ -21,7 +20,7 @@ from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_not_free
 from stack.passes.steps.step import Step, why_no_gpu
-from stack.passes.tiling.frame import static
+from stack.passes.steps.tiles import loaded_bytes
 from stack.target import Gpu, Target
 
 SHARED = "shared"
@@ -75,9 +74,3 @@ def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
     block = found[0].blocks[0]
     var = block.params[0]
     return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)
-
-
-def loaded_bytes(block: Block) -> int:
-    """The bytes of the tiles that one iteration of a loop loads."""
-    loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
-    return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)

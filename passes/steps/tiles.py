@@ -1,4 +1,4 @@
-"""Tiles and the registers that they need."""
+"""Tiles: the registers that they need, and the bytes that a loop loads for them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.node import Node
-from stack.ir.traits import choice, is_reduction, multiplies, repeats
+from stack.ir.node import Block, Node
+from stack.ir.traits import choice, is_load, is_reduction, multiplies, repeats
 from stack.ir.types import TensorType
 from stack.passes.steps.loops import is_constant, is_memory
 from stack.passes.tiling.frame import static
@@ -65,3 +65,9 @@ def why_no_registers(kernel: Node, target: Target | None) -> str:
             if why:
                 return f"{node.op} has {why}"
     return ""
+
+
+def loaded_bytes(block: Block) -> int:
+    """The bytes of the tiles that one iteration of a loop loads."""
+    loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
+    return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)

@@ -28,12 +28,12 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
-from stack.passes.blocking.reduce import COLUMNS, MAX_WHOLE
-from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
 from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
 from stack.passes.cpu_loops.merged_sums import unmerged
 from stack.passes.cpu_loops.shared_sums import shared
+from stack.passes.policies.reduction_loops import COLUMNS, MAX_WHOLE
 from stack.passes.policies.rows import LOOP_TILE
+from stack.passes.policies.stream_parts import STAGE, best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide

@@ -21,12 +21,12 @@ from stack.ir.traits import fold_of, is_reduction
 from stack.ir.types import F32, I64, DType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, segments
-from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_powers import with_powers_of_two
 from stack.passes.exact_tiling.stream_results import StreamResults
+from stack.passes.policies.stream_shape import memory_side
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.stream_operands import operand_place
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide

@@ -18,17 +18,18 @@ Source: online softmax (Milakov and Gimelshein, 2018).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from stack.ir.axes import Index
-from stack.ir.builder import constant, remade
+from stack.ir.builder import constant, make, remade
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbols
-from stack.ir.node import Node
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node, topological
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
-from stack.ir.traits import fold_of, is_contraction
+from stack.ir.traits import fold_of, is_contraction, is_load
 from stack.ir.types import TensorType
 from stack.passes.nest.scope import letter
 from stack.passes.nest.values import Given, Scalars
@@ -194,7 +195,10 @@ class Online:
             for side, (operand, _) in enumerate(streamed_axes(state))
         ]
         made = values.product(state, found) if is_contraction(state) else found[0]
-        return made if test is None else self.scope.b.select(test, made, self._identity(number))
+        if test is None:
+            return made
+        made = _loads_unmasked(made, test)
+        return self.scope.b.select(test, made, self._identity(number))
 
 
 class _Iteration:
@@ -242,6 +246,24 @@ class _Iteration:
         while missing := [key for key in self.olds if key not in self.news]:
             self.new(*missing[0])
         return sorted(self.news, key=lambda key: key[0])
+
+
+def _loads_unmasked(made: Node, test: Node) -> Node:
+    """A value without a mask on loads whose index does not depend on what is tested."""
+    known: dict[Node, Node] = {}
+    for load in filter(is_load, _inside(made)):
+        index, mask, _ = access_parts(load)
+        if mask is test and all(test.vars.isdisjoint(i.vars) for i in index):
+            known[load] = make("load", [load.args[0], *index], load.attrs, hint=load.type)
+    return remade([made], known)[made] if known else made
+
+
+def _inside(made: Node) -> Iterator[Node]:
+    """The nodes of a value, and those of the loops in it."""
+    for node in topological([made]):
+        yield node
+        for block in node.blocks:
+            yield from block.all_nodes
 
 
 def _names(index: Iterable[Dim]) -> set[str]:

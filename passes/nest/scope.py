@@ -143,7 +143,7 @@ class Scope:
 
     def both(self, first: Node | None, second: Node | None) -> Node | None:
         """The conjunction of two conditions; None is always true."""
-        if first is None or second is None:
+        if first is None or second is None or first is second:
             return second if first is None else first
         return self.b.and_(first, second)
 

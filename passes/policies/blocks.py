@@ -15,7 +15,6 @@ from stack.ir.traits import (
 )
 from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
@@ -28,9 +27,11 @@ from stack.passes.blocking.tile_choice import (
 )
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.policies.gpu_scans import GpuScans
+from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.policies.mix import MixedRows
 from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.products import Products
+from stack.passes.policies.row_streams import RowStreams
 from stack.passes.policies.rows import Rows
 from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
 from stack.passes.steps.all import Launch, Step, parse_steps
@@ -43,7 +44,8 @@ Maker = Callable[[Node, Gpu], Lowering]
 # the kinds of groups: the first one whose test is true builds the kernel
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
     (lambda group: bool(written(group)), ByHand),
-    (is_stream, StreamTiler),
+    (lambda group: is_stream(group) and has_products(group), ProductStreams),
+    (is_stream, RowStreams),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), GpuScans),
     (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
     (lambda group: bool(contractions(group.blocks[0].nodes)), Products),
@@ -73,6 +75,11 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     return steps
 
 
+def stream_lowering(stream: Node, gpu: Gpu) -> ProductStreams | RowStreams:
+    """Returns the lowering of a stream."""
+    return (ProductStreams if has_products(stream) else RowStreams)(stream, gpu)
+
+
 def shown_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
     if is_generated(node) and is_given_to_library(node):
@@ -95,7 +102,7 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
     if not is_stream(group) and any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu, has_threads)
     if is_stream(group):
-        return StreamTiler(group, target=gpu).policy()
+        return stream_lowering(group, gpu).policy()
     body = group.blocks[0]
     if any(map(is_running, body.nodes)) or space_of(body) is not None:
         return None

@@ -10,7 +10,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
-from stack.passes.blocking.reduce import COLUMNS
+from stack.passes.policies.reduction_loops import COLUMNS
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 

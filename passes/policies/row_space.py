@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stack.ir.axes import Index
 from stack.ir.node import Node
 from stack.ir.traits import arrays_of, is_reduction, reads_by_data
-from stack.passes.blocking.reduce import ACROSS, ONCE, TWICE, ReductionLoop, in_a_row
 from stack.passes.nest.emit import domain
+from stack.passes.policies.reduction_loops import ACROSS, ONCE, TWICE, ReductionLoop, in_a_row
 from stack.passes.tiling.frame import CannotTile, static
 
 

@@ -23,7 +23,9 @@ from stack.ir.traits import (
     is_reduction,
 )
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.reduce import (
+from stack.passes.nest.emit import axis_names
+from stack.passes.nest.scope import letter
+from stack.passes.policies.reduction_loops import (
     ACROSS,
     AHEAD_PARTS,
     COLUMNS,
@@ -31,8 +33,6 @@ from stack.passes.blocking.reduce import (
     ONCE,
     held_tiles,
 )
-from stack.passes.nest.emit import axis_names
-from stack.passes.nest.scope import letter
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import (

@@ -87,7 +87,7 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
     known = {start: fill}
     for node in states.nodes:
         if node not in known and not known.keys().isdisjoint(node.args):
-            value = _known_value(node, known)
+            value = known_value(node, known)
             if value in (0.0, -math.inf):
                 known[node] = value
     for state in states.results:
@@ -97,7 +97,7 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
     return frozenset(known)
 
 
-def _known_value(node: Node, known: Mapping[Node, float]) -> float | None:
+def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
     """The value of a node where some operands are known and the others are any finite numbers."""
     op = ops.lookup(node.op)
     if not isinstance(node.type, TensorType) or not node.dtype.is_float:

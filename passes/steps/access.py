@@ -107,6 +107,15 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
     return make("reshape", (value,), hint=TensorType(value.dtype, shape, "tile"))
 
 
+def without_units(value: Node) -> Node:
+    """A tile without its axes of one element."""
+    kept = [axis for axis, size in enumerate(value.shape) if size != 1]
+    shape = tuple(static(value.shape[axis]) for axis in kept)
+    if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
+        return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)
+    return reshaped(value, shape)
+
+
 def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
     """Finds the memory axis along which lanes have unit stride.
 

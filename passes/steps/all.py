@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from stack.passes.steps.assume import Assume
 from stack.passes.steps.bind import Bind
 from stack.passes.steps.block import Blocked
+from stack.passes.steps.bound import Limited
+from stack.passes.steps.branch import Branch
 from stack.passes.steps.compute_with import ComputeWith
 from stack.passes.steps.evict import Evict
 from stack.passes.steps.fission import Fission
@@ -16,6 +19,7 @@ from stack.passes.steps.peel import Peel
 from stack.passes.steps.pipeline import Pipeline
 from stack.passes.steps.rasterize import Rasterize
 from stack.passes.steps.reorder import Reorder
+from stack.passes.steps.reverse import Reverse
 from stack.passes.steps.rewrite import Rewrite
 from stack.passes.steps.rfactor import Rfactor
 from stack.passes.steps.specialize import Specialize
@@ -27,23 +31,28 @@ from stack.passes.steps.tensorize import Tensorize
 from stack.passes.steps.threads import Threads
 from stack.passes.steps.unroll import Unroll
 from stack.passes.steps.vectorize import Vectorize
+from stack.passes.steps.window import Windowed
 
 __all__ = [
+    "Assume",
     "Bind",
+    "Blocked",
+    "Branch",
     "ComputeWith",
     "Evict",
-    "Blocked",
     "Fission",
     "Fuse",
     "Hold",
     "IllegalStep",
     "Launch",
+    "Limited",
     "Microkernel",
     "Partition",
     "Peel",
     "Pipeline",
     "Rasterize",
     "Reorder",
+    "Reverse",
     "Rewrite",
     "Rfactor",
     "Specialize",
@@ -55,6 +64,7 @@ __all__ = [
     "Threads",
     "Unroll",
     "Vectorize",
+    "Windowed",
     "applied",
     "parse_steps",
     "run_steps",

@@ -27,13 +27,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.builder import make
+from stack.ir.algebra import KIND_OF
+from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
 from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, states_of
 from stack.passes.steps.step import Step
+from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
 
@@ -85,19 +87,27 @@ def _why_together(loop: Node) -> str:
 def _apart(edit: Edit, loop: Node, states: Sequence[State]) -> list[Node]:
     """The results of a loop, each computed by a loop of its own."""
     block = loop.blocks[0]
-    var, *held = block.params
+    _, *held = block.params
     start_of = dict(zip(held, starts_of(loop), strict=True))
     is_first = all(is_none(start_of[state.held], state.new.op) for state in states)
     made: dict[Node, Node] = {}
     for state in states:
         part = edit.remade([state.part], made)[state.part]
-        acc = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
-        total = edit.locate(state.new, make(state.new.op, (acc, part)))
-        own = make("loop", [state.none], {"kind": "serial"}, (Block((var, acc), [total]),))
-        edit.locate(state.new, own)
+        own = _added(edit, loop, state, part)
         if is_first:
             made[state.new] = own
             continue
         kept = edit.remade([state.kept], {**made, **start_of})[state.kept]
         made[state.new] = make(state.new.op, (kept, own))
     return [edit.note(new, made[new]) for new in block.results]
+
+
+def _added(edit: Edit, loop: Node, state: State, part: Node) -> Node:
+    """What all iterations of a loop contribute to a state."""
+    var = loop.blocks[0].params[0]
+    if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
+        return make("mul", (part, constant(extent_of(loop), part.dtype)))
+    acc = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
+    total = edit.locate(state.new, make(state.new.op, (acc, part)))
+    body = Block((var, acc), [total])
+    return edit.locate(state.new, make("loop", [state.none], {"kind": "serial"}, (body,)))

@@ -1,15 +1,14 @@
-"""hold: keep the last tiles of a reduction loop in registers for the loop that stores.
+"""hold: keep the last tiles that a reduction loop loads in registers for the loops after it.
 
     for r.0 < 8: total += x[r.0]          hold r.0 2       for r.0 < 6: total += x[r.0]
     for r.0 < 8: y[r.0] = x[r.0] / total                   total += x[6]; total += x[7]
                                                            y[6] = x[6] / total; y[7] = ...
                                                            for r.0 < 6: y[r.0] = x[r.0] / total
 
-The last iterations of both loops are unrolled, so that each of their tiles is loaded once. The
-second loop runs them first, which frees the registers early. Tiles of 16-bit floats are kept as
-they are loaded, not after their conversion to 32 bits. Legal for serial loops over the axis, of
-which one reduces and another one stores, if all have more than N iterations and use no local
-memory. GPUs only.
+The last iterations of all loops are unrolled, so that each of their tiles is loaded once. The loop
+that stores runs them first, which frees the registers early. Tiles of 16-bit floats are kept as
+they are loaded, not after their conversion to 32 bits. Legal for two or more serial loops over the
+axis, of which one reduces, if all have at least N iterations and use no local memory. GPUs only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load
+from stack.ir.traits import is_load, is_number, multiplies, number
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
@@ -54,27 +53,29 @@ class Hold(Step):
             return why
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
         for loop in loops:
-            if not 0 < self.turns < extent_of(loop):
+            if not 0 < self.turns <= extent_of(loop):
                 return f"axis {self.axis}: cannot keep {self.turns} of {extent_of(loop)} iterations"
             why = why_kept(loop)
             if why:
                 return why
-        if all(map(_stores, loops)) or not any(map(_stores, loops)):
-            return f"axis {self.axis}: needs a loop that reduces, and another one that stores"
+        if all(map(_stores, loops)) or len(loops) < 2:
+            return f"axis {self.axis}: needs a loop that reduces, and another one after it"
         return ""
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
+        first, *_ = (loop for loop, _ in loops_along(kernel, self.axis))
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             count = extent_of(old) - self.turns
+            turns, is_again = range(count, count + self.turns), old is not first
             values: Sequence[Node] = starts_of(loop)
             if _stores(loop):
-                values = _written_out(edit, block, values, range(count, count + self.turns), True)
+                values = _written_out(edit, block, values, turns, is_again)
                 return _first(edit, old, block, values, count)
             values = _first(edit, old, block, values, count)
-            return _written_out(edit, block, values, range(count, count + self.turns), False)
+            return _written_out(edit, block, values, turns, is_again)
 
         return edit.change_loops(self.axis, change)
 
@@ -85,6 +86,8 @@ def _stores(loop: Node) -> bool:
 
 def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: int) -> list[Node]:
     """The results of the first `count` iterations, as a loop."""
+    if not count:
+        return list(values)
     var, *held = block.params
     first = along(str(var.attrs["name"]), count, var)
     done = edit.remade(block.results, {var: first})
@@ -105,14 +108,24 @@ def _written_out(
         again: whether the tiles that they load are in registers already.
     """
     var, *held = block.params
+    loads = [n for n in block.all_nodes if is_load(n) and var in n.vars]
+    narrow = [n for n in loads if n.dtype.bits == 16 and n.tensor.rank] if again else []
     for turn in turns:
-        known = {**dict(zip(held, values, strict=True)), var: constant(turn, var.dtype)}
+        known = {**dict(zip(held, values, strict=True)), **_indices(block, var, turn)}
+        if narrow:
+            tiles = edit.remade(narrow, known)
+            known |= {n: make("again", (tiles[n],)) for n in narrow}
         done = edit.remade(block.results, known)
-        if again:
-            read = {done.get(n, n) for n in block.all_nodes if is_load(n) and var in n.vars}
-            kept = {n: make("again", (n,)) for n in read if n.dtype.bits == 16 and n.tensor.rank}
-            done |= edit.remade([done[r] for r in block.results], kept) if kept else {}
-            values = [done.get(done[r], done[r]) for r in block.results]
-        else:
-            values = [done[r] for r in block.results]
+        values = [done[r] for r in block.results]
     return list(values)
+
+
+def _indices(block: Block, var: Node, turn: int) -> dict[Node, Node]:
+    """The loop variable and its multiples, in one iteration."""
+    found = {var: constant(turn, var.dtype)}
+    for node in block.all_nodes:
+        if multiplies(node) and var in node.args:
+            factors = [int(number(a)) for a in node.args if is_number(a)]
+            if factors:
+                found[node] = constant(turn * factors[0], var.dtype)
+    return found

@@ -17,6 +17,7 @@ from stack.ir.node import Node
 from stack.ir.ops import algebra_of
 from stack.ir.traits import (
     connective,
+    converts,
     is_load,
     is_number,
     is_positions,
@@ -71,14 +72,21 @@ def _last(node: Node) -> int | None:
     return int(node.attrs["extent"]) - 1 if "extent" in node.attrs else None
 
 
-def place_of(node: Node) -> Place | None:
-    """An integer as an affine index; other parts become terms. None for data: it may overflow."""
+def place_of(node: Node, casts: bool = False) -> Place | None:
+    """An integer as an affine index; other parts become terms. None for data: it may overflow.
+
+    Args:
+        node: the integer, a scalar or a tile. An iota that is broadcast becomes a term along its
+            axis of the tile.
+        casts: whether to look through conversions that keep all values, so that terms may have
+            other element types.
+    """
     nodes = _index_nodes(node)
     if nodes is None:
         return None
     found: dict[Node, Place] = {}
     for one in nodes:
-        found[one] = _place(one, [found[a] for a in one.args])
+        found[one] = _place(one, [found[a] for a in one.args], casts)
     return found[node]
 
 
@@ -122,11 +130,14 @@ def _index_nodes(node: Node) -> list[Node] | None:
     return list(order)
 
 
-def _place(node: Node, parts: Sequence[Place]) -> Place:
+def _place(node: Node, parts: Sequence[Place], casts: bool) -> Place:
     """One node of an index, from its operands."""
     if is_number(node):
         return Place(more=int(number(node)))
     if repeats(node):
+        terms = {_spread(term, node): count for term, count in parts[0].terms.items()}
+        return Place(terms, parts[0].more)
+    if casts and converts(node) and parts and _is_exact(parts[0], node):
         return parts[0]
     taken = signs(node)
     if taken and len(parts) == 2:
@@ -138,12 +149,36 @@ def _place(node: Node, parts: Sequence[Place]) -> Place:
     return Place({node: 1})
 
 
+def _is_exact(place: Place, cast: Node) -> bool:
+    """Whether a conversion of an index to another type of integers keeps all of its values."""
+    if cast.dtype.kind != "i":
+        return False
+    ends = place.ends(WHOLE)
+    if ends is None:
+        return cast.dtype.bits >= cast.args[0].dtype.bits
+    most = 1 << (cast.dtype.bits - 1)
+    return -most <= ends[0] and ends[1] < most
+
+
+def _spread(term: Node, like: Node) -> Node:
+    """A term of a tile, as a term of the broadcast of the tile."""
+    if not term.tensor.rank:
+        return term
+    hint = TensorType(term.dtype, like.shape, "tile")
+    if is_positions(term):
+        axis = like.attrs["axes"][int(term.attrs["axis"])]
+        return make("iota", (), {"axis": axis}, hint=hint)
+    return make("broadcast", (term,), like.attrs, hint=hint)
+
+
 def difference(node: Node) -> tuple[Place, bool] | None:
     """A comparison as `index > 0`, or `index >= 0` if the second item is True; None for others."""
     facts = algebra_of(node)
     if not is_comparison(node) or node.args[0].dtype.kind not in "iu":
         return None
-    low, high = map(place_of, node.args if facts.monotone[1] > 0 else node.args[::-1])
+    low, high = (
+        place_of(a, casts=True) for a in (node.args if facts.monotone[1] > 0 else node.args[::-1])
+    )
     if low is None or high is None:
         return None
     return high.plus(low, -1), bool(facts.reflexive)

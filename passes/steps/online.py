@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, remade
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
+from stack.ir.traits import multiplies, signs
 from stack.ir.types import TensorType
-from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import is_constant, is_memory
 
 
@@ -45,6 +45,49 @@ class State(NamedTuple):
 def is_online(loop: Node) -> bool:
     """Whether a loop says that its iterations rescale and add associatively."""
     return bool(loop.attrs.get("online"))
+
+
+class Scaled(NamedTuple):
+    """A sum that is rescaled as `sum * factor + addend`.
+
+    Attributes:
+        factor: None for 1.
+        addend: None for 0.
+    """
+
+    factor: Node | None = None
+    addend: Node | None = None
+
+
+def scaled(block: Block, state: State) -> Scaled | None:
+    """A state as a sum that only its own update reads; None if it is something else."""
+    held, kept, _, new = state
+    own = set(topological([new]))
+    is_read = any(n not in own and (held in n.args or new in n.args) for n in block.nodes)
+    if KIND_OF[new.op] != "sum" or is_read or block.results.count(new) != 1:
+        return None
+    addend: Node | None = None
+    if signs(kept) == (1, 1):
+        for first, rest in (kept.args, kept.args[::-1]):
+            if held in first.vars and held not in rest.vars:
+                kept, addend = first, rest
+                break
+    if kept is held:
+        return Scaled(None, addend)
+    if multiplies(kept):
+        for first, factor in (kept.args, kept.args[::-1]):
+            if first is held and held not in factor.vars:
+                return Scaled(factor, addend)
+    return None
+
+
+def is_associative(loop: Node) -> bool:
+    """Whether iterations of a loop may be added at once: it is online, or carries totals only."""
+    if is_online(loop):
+        return True
+    block = loop.blocks[0]
+    states = states_of(block)
+    return bool(states) and all(s.kept is s.held for s in states or ())
 
 
 def serial_like(*loops: Node) -> dict[str, object]:
@@ -89,28 +132,14 @@ def states_of(block: Block) -> list[State] | None:
     return sorted(found, key=lambda state: order[state.new])
 
 
-def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
-    """The results of the body of an online loop that adds nothing to its states if a test is false.
-
-    None if the body is not in the form of states.
-    """
-    states = states_of(block)
-    if states is None:
-        return None
-    known: dict[Node, Node] = {}
-    for _, kept, part, new in states:
-        done = edit.remade([kept, part], known)
-        given = make("select", (test, done[part], identity_like(new)))
-        known[new] = edit.made(new, new.op, (done[kept], edit.locate(new, given)))
-    return [known[r] for r in block.results]
-
-
 __all__ = [
+    "Scaled",
     "State",
-    "guarded_states",
     "identity_like",
+    "is_associative",
     "is_none",
     "is_online",
+    "scaled",
     "serial_like",
     "states_of",
 ]

@@ -2,9 +2,10 @@
 
     loop(...) {kind="serial"} ...      pipeline r.0 3      loop(...) {ahead=3, kind="serial"} ...
 
-With `through=shared`, all tiles that the loop loads are copied through shared memory. Legal for a
-serial loop that loads a tile whose index depends on the iteration, if the tiles of all iterations
-in flight fit in shared memory. GPUs only.
+If some loops over the axis reduce, only these change: iterations that only store are independent,
+and overlap anyway. With `through=shared`, all tiles that the loop loads are copied through shared
+memory. Legal for a serial loop that loads a tile whose index depends on the iteration, if the tiles
+of all iterations in flight fit in shared memory. GPUs only.
 
 Source: Lam, Software pipelining (PLDI 1988); `software_pipeline` of TensorIR.
 """
@@ -18,7 +19,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.tiles import loaded_bytes
 from stack.target import Gpu, Target
@@ -60,9 +61,12 @@ class Pipeline(Step):
         return ""
 
     def apply(self, kernel: Node) -> Node:
+        loops = (loop for loop, _ in loops_along(kernel, self.axis))
+        some_reduce = any(_reduces(loop) for loop in loops)
+
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:
             made = old.rebuilt(args, blocks=[block])
-            if not _reads((made, ())):
+            if not _reads((made, ())) or (some_reduce and not _reduces(made)):
                 return made
             staged = {"staged": True} if self.through else {}
             return made.rebuilt(attrs={**old.attrs, "ahead": self.turns, **staged})
@@ -74,3 +78,8 @@ def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
     block = found[0].blocks[0]
     var = block.params[0]
     return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)
+
+
+def _reduces(loop: Node) -> bool:
+    """Whether an iteration waits for a value of the one before it."""
+    return not all(map(is_memory, starts_of(loop)))

@@ -6,7 +6,16 @@
 Legal if the loops are perfectly nested, and no dependence prevents the interchange: each iteration
 stores to its own elements, and other loop-carried values are totals, which can be reassociated.
 
-Source: loop interchange (Allen and Kennedy, PLDI 1984); `reorder` of Halide.
+If both loops are online, each iteration of the new outer loop starts from nothing, and merges its
+states with those before. The iterations of `inner` are independent until the merge:
+
+    loop(...) {online=true} {(%r.0 < 4, ...)            loop(...) {online=true} {(%r.1 < 64, %m, %l)
+      loop(...) {online=true} {(%r.1 < 64, ...)           %a, %b = loop(-inf, 0.0) {(%r.0 < 4, ...)
+                                                          %n = max(%m, %a)
+                                                          add(%l * exp(%m - %n), %b * exp(%a - %n))
+
+Source: loop interchange (Allen and Kennedy, PLDI 1984); `reorder` of Halide; merging the states of
+online softmax (Milakov and Gimelshein, 2018) and of variances (Chan, Golub and LeVeque, 1979).
 """
 
 from __future__ import annotations
@@ -20,11 +29,13 @@ from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
 from stack.passes.steps.loops import (
+    held_like,
     inner_loop,
     loops_along,
     starts_of,
     why_no_nest,
 )
+from stack.passes.steps.online import is_online, states_of
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
 from stack.target import Target
@@ -45,6 +56,8 @@ class Reorder(Step):
         for loop, _ in loops_along(kernel, self.axis):
             inner = inner_loop(loop, self.inner)
             assert inner is not None
+            if is_online(loop) and is_online(inner) and states_of(inner.blocks[0]) is not None:
+                continue
             why = why_no_totals(inner) or why_shared(loop)
             if why:
                 return why
@@ -57,6 +70,8 @@ class Reorder(Step):
             loop = old.rebuilt(args, blocks=[block])
             inner = inner_loop(loop, self.inner)
             assert inner is not None
+            if is_online(loop) and is_online(inner):
+                return _merged(edit, loop, inner)
             body = inner.blocks[0]
             turned = Block((block.params[0], *body.params[1:]), body.results)
             within = make("loop", block.params[1:], {"kind": "serial"}, (turned,))
@@ -64,3 +79,23 @@ class Reorder(Step):
             return make("loop", starts_of(loop), {"kind": "serial"}, (whole,))
 
         return edit.change_loops(self.axis, change)
+
+
+def _merged(edit: Edit, loop: Node, inner: Node) -> Node:
+    """Interchanged online loops: the new outer loop merges the states of the inner ones."""
+    outer, body = loop.blocks[0].params[0], inner.blocks[0]
+    var, *held = body.params
+    states = states_of(body)
+    assert states is not None
+    of = {s.held: s for s in states}
+    alone = Block((outer, *held), body.results)
+    starts = [of[h].none for h in held]
+    own = results_of(make("loop", starts, loop.attrs, (alone,)))
+    lane = dict(zip(held, own, strict=True))
+    total = dict(zip(held, held_like(held, edit.names), strict=True))
+    new: dict[Node, Node] = {}
+    for state in states:
+        sides = (edit.remade([state.kept], {**new, **side})[state.kept] for side in (total, lane))
+        new[state.new] = edit.locate(state.new, make(state.new.op, tuple(sides)))
+    whole = Block((var, *(total[h] for h in held)), [new[r] for r in body.results])
+    return make("loop", starts_of(loop), inner.attrs, (whole,))

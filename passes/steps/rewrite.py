@@ -1,29 +1,61 @@
 """rewrite: replace arithmetic by cheaper arithmetic with almost the same result.
 
     div(%x, 20.0)                     rewrite reciprocals     mul(%x, 0.05)
+    max over r of mul(%x, 0.125)      rewrite scale           mul(max over r of %x, 0.125)
+    exp(sub(mul(%x, 0.125), %m))      rewrite exp2            exp2(sub(mul(%x, %c), %m_L))
+    cast(sub(%key, %row)) : f32<..>   rewrite positions       add(cast(%first), %steps)
 
-`reciprocals`: division by an f32 constant becomes multiplication by its reciprocal. The result may
-differ in the last place. Always legal.
-
-There is no rule for exp(a - b) as exp2(a * L - b * L) with L = log2(e), which FlashAttention-2
-(Dao, 2023) uses and which saves one multiplication. a * L is rounded relative to a, not to a - b,
-and a GPU rounds one of the two products only: where a = b lies between 1e6 and 2e6, the result
-differs from 1 by up to 9 percent. Attention divides such errors out (`passes/blocking/dots.py`). A
-kernel that stores the exponential does not.
+- `reciprocals`: division by an f32 constant becomes multiplication by its reciprocal. The result
+  may differ in the last place. Always legal.
+- `inverses`: in an online loop, division of a tile by one number becomes multiplication by its
+  reciprocal: one division for all elements. The result may differ in the last place.
+- `scale`: multiplication by a positive constant moves behind a maximum or minimum over a tile, and
+  behind a mask with -inf: fewer elements are multiplied. The result is the same.
+- `exp2`: exp(a - b) of tiles, with b the same along an axis, becomes exp2(a * L - b * L) with
+  L = log2(e). b * L is computed once for the axis, and a constant factor of a is merged with L
+  (FlashAttention-2, Dao, 2023). a * L is rounded relative to a, not to a - b: with a = b = 1e6 the
+  result is off by up to 9 percent. If b exceeds 2^30, L is replaced by 1, so that nothing overflows
+  and equal values still give 1. Use it if such errors are divided out, as softmax does, and inputs
+  have 16 bits.
+- `positions`: a conversion of a sum of positions along several axes of a tile to a float becomes
+  the sum of two floats: that of the first element, and the steps from there, which are the same in
+  all iterations. The result is the same: integers up to 2^24 are floats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
-from stack.ir.traits import divides, is_number, number
+from stack.ir.traits import (
+    choice,
+    converts,
+    divides,
+    is_number,
+    is_positions,
+    is_reduction,
+    multiplies,
+    number,
+    repeats,
+    signs,
+)
+from stack.ir.types import TensorType
+from stack.passes.steps.access import spread_along
+from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import WHOLE, Place, place_of
+from stack.passes.steps.loops import all_loops, is_constant
+from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
+from stack.passes.tiling.frame import LOG2E, static
 from stack.target import Target
+
+EXACT = 1 << 24  # integers up to here are numbers of f32
+COARSE = 2.0**30  # above it, rounding a * log2(e) is off by many powers of two
 
 
 @dataclass(frozen=True)
@@ -31,7 +63,7 @@ class Rewrite(Step):
     """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
-        rule: `reciprocals`.
+        rule: `reciprocals`, `inverses`, `scale`, `exp2` or `positions`.
     """
 
     name: ClassVar[str] = "rewrite"
@@ -44,10 +76,13 @@ class Rewrite(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit, rule = Edit(kernel), RULES[self.rule]
+        loops = (loop for loop, _ in all_loops(kernel) if is_online(loop))
+        inside = {n for loop in loops for n in loop.blocks[0].nodes}
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             made = old.rebuilt(args, blocks=blocks)
-            return rule(made) or made
+            is_left = self.rule in ONLINE and old not in inside
+            return made if is_left else rule(made) or made
 
         return edit.finished(edit.rewritten(edit.block, visit))
 
@@ -61,4 +96,99 @@ def _reciprocal(node: Node) -> Node | None:
     return make("mul", (node.args[0], constant(1.0 / divisor, node.args[1].dtype)))
 
 
-RULES: dict[str, Callable[[Node], Node | None]] = {"reciprocals": _reciprocal}
+def _inverse(node: Node) -> Node | None:
+    """A division by one number for all elements of a tile."""
+    if not divides(node) or not node.dtype.is_float or not repeats(node.args[1]):
+        return None
+    (number_,) = node.args[1].args
+    if number_.tensor.rank:
+        return None
+    one = make("div", (constant(1.0, number_.dtype), number_))
+    return make("mul", (node.args[0], spread_along(one, (), tuple(map(static, node.shape)))))
+
+
+def _scaled(node: Node) -> Node | None:
+    """A maximum or minimum over a tile, or a mask with -inf, before the scale of its operand."""
+    if is_reduction(node) and node.attrs["kind"] in ("max", "min"):
+        found = _factor(node.args[0])
+        if found is None or not found[0].tensor.rank:
+            return None
+        made = make(node.op, (found[0],), node.attrs)
+        return make("mul", (made, constant(found[1], made.dtype)))
+    if choice(node) is None or not node.tensor.rank or not node.dtype.is_float:
+        return None
+    for side in (1, 2):
+        found = _factor(node.args[3 - side])
+        if found is not None and found[0].tensor.rank and is_constant(node.args[side], -math.inf):
+            sides = (node.args[1], found[0]) if side == 1 else (found[0], node.args[2])
+            made = make("select", (node.args[0], *sides))
+            return make("mul", (made, constant(found[1], made.dtype)))
+    return None
+
+
+def _factor(node: Node) -> tuple[Node, float] | None:
+    """A tile as x * c with a positive constant c."""
+    if multiplies(node):
+        for factor, other in (node.args, node.args[::-1]):
+            if is_number(factor) and 0 < number(factor) < 1e30:
+                return other, float(number(factor))
+    return None
+
+
+def _power(node: Node) -> Node | None:
+    """exp(a - b) as exp2, if b is the same along an axis."""
+    if node.op != "exp" or node.dtype.name != "f32" or signs(node.args[0]) != (1, -1):
+        return None
+    left, right = node.args[0].args
+    if not repeats(right):
+        return None
+    (row,) = right.args
+    base, scale = _factor(left) or (left, 1.0)
+    is_fine = make("lt", (make("abs", (row,)), constant(COARSE, row.dtype)))
+    factor = make("select", (is_fine, constant(LOG2E, row.dtype), constant(1.0, row.dtype)))
+    by = factor if scale == 1 else make("mul", (factor, constant(scale, row.dtype)))
+    first, second = (
+        make(right.op, (value,), right.attrs, hint=right.type)
+        for value in (by, make("mul", (row, factor)))
+    )
+    return make("exp2", (make("sub", (make("mul", (base, first)), second)),))
+
+
+def _positions(node: Node) -> Node | None:
+    """A float of positions in a tile, as the float of its first element plus steps."""
+    if not converts(node) or node.dtype.name not in ("f32", "f64") or node.tensor.rank < 2:
+        return None
+    place = place_of(node.args[0], casts=True) if node.args[0].dtype.kind == "i" else None
+    ends = place.ends(WHOLE) if place is not None else None
+    if place is None or ends is None or max(map(abs, ends)) > EXACT:
+        return None
+    own = [term for term in place.terms if is_positions(term)]
+    outer = {t: c for t, c in place.terms.items() if t not in own}
+    if len(own) < 2 or not outer or any(t.tensor.rank for t in outer):
+        return None
+    shape = tuple(map(static, node.shape))
+    steps: Node | None = None
+    for term in own:
+        axis = int(term.attrs["axis"])
+        hint = TensorType(term.dtype, (shape[axis],), "tile")
+        one = make("iota", (), {"axis": 0}, hint=hint)
+        one = make("mul", (one, constant(place.terms[term], one.dtype)))
+        one = make("cast", (one,), hint=one.tensor.with_dtype(node.dtype))
+        one = spread_along(one, (axis,), shape)
+        steps = one if steps is None else make("add", (steps, one))
+    first = extreme(Place(outer, place.more), 1, next(iter(outer)).dtype)
+    first = make("cast", (first,), hint=first.tensor.with_dtype(node.dtype))
+    assert steps is not None
+    return make("add", (spread_along(first, (), shape), steps))
+
+
+RULES: dict[str, Callable[[Node], Node | None]] = {
+    "reciprocals": _reciprocal,
+    "inverses": _inverse,
+    "scale": _scaled,
+    "exp2": _power,
+    "positions": _positions,
+}
+ONLINE = ("inverses",)  # rules for the bodies of online loops
+
+__all__ = ["Rewrite"]

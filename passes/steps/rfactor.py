@@ -7,6 +7,11 @@
 Legal if all loop-carried values are memory or totals, and a total is combined with the reduction of
 a tile of the same kind: a sum with a sum, a maximum with a maximum. The reduction is reassociated.
 
+Also legal for an online loop with a sum that no other state reads, and that is only multiplied and
+added to when it is rescaled: the partial sums are rescaled one by one.
+
+    %l1 = add(mul(%l, %k), reduce(%x))                        %t1 = add(mul(%t, %k), %x)
+
 Source: Suriana, Adams and Kamil, Parallel associative reductions in Halide (CGO 2017).
 """
 
@@ -14,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, results_of
@@ -22,6 +27,7 @@ from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_reduction
 from stack.ir.types import TensorType
+from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import (
@@ -31,7 +37,9 @@ from stack.passes.steps.loops import (
     starts_of,
     why_not_free,
 )
+from stack.passes.steps.online import State, is_online, scaled, states_of
 from stack.passes.steps.step import Step
+from stack.passes.tiling.frame import static
 from stack.target import Target
 
 
@@ -48,10 +56,10 @@ class Rfactor(Step):
             return why
         factored = 0
         for loop, _ in loops_along(kernel, self.axis):
-            why = why_no_totals(loop)
+            why = "" if is_online(loop) else why_no_totals(loop)
             if why:
                 return why
-            factored += any(_lanes(h, r) is not None for h, r in _carried(loop.blocks[0]))
+            factored += any(_sums(loop))
         if not factored:
             return f"no loop over {self.axis} adds the reduction of a tile to a total"
         return ""
@@ -60,16 +68,46 @@ class Rfactor(Step):
         edit = Edit(kernel)
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
-            parts = [_lanes(h, r) for h, r in _carried(block)]
-            return _factored(edit, old, args, block, parts) if any(parts) else old.rebuilt(
-                args, blocks=[block]
-            )  # fmt: skip
+            loop = old.rebuilt(args, blocks=[block])
+            parts = _sums(loop)
+            return _factored(edit, loop, parts) if any(parts) else loop
 
         return edit.change_loops(self.axis, change)
 
 
-def _carried(block: Block) -> list[tuple[Node, Node]]:
-    return list(zip(block.params[1:], block.results, strict=True))
+class _Sum(NamedTuple):
+    """A total, or a state that is a sum: `total * factor + addend`, plus the sum of a tile.
+
+    Attributes:
+        part: the reduction of the tile.
+        factor: what it is multiplied by when it is rescaled; None for 1.
+        addend: what is added when it is rescaled; None for 0.
+    """
+
+    part: Node
+    factor: Node | None = None
+    addend: Node | None = None
+
+
+def _sums(loop: Node) -> list[_Sum | None]:
+    """For each value that a loop carries: the sum that it is; None if it cannot be factored."""
+    block = loop.blocks[0]
+    carried = list(zip(block.params[1:], block.results, strict=True))
+    states = states_of(block) if is_online(loop) else None
+    if states is None:
+        parts = [_lanes(held, result) for held, result in carried]
+        return [None if part is None else _Sum(part) for part in parts]
+    known = {s.held: _rescaled(block, s) for s in states}
+    return [known[held] for held, _ in carried]
+
+
+def _rescaled(block: Block, state: State) -> _Sum | None:
+    """A state as a sum that can be factored; None if it is something else."""
+    part = state.part
+    found = scaled(block, state)
+    if found is None or not is_reduction(part) or part.attrs["kind"] != "sum":
+        return None
+    return _Sum(part, *found) if state.held.tensor.rank == part.tensor.rank else None
 
 
 def _lanes(held: Node, result: Node) -> Node | None:
@@ -80,37 +118,59 @@ def _lanes(held: Node, result: Node) -> Node | None:
     return part if part.attrs["kind"] == KIND_OF[result.op] else None
 
 
-def _factored(
-    edit: Edit, old: Node, args: Sequence[Node], block: Block, parts: Sequence[Node | None]
-) -> list[Node]:
+def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node]:
+    """The results of a loop that carries tiles of partial sums."""
+    block = loop.blocks[0]
     var, *held = block.params
     inside: list[Node] = []
     starts: list[Node] = []
     results: list[Node] = []
-    start_of = dict(zip(held, starts_of(old.rebuilt(args, blocks=[block])), strict=True))
-    for variable, result, part in zip(held, block.results, parts, strict=True):
-        if part is None:
+    carried = list(zip(held, block.results, starts_of(loop), parts, strict=True))
+    for variable, result, start, total in carried:
+        if total is None or total.addend is not None:
             inside.append(variable)
-            starts.append(start_of[variable])
-            results.append(result)
+            starts.append(start)
+            results.append(result if total is None else _alone(edit, result, variable, total))
+        if total is not None:
+            lanes, first, new = _tile(edit, result, total)
+            inside.append(lanes)
+            starts.append(first)
+            results.append(new)
+    made = make("loop", starts, loop.attrs, (Block((var, *inside), results),))
+    found = iter(results_of(edit.locate(loop, made)))
+    totals: list[Node] = []
+    for _, result, start, total in carried:
+        if total is None:
+            totals.append(next(found))
             continue
-        (tile,) = part.args
-        zero = constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype)
-        hint = TensorType(tile.dtype, tile.shape, "tile")
-        starts.append(make("broadcast", (zero,), {"axes": ()}, hint=hint))
-        inside.append(Node("var", (), {"name": edit.names.own("lanes")}, hint))
-        results.append(edit.note(result, make(result.op, (inside[-1], tile))))
-    loop = make("loop", starts, old.attrs, (Block((var, *inside), results),))
-    edit.locate(old, loop)
-    made: list[Node] = []
-    for variable, result, part, total in zip(
-        held, block.results, parts, results_of(loop), strict=True
-    ):
-        if part is None:
-            made.append(total)
-            continue
-        whole = make("reduce", (total,), part.attrs)
-        first = start_of[variable]
+        first = start if total.addend is None else next(found)
+        whole = make("reduce", (next(found),), total.part.attrs)
         is_empty = is_constant(first, identity(KIND_OF[result.op], first.dtype))
-        made.append(edit.note(old, whole if is_empty else make(result.op, (first, whole))))
-    return made
+        totals.append(edit.note(loop, whole if is_empty else make(result.op, (first, whole))))
+    return totals
+
+
+def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
+    """The variable of a tile of partial sums, its first value, and its value after an iteration."""
+    (tile,) = total.part.args
+    zero = constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype)
+    hint = TensorType(tile.dtype, tile.shape, "tile")
+    first = make("broadcast", (zero,), {"axes": ()}, hint=hint)
+    lanes = Node("var", (), {"name": edit.names.own("lanes")}, hint)
+    kept = lanes
+    if total.factor is not None:
+        gone = {int(a) for a in total.part.attrs["axes"]}
+        axes = [a for a in range(tile.tensor.rank) if a not in gone]
+        factor = spread_along(total.factor, axes, tuple(map(static, tile.shape)))
+        kept = make("mul", (lanes, factor))
+    return lanes, first, edit.note(result, make(result.op, (kept, tile)))
+
+
+def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
+    """A sum without the tile: rescaled, with its addend."""
+    assert total.addend is not None
+    kept = held if total.factor is None else make("mul", (held, total.factor))
+    return edit.locate(result, make("add", (kept, total.addend)))
+
+
+__all__ = ["Rfactor"]

@@ -36,6 +36,7 @@ from stack.passes.steps.access import (
     reshaped,
     spread_along,
     unclipped,
+    without_units,
 )
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
@@ -325,7 +326,9 @@ class _Wide:
             places = self._places(index, tile, memory.tensor.rank)
             extra = self._extra(node, mask, other, shape)
             attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
-            return make("load", [memory, *places, *extra], attrs, hint=hint)
+            operands = [without_units(value) for value in (*places, *extra)]
+            hint = TensorType(node.dtype, tuple(n for n in shape if n > 1), "tile")
+            return reshaped(make("load", [memory, *operands], attrs, hint=hint), shape)
         starts, block_shape, at, attrs, test = block
         extra: list[Node] = []
         if test is not None:

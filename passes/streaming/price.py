@@ -19,15 +19,15 @@ from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.traits import contractions, is_contraction
-from stack.passes.blocking.stream import StreamTiler as BlockStream
-from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.exact_tiling.gemm import column_cost
 from stack.passes.exact_tiling.stream import StreamTiler
+from stack.passes.policies.blocks import stream_lowering
+from stack.passes.policies.stream_shape import memory_side
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
-from stack.target import Cpu, Target, as_cpu, as_gpu
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
 CORRECTION = 4  # instructions for a vector, each a cycle: load, multiply, add, store
@@ -67,7 +67,7 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
-            _fits(lambda: BlockStream(stream, target=gpu).kernel())
+            _check(stream, gpu)
             return check_chain(stream, gpu), ""
         if loops != "cpu":
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
@@ -75,6 +75,16 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
     except Refusal as why:
         return "", str(why)
     return (str(price), "") if price.streamed < price.unfused else ("", f"it costs {price}")
+
+
+def _check(stream: Node, gpu: Gpu) -> None:
+    """Raises Refusal if a stream has no kernel for a GPU: asked of its policy and its loop nest."""
+    lowering = stream_lowering(stream, gpu)
+    try:
+        lowering.policy()
+        lowering.nest()
+    except CannotTile as why:
+        raise Refusal(str(why)) from why
 
 
 def _fits(kernel: Callable[[], Node]) -> Node:

@@ -168,6 +168,11 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Dim:
     for monomial, coefficient in terms:
         total[monomial] = total.get(monomial, 0) + coefficient
     kept = [(m, c) for m, c in total.items() if c]
+    for monomial, coefficient in kept:
+        if len(monomial) == 1 and isinstance(monomial[0], Quotient) and monomial[0].kind == "%":
+            whole = _whole(total, monomial[0], coefficient)
+            if whole is not None:
+                return _collect(whole)
     if not kept:
         return 0
     if len(kept) == 1 and not kept[0][0]:
@@ -176,6 +181,17 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Dim:
         raise OverflowError(f"a size expression may have {MAX_TERMS} terms, not {len(kept)}")
     kept.sort(key=lambda term: _sort_key(term[0]))
     return Expr(tuple(kept))
+
+
+def _whole(
+    total: dict[Monomial, int], rest: Quotient, coefficient: int
+) -> list[tuple[Monomial, int]] | None:
+    """Terms in which `a % n + n * (a // n)` is a; None if they do not have both."""
+    other: Monomial = (Quotient("//", rest.num, rest.den),)
+    if not isinstance(rest.den, int) or total.get(other) != coefficient * rest.den:
+        return None
+    left = [(m, c) for m, c in total.items() if m not in ((rest,), other)]
+    return [*left, *((m, c * coefficient) for m, c in _terms(rest.num))]
 
 
 def add(a: Dim, b: Dim) -> Dim:

@@ -56,7 +56,8 @@ def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
         return
     func = check(program, args)
     assert len([n for n in func.nodes if n.op == "kernel"]) == 1
-    assert bool(limited(func)) == (name in SKIPPING)
+    # 37 keys are one block, without a loop
+    assert bool(limited(func)) == (name in SKIPPING and seq > 64)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -81,7 +82,10 @@ def test_comparisons_of_positions_limit_the_loop(
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
     func = check(masked(LIMITS[name]), args)
     is_band = name in ("window", "window of one", "both sides")
-    assert (limited(func), len(loops(func, "branch"))) == ((1, 1) if is_band else (2, 0))
+    # these hide a part of one block only, as the end of the axis does: all blocks are computed
+    is_part = name == "first columns" or (name == "columns alone" and columns == 128)
+    expected = (0, 0) if is_part else (1, 1) if is_band else (2, 0)
+    assert (limited(func), len(loops(func, "branch"))) == expected
 
 
 @pytest.mark.parametrize("name", list(KEPT))
@@ -397,8 +401,8 @@ def test_a_short_axis_is_taken_in_one_step(
     program: Callable[..., Any], length: int, step: int, rng: np.random.Generator
 ) -> None:
     func = check(program, [normal(rng, 2, length, 16) for _ in range(3)])
-    loop = loops(func)[0]
-    assert loop.blocks[0].params[0].attrs["extent"] == -(-length // step)
+    found = [loop.blocks[0].params[0].attrs["extent"] for loop in loops(func)] or [1]
+    assert found[0] == -(-length // step)
 
 
 def test_rows_that_the_result_groups_otherwise(rng: np.random.Generator) -> None:
@@ -412,5 +416,4 @@ def test_rows_that_the_result_groups_otherwise(rng: np.random.Generator) -> None
 
     x, bias = normal(rng, 2, 15, 15, 16), normal(rng, 2, 25, 25)
     func = check(program, [x, *(normal(rng, 18, 2, 25, 8) for _ in range(2)), bias])
-    inside = [n for loop in loops(func) for n in loop.blocks[0].nodes]
-    assert sum(n.op == "dot" for n in inside) == 2
+    assert sum(n.op == "dot" for _, n in walk(func.body)) == 2

@@ -50,7 +50,10 @@ def repeated(func: Func) -> int:
 def test_tiles_are_left_out(form: Callable[..., Any], name: str, rng: np.random.Generator) -> None:
     """Rows that lose all columns take their mean, hidden or not: so does double precision."""
     func = check(form(LIMITS[name], LEAST), arrays(rng))
-    assert limited(func) and repeated(func) == 1
+    if name == "first columns":  # of the first block: no block is left out
+        assert not limited(func) and not repeated(func)
+    else:
+        assert limited(func) and repeated(func) == 1
 
 
 @pytest.mark.parametrize("fill", [-1e9, -1e4, float(torch.finfo(torch.bfloat16).min)])

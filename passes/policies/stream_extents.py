@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 from stack.ir import ops
 from stack.ir.dim import symbol
-from stack.ir.node import Node, topological
+from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import contractions, is_contraction, is_reduction, reads_by_data
+from stack.ir.traits import (
+    choice,
+    contractions,
+    is_contraction,
+    is_reduction,
+    reads_by_data,
+    unconverted,
+)
 from stack.passes.positions.affine import affine
-from stack.passes.positions.assumed import as_hidden
 from stack.passes.positions.visible import hiding_selects
+from stack.passes.steps.assumed import UNDERFLOW
 from stack.passes.tiling.frame import power_of_two, static
+from stack.rewrite.splat import splat
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 LONG = 2048  # places: enough programs are left where each takes twice the rows
@@ -55,11 +65,19 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
         # each row of such an array is read once: many rows share what they read of the others
         is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
         # without a mask no tile is computed that is hidden in part
-        is_tall |= extent >= LONG and not any(hiding_selects(as_hidden(states)))
+        is_tall |= extent >= LONG and not _hides(states)
         if is_tall:
             return 128, 64
         return 64, _whole(stream, extent) or 64
     return (64, 32) if _work(stream) >= BUSY else (128, 64)
+
+
+def _hides(states: Block) -> bool:
+    """Whether a mask hides elements in nearly all rows: with -inf, or a large negative number."""
+    if any(hiding_selects(states)):
+        return True
+    fills = (splat(unconverted(a)) for n in states.nodes if choice(n) for a in n.args[1:])
+    return any(isinstance(f, int | float) and -math.inf < f < UNDERFLOW for f in fills)
 
 
 def _reads_elements(gather: Node) -> bool:
@@ -80,7 +98,7 @@ def _whole(stream: Node, extent: int) -> int:
     step = power_of_two(extent)
     lanes = max(static(s.shape[-1]) for s in states.results if is_contraction(s))
     fits = 64 < step <= MOST_WHOLE and extent > step - 64 and lanes <= 64
-    return step if fits and not any(hiding_selects(as_hidden(states))) else 0
+    return step if fits and not _hides(states) else 0
 
 
 def _work(stream: Node) -> int:

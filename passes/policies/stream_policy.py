@@ -10,8 +10,8 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
-from stack.passes.blocking.stream_extents import extents, in_parts
-from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
+from stack.passes.policies.stream_extents import extents, in_parts
+from stack.passes.policies.stream_shape import StreamShape, is_in_memory
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from math import prod
 
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.reduce import ReductionLoop
-from stack.passes.blocking.stream_shape import StreamShape
+from stack.passes.policies.reduction_loops import ReductionLoop
+from stack.passes.policies.stream_shape import StreamShape
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 

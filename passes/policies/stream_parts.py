@@ -6,16 +6,15 @@ Parts of the axis are programs too; merging their states is one more kernel.
 
 from __future__ import annotations
 
-from math import prod
-
 from stack.ir.cost import cost
 from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
-from stack.passes.blocking.reduce import PRIVATE
-from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
+from stack.passes.policies.gpu_streams import ProductStreams, has_products
+from stack.passes.policies.reduction_loops import PRIVATE
+from stack.passes.policies.row_streams import RowStreams
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
@@ -39,6 +38,16 @@ def has_parts(stream: Node) -> bool:
     return long <= kept
 
 
+def stream_programs(stream: Node, gpu: Gpu) -> int:
+    """The programs of the kernel of a stream. Raises CannotTile if it has none."""
+    made = ProductStreams(stream, gpu) if has_products(stream) else RowStreams(stream, gpu)
+    policy = made.policy()
+    schedule = policy.of(stream)
+    axes = {a.name: a.extent for a in policy.domain.axes}
+    rows = -(-axes["m"] // schedule.block("m", 1)) if "m" in axes else 1
+    return axes["b"] * rows
+
+
 def _rate(dot: Node, gpu: Gpu) -> float:
     """Products for each second that a large dot of such operands reaches."""
     dtype = dot.args[0].dtype
@@ -49,14 +58,12 @@ def _rate(dot: Node, gpu: Gpu) -> float:
 def best_part(stream: Node, gpu: Gpu) -> int:
     """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
     extent = streamed_extent(stream)
-    try:
-        tiler = StreamTiler(stream, target=gpu)
-        tiler.kernel()
-    except CannotTile:
-        return 0  # `blocks` says why
     if not isinstance(extent, int):
         return 0
-    programs = prod(count for _, count in tiler.grid)
+    try:
+        programs = stream_programs(stream, gpu)
+    except CannotTile:
+        return 0  # pass `blocks` says why
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
@@ -77,7 +84,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
             spent += STAGE * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = UNIT if tiler.has_dot else PRIVATE.block
+    unit = UNIT if has_products(stream) else PRIVATE.block
     most = min(MOST, extent // (unit * LEAST))
     best = min(range(1, most + 1), key=time, default=1)
     if best == 1 or time(best) > (READ_GAIN if waits else GAIN) * time(1):

@@ -1,0 +1,252 @@
+"""Streams with matrix products on a GPU: attention, and reductions like it.
+
+A program has a tile of rows, and walks along the streamed axis in blocks. A block computes its
+scores, rescales the states once, and adds its share to each of them, all in registers.
+
+    softmax(q k^T) v, 16 heads of 4096 x 64, f16, causal:
+    split k 128; split r 64; block r.1; vectorize d; vectorize r.1; vectorize l; vectorize k.1;
+    tensorize; rewrite scale; reverse k.0; bound r.0 where=cut; rewrite exp2; bind j grid;
+    bind k.0 grid; launch 4 stages=3
+"""
+
+from __future__ import annotations
+
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.traits import contractions, is_load
+from stack.ir.warp_ops import MATRIX
+from stack.passes.nest.scope import letter
+from stack.passes.policies.loop_order import reordered
+from stack.passes.policies.rows import arithmetic
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.stream_policy import StreamPolicy
+from stack.passes.policies.stream_shape import StreamShape, stream_shape
+from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.steps.all import (
+    Assume,
+    Bind,
+    Blocked,
+    Branch,
+    ComputeWith,
+    Launch,
+    Limited,
+    Reverse,
+    Rewrite,
+    Split,
+    Step,
+    Tensorize,
+    Vectorize,
+    Windowed,
+)
+from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, nests, starts_of
+from stack.passes.steps.online import is_online
+from stack.passes.tiling.frame import power_of_two, static
+from stack.schedule import Schedule
+from stack.target import Gpu
+
+STREAMED = "r"  # the streamed axis of the nest
+MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
+CONTRACTED_BLOCK = 64  # elements of a block of a longer one
+
+
+def has_products(stream: Node) -> bool:
+    """Whether a stream computes matrix products."""
+    return bool(contractions(stream.blocks[0].nodes))
+
+
+class ProductStreams(Stepped[Gpu]):
+    """Lowers a stream with matrix products."""
+
+    def shape(self) -> StreamShape:
+        """Returns the roles of its axes. Raises CannotTile."""
+        return stream_shape(stream_index_maps(*self.group.blocks), True)
+
+    def policy(self) -> StreamPolicy:
+        """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
+        return StreamPolicy(self.group, self.shape(), self.target)
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the schedule of the group, which the policy completes."""
+        policy = self.policy()
+        steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)
+        made.take(*steps.tiles(), *steps.sums())
+        for memory in steps.tables:
+            made.may(Windowed(memory).because("a tile reads few elements of it, many times"))
+        made.take(Rewrite("positions").because("what does not change is computed once"))
+        self._masks(made, steps)
+        if any(p.dtype.is_float and p.dtype.bits <= 16 for p in self.group.blocks[0].params):
+            why = "the scale and log2(e) become one factor; 16 bits hide the difference"
+            made.take(Rewrite("exp2").because(why))
+        made.take(*steps.programs())
+        made.take(*arithmetic([r for block in self.group.blocks for r in block.results]))
+        made.take(steps.launch())
+
+    def _masks(self, made: Made, steps: StreamSteps) -> None:
+        """Leave out what masks of positions hide.
+
+        Three loops with products cost more than one with a branch, two cost less: each loop begins
+        by waiting for its copies. Measured on an H100.
+        """
+        walk = f"{STREAMED}.0"
+        if walk in axes(made.kernel):
+            made.may(Assume(walk).because("exp of such numbers is 0 in nearly all rows"))
+        made.take(Rewrite("scale").because("a maximum has fewer elements than its scores"))
+        if walk not in axes(made.kernel):
+            return
+        cut = Limited(walk, "cut").because("blocks that are visible as a whole need no mask")
+        if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
+            made.take(*steps.backwards(), cut)
+            return
+        limited = Limited(walk).because("a mask hides all other blocks")
+        if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
+            made.take(*steps.backwards(), limited)
+        made.may(Branch(walk).because("most blocks are visible as a whole"))
+
+
+class StreamSteps:
+    """Writes the steps for the tiles of a schedule.
+
+    Args:
+        policy: the policy of the stream.
+        schedule: a complete schedule.
+        nest: the plain loop nest.
+        gpu: the target.
+    """
+
+    def __init__(self, policy: StreamPolicy, schedule: Schedule, nest: Node, gpu: Gpu) -> None:
+        self.policy, self.schedule, self.gpu = policy, schedule, gpu
+        self.extents = axes(nest)
+        shape = policy.shape
+        name_of = {mark: letter(i) for i, mark in enumerate(shape.extents)}
+        real = {mark: name for mark, name in name_of.items() if name in self.extents}
+        self.row = real.get(shape.row, "")
+        self.lanes = [name for mark, name in real.items() if mark in shape.lanes]
+        loops = [loop for loop, _ in all_loops(nest)]
+        around = dict.fromkeys(axis_of(n) for n in loops if _stores(n))
+        inside = dict.fromkeys(axis_of(n) for n in loops if not _stores(n))
+        self.contracted = [name for name in inside if name != STREAMED]
+        self.tables = [
+            str(p.attrs["name"])
+            for p in nest.blocks[0].params
+            if any(_is_table(n) for n in nest.blocks[0].all_nodes if is_load(n) and n.args[0] is p)
+        ]
+        self.walks = [n for n in loops if axis_of(n) == STREAMED and not _stores(n)]
+        self.grid = [name for name in around if name not in (STREAMED, *self.lanes)]
+        (names, *more) = nests(nest)
+        self.order: list[Step] = []
+        if not more and [*names[: len(self.grid)]] == self.grid:
+            self.grid = self._shared(nest)
+            why = "programs that run together load the same elements"
+            self.order += reordered(names, self.grid, why)
+
+    def _shared(self, nest: Node) -> list[str]:
+        """The loops over programs in the order in which they share what the cache holds.
+
+        Programs along an axis on which a large array does not depend load the same elements of it.
+        Such axes run fastest, the shortest of them first.
+        """
+        large = [p for p in nest.blocks[0].params if _bytes(p) > self.gpu.cache_bytes]
+        told: dict[Node, set[str]] = {p: set() for p in large}
+        for load in filter(is_load, nest.blocks[0].all_nodes):
+            if load.args[0] in told:
+                told[load.args[0]].update(str(v.attrs["name"]) for v in load.vars)
+
+        def order(name: str) -> int:
+            is_again = any(names and name not in names for names in told.values())
+            return -self._programs(name) if is_again else -(1 << 62)
+
+        return sorted(self.grid, key=order)
+
+    def _programs(self, name: str) -> int:
+        """The programs along an axis."""
+        block = self.height if name == self.row else 1
+        return -(-self.extents[name] // block)
+
+    @property
+    def height(self) -> int:
+        """The rows of a tile."""
+        if not self.row:
+            return 1
+        return min(self.schedule.block("m"), max(MATRIX, power_of_two(self.extents[self.row])))
+
+    @property
+    def step(self) -> int:
+        """The elements of a block of the streamed axis."""
+        part = int(self.policy.stream.attrs.get("part") or 1 << 30)
+        usual = min(power_of_two(self.policy.extent), self.schedule.block("k"))
+        return max(min(usual, part & -part), MATRIX)
+
+    def tiles(self) -> list[Step]:
+        """The steps that tile the loops."""
+        made: list[Step] = list(self.order)
+        if self.row:
+            why = f"a program has {self.height} of {self.extents[self.row]} rows"
+            made.append(Split(self.row, self.height).because(why))
+        why = f"a block has {self.step} of {self.policy.extent} elements of the streamed axis"
+        made.append(Split(STREAMED, self.step).because(why))
+        if any(map(is_online, self.walks)):
+            why = f"states are rescaled once for {self.step} elements"
+            made.append(Blocked(f"{STREAMED}.1").because(why))
+        for name in (*self.contracted, *self.lanes):
+            made.append(Split(name, self._block(name)))
+        return made
+
+    def _block(self, name: str) -> int:
+        """The block size of an axis that a tile has as a whole, if it fits."""
+        extent = self.extents[name]
+        block = max(MATRIX, power_of_two(extent))
+        return block if name in self.lanes or extent <= MAX_CONTRACTED else CONTRACTED_BLOCK
+
+    def sums(self) -> list[Step]:
+        """The steps that compute the sums of a tile."""
+        held = [name for name in self.extents if name in (self.row, *self.lanes)]
+        inner = [*self.contracted, STREAMED, *reversed(held)]
+        made: list[Step] = [Vectorize(f"{name}.1") for name in inner]
+        made += [
+            ComputeWith(f"{name}.0").because("states share the scores")
+            for name in self.contracted
+            if self._block(name) < self.extents[name] and len(self.policy.states.results) > 1
+        ]
+        if self.extents[STREAMED] > self.step and len(self.walks) > 1:
+            made.append(ComputeWith(f"{STREAMED}.0").because("results share the scores"))
+        if self.row:
+            made.append(Tensorize().because("matrix instructions"))
+        return made
+
+    def backwards(self) -> list[Step]:
+        """The step that starts late rows first: they see the most."""
+        if not self.row or self.height >= self.extents[self.row]:
+            return []
+        return [Reverse(f"{self.row}.0").because("late rows take the most time")]
+
+    def programs(self) -> list[Step]:
+        """The steps that distribute the tiles over programs."""
+        made: list[Step] = []
+        for name in self.grid:
+            count = self._programs(name)
+            if count > 1:
+                axis = f"{name}.0" if name == self.row else name
+                made.append(Bind(axis, "grid").because(f"{count} programs"))
+        return made
+
+    def launch(self) -> Step:
+        """The step that sets the launch configuration."""
+        why = f"{self.height} rows of sums and scores in registers"
+        return Launch(self.schedule.warps, self.schedule.stages).because(why)
+
+
+def _is_table(load: Node) -> bool:
+    """Whether one index depends on several loop variables."""
+    return any(len(index.vars) > 1 for index in access_parts(load)[0])
+
+
+def _stores(loop: Node) -> bool:
+    """Whether a loop carries memory only."""
+    return all(map(is_memory, starts_of(loop)))
+
+
+def _bytes(memory: Node) -> int:
+    return static(memory.tensor.size) * memory.dtype.bytes
+
+
+__all__ = ["ProductStreams", "has_products"]

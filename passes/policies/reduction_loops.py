@@ -1,0 +1,91 @@
+"""How a program of a GPU walks along a long axis that it reduces: block sizes and registers.
+
+Measured on an H100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stack.ir.node import Node
+from stack.ir.warp_ops import WARP
+from stack.target import Gpu
+
+
+@dataclass(frozen=True)
+class ReductionLoop:
+    """The loop over a long axis.
+
+    Attributes:
+        block: the elements of a tile.
+        warps: the warps of a program.
+        ahead: the iterations whose loads are in flight; 0 if prefetching does not pay.
+        is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
+            so that the rows of all programs stay in the cache between the loops.
+        is_whole: whether all tiles of the axis stay in registers.
+    """
+
+    block: int
+    warps: int
+    ahead: int = 0
+    is_first: bool = False
+    is_whole: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """The elements of a tile in a thread."""
+        return self.block // (WARP * self.warps)
+
+
+ADDRESSES = 24  # registers of a thread that hold no tiles
+WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles are all held
+COLUMNS = 128  # elements of a row of a tile of a column reduction
+MAX_WHOLE = 32768  # elements of an axis that one tile may hold
+AHEAD_PARTS = 4  # of shared memory, of which a column reduction prefetches at most one
+ACROSS = ReductionLoop(4096, 4, 3)  # columns
+ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
+TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
+PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
+WHOLE = ReductionLoop(8192, 32, 0, True, True)  # rows whose tiles all stay in registers
+
+
+def held_tiles(
+    loop: ReductionLoop, extent: int, sources: Iterable[Node], running: int, gpu: Gpu
+) -> int:
+    """The number of tiles of a row that stay in registers between two loops.
+
+    Args:
+        loop: the loop.
+        extent: the elements of the row.
+        sources: the arrays that the kernel reads.
+        running: the number of tiles that the first loop carries; 0 if its iterations wait for each
+            other, and should prefetch instead.
+        gpu: the target.
+    """
+    registers = loop.lanes * _row_bytes(extent, sources) // 4
+    count = -(-extent // loop.block)
+    own = gpu.registers // gpu.threads
+    room = max(0, own - ADDRESSES - loop.lanes * running)
+    return min(room // registers, (count + 1) // 2) if registers and running else 0
+
+
+def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
+    """Whether all tiles of a row fit in registers."""
+    count = -(-extent // WHOLE.block)
+    registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
+    return 0 < registers <= WHOLE_SHARE * gpu.registers // gpu.threads
+
+
+def in_a_row(axes: Sequence[int]) -> bool:
+    """Whether several axes are adjacent and in order, so that one loop can run over them."""
+    return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
+
+
+def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
+    """The bytes of one element of each array whose rows have this extent."""
+    return sum(
+        p.dtype.bytes
+        for p in sources
+        if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
+    )

@@ -1,0 +1,184 @@
+"""Streams without matrix products on a GPU: softmax, norms and statistics of long rows.
+
+A program walks along a row in blocks, and keeps the states in registers. A result as long as the
+row takes a second walk.
+
+    softmax of rows of 65536, f32:
+    split r 16384; block r.1; vectorize r.1; rfactor r.0; pipeline r.0 3; bind i grid; launch 32
+
+Two kinds of rows are faster in another order:
+
+- Rows that fit in registers: `block r` first, so that each state is one pass over the row, and no
+  state is rescaled; `hold` keeps the tiles between the passes.
+- States that are cheap to rescale, as a running mean and variance: `reorder r.0 r.1` gives each
+  element of a block its own states, which are merged once, after the walk.
+"""
+
+from __future__ import annotations
+
+from stack.ir.node import Node, topological
+from stack.ir.stream_op import streamed_extent
+from stack.passes.policies.reduction_loops import (
+    ONCE,
+    PRIVATE,
+    TWICE,
+    WHOLE,
+    ReductionLoop,
+    held_tiles,
+    holds_whole,
+)
+from stack.passes.policies.rows import arithmetic, evictions
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.stream_shape import StreamShape, stream_shape
+from stack.passes.policies.walk_policy import WalkPolicy
+from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.steps.all import (
+    Bind,
+    Blocked,
+    Hold,
+    Launch,
+    Pipeline,
+    Reorder,
+    Rewrite,
+    Rfactor,
+    Split,
+    Vectorize,
+)
+from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, starts_of
+from stack.passes.steps.online import is_online, scaled, states_of
+from stack.passes.tiling.frame import is_expensive, power_of_two, static
+from stack.schedule import Schedule
+from stack.target import Gpu
+
+STREAMED = "r"  # the streamed axis of the nest
+
+
+class RowStreams(Stepped[Gpu]):
+    """Lowers a stream without matrix products."""
+
+    def shape(self) -> StreamShape:
+        """Returns the roles of its axes. Raises CannotTile."""
+        return stream_shape(stream_index_maps(*self.group.blocks), False)
+
+    def policy(self) -> WalkPolicy:
+        """Returns the policy of its block size. Raises CannotTile."""
+        walk = self._usual(Walk(self.nest()))
+        return WalkPolicy(walk, self.shape(), self.extent, self.target)
+
+    @property
+    def extent(self) -> int:
+        """The extent of the streamed axis."""
+        return static(streamed_extent(self.group))
+
+    def _usual(self, walk: Walk) -> ReductionLoop:
+        """The loop over a row that suits the stream."""
+        if not self.shape().along:
+            return ONCE
+        inputs = self.group.blocks[0].params
+        if walk.is_chain and holds_whole(self.extent, inputs, self.target):
+            return WHOLE
+        return PRIVATE if walk.is_private else TWICE
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the schedule of the group, which the policy completes."""
+        walk, usual = Walk(made.kernel), self.policy()
+        loop = usual.reduction_loop
+        schedule = usual.of(self.group)
+        block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
+        count = -(-walk.extent // block)
+        self._tiles(made, walk, loop, block)
+        if count > 1:
+            self._registers(made, walk, loop, schedule, block)
+        for name, extent in walk.around.items():
+            made.take(Bind(name, "grid").because(f"{extent} programs"))
+        results = self.group.blocks[2].results
+        made.take(*arithmetic(results), *evictions(results, self.target))
+        made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))
+
+    def _tiles(self, made: Made, walk: Walk, loop: ReductionLoop, block: int) -> None:
+        """Blocks of the row as tiles."""
+        is_whole = loop.is_whole
+        if is_whole and walk.is_online:
+            why = "the row stays in registers: each state is one pass over it"
+            made.take(Blocked(STREAMED).because(why))
+        why = f"a tile has {block} of {walk.extent} elements"
+        made.take(Split(STREAMED, block).because(why))
+        if walk.is_online and not is_whole:
+            if walk.is_private and walk.extent > block:
+                why = "each element of a block has its own states, merged after the row"
+                made.take(Reorder(f"{STREAMED}.0", f"{STREAMED}.1").because(why))
+            why = f"states are rescaled once for {block} elements"
+            made.take(Blocked(f"{STREAMED}.1").because(why))
+        made.take(Vectorize(f"{STREAMED}.1"))
+        if walk.is_private:
+            why = "one division for all elements of a tile"
+            made.take(Rewrite("inverses").because(why))
+
+    def _registers(
+        self, made: Made, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
+    ) -> None:
+        """What stays in registers between iterations and between walks; loads ahead."""
+        count, axis = -(-walk.extent // block), f"{STREAMED}.0"
+        why = f"partial sums are reduced once, not {count} times"
+        made.may(Rfactor(axis).because(why))
+        kept = self._kept(walk, loop, schedule, block)
+        if kept:
+            why = f"{kept} of {count} tiles stay in registers for the next walk"
+            made.take(Hold(axis, kept).because(why))
+        waits = walk.is_online and not walk.is_private and walk.loose < walk.states
+        ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages
+        if ahead and kept < count:
+            made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
+
+    def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
+        """The tiles that stay in registers between two walks."""
+        count = -(-walk.extent // block)
+        if loop.is_whole:
+            return count
+        if not loop.is_first or not self.shape().along:
+            return 0
+        if walk.is_private:
+            covered = walk.extent % block == 0
+            running = 1 + walk.states - (walk.counts if covered else 0)
+        else:
+            running = walk.loose if walk.loose == walk.states else 0
+        step = ReductionLoop(block, schedule.warps, is_first=True)
+        return held_tiles(step, walk.extent, self.group.blocks[0].params, running, self.target)
+
+
+class Walk:
+    """The loop over a row in the plain nest of a stream.
+
+    Attributes:
+        extent: the elements of the row, or of its part.
+        around: the axes of the programs, with their extents.
+        is_online: whether states are rescaled.
+        states: the number of states.
+        loose: the number of sums that only their own update reads.
+        counts: the number of states that add the same number in each iteration.
+        is_chain: whether some state depends on another one.
+        is_private: whether each element of a block should have its own states.
+    """
+
+    def __init__(self, nest: Node) -> None:
+        loops = [loop for loop, _ in all_loops(nest)]
+        found = axes(nest)
+        around = [axis_of(n) for n in loops if all(map(is_memory, starts_of(n)))]
+        self.around = {name: found[name] for name in around if name != STREAMED}
+        self.extent = found.get(STREAMED, 1)
+        walks = [n for n in loops if axis_of(n) == STREAMED and axis_of(n) in found]
+        first = next((n for n in walks if not all(map(is_memory, starts_of(n)))), None)
+        states = (states_of(first.blocks[0]) if first is not None else None) or []
+        self.is_online = any(map(is_online, walks))
+        self.states = len(states)
+        block = first.blocks[0] if first is not None else None
+        self.loose = sum(block is not None and scaled(block, s) is not None for s in states)
+        self.counts = sum(block is not None and block.params[0] not in s.part.vars for s in states)
+        news = {s.new for s in states}
+        self.is_chain = any(not news.isdisjoint(topological([s.part])) for s in states)
+        kept = [n for s in states for n in topological([s.kept])]
+        is_cheap = not any(map(is_expensive, kept)) and all(s.new.dtype.is_float for s in states)
+        self.is_private = is_cheap and self.is_online and self.loose < self.states
+
+
+__all__ = ["RowStreams", "STREAMED"]

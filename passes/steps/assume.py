@@ -1,0 +1,108 @@
+"""assume: take masks of a large negative number as masks of -inf, and check that after the loop.
+
+    %s = loop(...) {online=true}           assume r.0     %fast = loop(...) {online=true}
+      { %x = select(%test, -1e9, %score)                    { %x = select(%test, -inf, %score) ... }
+        ... }                                             %fails: some maximum is not above -5e8
+                                                          %s = loop(0, %fails, %fast)
+                                                            {kind="branch"} { the loop on the left }
+
+exp(-1e9 - m) is 0 in a row whose maximum m is far above -1e9. With -inf the same sums come out, and
+step `bound` can leave whole blocks out. If some row of a program has no such maximum, for example
+because all of it is masked, the program runs the loop as it was written.
+
+Legal for an online loop over tiles, if such a mask hides elements from all states (`assumed.py`),
+and its condition limits the iterations (`bounds.py`). GPUs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant, make, results_of
+from stack.ir.node import Block, Node
+from stack.passes.steps.assumed import Assumed, assumed
+from stack.passes.steps.bounds import bounds_of
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import held_like, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.online import is_online
+from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Assume(Step):
+    """Take large negative masks in the online loops over an axis as masks of -inf."""
+
+    name: ClassVar[str] = "assume"
+    axis: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target) or why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        if not any(_found(loop) for loop, _ in loops_along(kernel, self.axis)):
+            return f"no large negative mask of positions hides blocks of {self.axis}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            loop = old.rebuilt(args, blocks=[block])
+            found = _found(loop)
+            return loop if found is None else _checked(edit, loop, found)
+
+        return edit.change_loops(self.axis, change)
+
+
+def _found(loop: Node) -> Assumed | None:
+    """What may be assumed in a loop; None if nothing, or if it would not limit the loop."""
+    if not (is_online(loop) and is_serial(loop)):
+        return None
+    block = loop.blocks[0]
+    found = assumed(block)
+    if found is None:
+        return None
+    var = block.params[0]
+    tests = ((mask.args[0], side == 2) for mask, side in found.masks.items())
+    limits = [b for test, shown in tests for b in bounds_of(test, shown, var).found]
+    return found if any(not b.is_tail(extent_of(loop)) for b in limits) else None
+
+
+def _checked(edit: Edit, loop: Node, found: Assumed) -> Node:
+    """The loop with -inf in masks, and the loop as it was in a branch, for rows that need it."""
+    block = loop.blocks[0]
+    done = edit.remade(block.results, found.replaced())
+    fast = loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
+    results = results_of(fast)
+    fails = _fails(dict(zip(block.results, results, strict=True)), found.floors)
+    var, *held = block.params
+    once = Node("var", (), {"name": edit.names.own("again"), "extent": 1}, var.type)
+    # from the iteration on: what does not depend on it would be computed outside of the branch
+    limits = (once, constant(extent_of(loop), var.dtype))
+    attrs = {**loop.attrs, "limited": True, "ahead": 1}
+    again = make("loop", [*limits, *starts_of(loop)], attrs, (block,))
+    body = Block((once, *held_like(held, edit.names)), results_of(again))
+    zero = constant(0, var.dtype)
+    test = make("cast", (fails,), hint=fails.tensor.with_dtype(var.dtype))
+    return make("loop", [zero, test, *results], {"kind": "branch", "limited": True}, (body,))
+
+
+def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
+    """A scalar: whether some row has a maximum that is not above its floor."""
+    wrong: Node | None = None
+    for state, floor in floors.items():
+        least = held[state]
+        if least.tensor.rank:
+            axes = tuple(range(least.tensor.rank))
+            least = make("reduce", (least,), {"axes": axes, "kind": "min"})
+        below = make("not", (make("gt", (least, constant(floor, least.dtype))),))
+        wrong = below if wrong is None else make("or", (wrong, below))
+    assert wrong is not None
+    return wrong
+
+
+__all__ = ["Assume"]

@@ -1,0 +1,190 @@
+"""Masks of a large negative number that could be masks of -inf: what follows from one.
+
+    %x = select(%test, -1e9, %score)         at most -1e9 where it hides
+    %m = max(%old, reduce(%x))               assumed to be above -5e8
+    exp(sub(%x, %m))                         exp of at most -5e8: 0
+
+The values of a loop body are visited once, with the bounds that a hidden element sets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stack.ir.algebra import KIND_OF
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.traits import (
+    choice,
+    divides,
+    is_contraction,
+    is_exponential,
+    is_number,
+    is_reduction,
+    multiplies,
+    number,
+    shows,
+    signs,
+)
+from stack.passes.steps.online import State, states_of
+
+ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
+UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What may be assumed of the body of an online loop.
+
+    Attributes:
+        masks: selections of a large negative number, with the operand that is the number.
+        floors: states that are maxima, each with the number that it has to be above.
+    """
+
+    masks: Mapping[Node, int]
+    floors: Mapping[Node, float]
+
+    def replaced(self) -> dict[Node, Node]:
+        """The selections with -inf."""
+        found: dict[Node, Node] = {}
+        for mask, side in self.masks.items():
+            lowest = constant(-math.inf, mask.dtype)
+            args = [lowest if i == side else a for i, a in enumerate(mask.args)]
+            found[mask] = make("select", args, hint=mask.type)
+        return found
+
+
+def assumed(block: Block) -> Assumed | None:
+    """What may be assumed; None if no large negative mask hides elements from all states."""
+    states = states_of(block)
+    masks: dict[Node, int] = {}
+    floors: dict[Node, float] = {}
+    for select in block.nodes if states else ():
+        side = _filled(select)
+        if not side:
+            continue
+        found = _Hidden(block, states or [], select, _number(select.args[side])).floors()
+        if found:
+            masks[select] = side
+            for state, level in found.items():
+                floors[state] = max(level / 2, floors.get(state, -math.inf))
+    return Assumed(masks, floors) if masks else None
+
+
+def _filled(select: Node) -> int:
+    """The operand of a selection that is a large negative number; 0 if there is none."""
+    if choice(select) is None or not select.tensor.rank or not select.dtype.is_float:
+        return 0
+    sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
+    return sides[0] if len(sides) == 1 else 0
+
+
+def _number(node: Node) -> float:
+    """The number that a value is everywhere; 0 if it is not a constant."""
+    while shows(node):
+        (node,) = node.args
+    return float(number(node)) if is_number(node) else 0.0
+
+
+class _Hidden:
+    """What a hidden element contributes.
+
+    Attributes:
+        level: values that are at most such a number.
+        below: values that are at most this, if each maximum is above half of its level.
+        zero: values that are 0 then.
+        maxima: maxima among the states, with the level of what they add.
+    """
+
+    def __init__(self, block: Block, states: list[State], select: Node, fill: float) -> None:
+        self.states = states
+        self.new = {s.new: s for s in states}
+        self.level: dict[Node, float] = {select: fill}
+        self.below: dict[Node, float] = {}
+        self.zero: set[Node] = set()
+        self.maxima: dict[Node, float] = {}
+        for node in block.nodes:
+            if node is not select:
+                self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        args = node.args
+        if node in self.new and KIND_OF[node.op] == "max":
+            if self.new[node].part in self.level:
+                self.maxima[node] = self.level[self.new[node].part]
+        elif shows(node) or is_reduction(node):
+            self._kept(node)
+        elif is_contraction(node):
+            if not self.zero.isdisjoint(args):
+                self.zero.add(node)
+        elif choice(node) is not None:
+            if all(a in self.zero or (is_number(a) and number(a) == 0) for a in args[1:]):
+                self.zero.add(node)
+            levels = [self.level.get(a, _number(a)) for a in args[1:]]
+            if max(levels) < UNDERFLOW:
+                self.level[node] = max(levels)
+        elif is_exponential(node):
+            if self.below.get(args[0], 0.0) <= UNDERFLOW:
+                self.zero.add(node)
+        elif len(args) == 2:
+            self._combine(node, *args)
+
+    def _kept(self, node: Node) -> None:
+        """A view, a conversion or a reduction: a sum of zeros, or a maximum of what is low."""
+        (source,) = node.args
+        kind = node.attrs["kind"] if is_reduction(node) else ""
+        for found in (self.level, self.below):
+            if source in found and kind in ("", "max"):
+                found[node] = found[source]
+        if source in self.zero and kind in ("", "sum"):
+            self.zero.add(node)
+
+    def _combine(self, node: Node, a: Node, b: Node) -> None:
+        terms = signs(node)
+        is_scaled = multiplies(node) or divides(node)
+        if is_scaled and _is_positive(b):
+            factor = _number(b) if multiplies(node) else 1 / _number(b)
+            for found in (self.level, self.below):
+                if a in found:
+                    found[node] = found[a] * factor
+        elif terms == (1, -1) and a in self.level and _bound_of(b) in self.maxima:
+            self.below[node] = self.level[a] - self.maxima[_bound_of(b)] / 2
+        if terms and node not in self.below:
+            masked = [x for x, sign in zip((a, b), terms) if x in self.level and sign > 0]
+            if masked and self.level[masked[0]] <= ABSORBS:
+                self.level[node] = self.level[masked[0]]
+        if is_scaled and (a in self.zero or (multiplies(node) and b in self.zero)):
+            self.zero.add(node)
+        if terms and a in self.zero and b in self.zero:
+            self.zero.add(node)
+
+    def floors(self) -> dict[Node, float] | None:
+        """The level of each maximum; None if some state takes a hidden element."""
+        found: dict[Node, float] = {}
+        for state in self.states:
+            if state.new in self.maxima:
+                found[state.new] = self.maxima[state.new]
+            elif KIND_OF[state.new.op] != "sum" or state.part not in self.zero:
+                return None
+        return found
+
+
+def _is_positive(node: Node) -> bool:
+    return not node.tensor.rank and 0 < _number(node) < math.inf
+
+
+def _bound_of(node: Node) -> Node:
+    """The maximum behind a value for each row, past views and what replaces infinities."""
+    while True:
+        chosen = choice(node)
+        if chosen is not None and is_number(chosen.yes) and number(chosen.yes) == 0:
+            node = chosen.no
+        elif shows(node):
+            (node,) = node.args
+        else:
+            return node
+
+
+__all__ = ["Assumed", "assumed"]

@@ -1,0 +1,226 @@
+"""bound: run only the iterations of an online loop in which a mask of positions shows something.
+
+    loop(%m0, %l0) {online=true}            bound r.0     %end = add(%j.0, 1)
+      {(%r.0 < 16, %m, %l)                                loop(0, %end, %m0, %l0) {limited=true}
+      %test = gt(%key, %row)                                {(%r.0 < 16, %m, %l) ...
+      %x = select(%test, -inf, %score)
+      ...                                   bound r.0 cut
+                                                          %some = loop(0, %j.0, %m0, %l0)
+    keys and rows in blocks of 64:                          { ... %x = %score ... }
+    row block j.0 sees keys up to j.0                     loop(%j.0, %end, %some) {... select ...}
+
+With `cut`, the iterations in which the mask hides nothing get a loop of their own, without it: up
+to three loops. Legal for an online loop, if a comparison of positions hides elements from all its
+states (`hiding.py`), and is affine in the loop variable (`bounds.py`).
+
+Source: index-set splitting (Wolfe, High Performance Compilers, 1996); causal block skipping in
+FlashAttention-2 (Dao, 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant, make, results_of
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_number, number
+from stack.passes.steps.bounds import Bound, Bounds, bounds_of, extreme
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.hiding import Mask, masks_of
+from stack.passes.steps.intervals import Place
+from stack.passes.steps.loops import is_constant, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.online import is_associative
+from stack.passes.steps.step import Step
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+CUT = "cut"
+
+
+@dataclass(frozen=True)
+class Limited(Step):
+    """Limit the online loops over an axis to the iterations that masks leave.
+
+    Attributes:
+        axis: the axis.
+        where: `cut` to separate the iterations in which no element is hidden.
+    """
+
+    name: ClassVar[str] = "bound"
+    axis: str
+    where: str = ""
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        if self.where not in ("", CUT):
+            return f"axis {self.axis}: `{CUT}` or nothing, not {self.where!r}"
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
+        if not loops:
+            return f"no loop over {self.axis} is online or carries totals, and has no limits yet"
+        found = [_limits(loop.blocks[0]) for loop in loops]
+        if not any(limits.bounds.found for limits in found):
+            return f"no comparison of positions hides blocks of {self.axis}"
+        if self.where == CUT and not any(limits.bounds.exact for limits in found):
+            return f"axis {self.axis}: more than a comparison of positions hides elements"
+        return ""
+
+    def parts(self, kernel: Node) -> int:
+        """The loops into which `cut` splits a loop, at most; 1 if it only splits off a tail."""
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _is_free(loop)]
+        found = [_limits(loop.blocks[0]).bounds.found for loop in loops]
+        sides = [
+            {b.step > 0 for b in bounds if not b.is_tail(extent_of(loop))}
+            for loop, bounds in zip(loops, found, strict=True)
+        ]
+        return max((1 + len(side) for side in sides), default=1)
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
+            loop = old.rebuilt(args, blocks=[block])
+            limits = _limits(block) if _is_free(loop) else NOTHING
+            if not limits.bounds.found:
+                return loop
+            is_cut = self.where == CUT and limits.bounds.exact
+            starts: Sequence[Node] = starts_of(loop)
+            for first, end, known in limits.ranges(block.params[0], extent_of(loop), is_cut):
+                body = _with(edit, block, known)
+                attrs = {**loop.attrs, "limited": True}
+                made = make("loop", [first, end, *starts], attrs, (body,))
+                starts = results_of(made)
+            return list(starts)
+
+        return edit.change_loops(self.axis, change)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What masks say about the iterations of a loop.
+
+    Attributes:
+        bounds: the bounds of all masks with a comparison of positions.
+        masks: these masks.
+    """
+
+    bounds: Bounds
+    masks: Sequence[Mask]
+
+    def ranges(
+        self, var: Node, count: int, is_cut: bool
+    ) -> list[tuple[Node, Node, Mapping[Node, Node]]]:
+        """Ranges of iterations, with the values of selections that are known in each."""
+        lower = [b for b in self.bounds.found if b.step > 0]
+        upper = [b for b in self.bounds.found if b.step < 0]
+        zero, whole = constant(0, var.dtype), constant(count, var.dtype)
+        first = _fold("max", [_iteration(b, count, var, True) for b in lower], zero)
+        end = _fold("min", [_iteration(b, count, var, True) for b in upper], whole)
+        if not is_cut:
+            return [(first, end, {})]
+        inner, outer = first, end
+        if lower:
+            inner = _fold("max", [_iteration(b, count, var, False) for b in lower], zero)
+            inner = _pick("max", _pick("min", inner, end), first)
+        if upper:
+            outer = _fold("min", [_iteration(b, count, var, False) for b in upper], whole)
+            outer = _pick("max", _pick("min", outer, end), inner)
+        tests = {mask.test: mask.shown for mask in self.masks}
+        shown = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
+        found = [(inner, outer, {**shown, **{t: _truth(t, s) for t, s in tests.items()}})]
+        if lower:
+            found.insert(0, (first, inner, {}))
+        if upper:
+            found.append((outer, end, {}))
+        return found
+
+
+def _is_free(loop: Node) -> bool:
+    """Whether iterations of a loop may be left out, and it has no limits yet."""
+    return is_associative(loop) and is_serial(loop)
+
+
+NOTHING = Limits(Bounds(), ())
+
+
+def _limits(block: Block) -> Limits:
+    """What the masks in the body of an online loop say about its iterations.
+
+    A partial block at the end is left to its mask, unless another mask hides blocks at the end.
+    """
+    var = block.params[0]
+    found = [(mask, bounds_of(mask.test, mask.shown == 1, var)) for mask in masks_of(block)]
+    found = [(mask, own) for mask, own in found if own.found]
+    count = int(var.attrs["extent"])
+    sides = {b.step > 0 for _, own in found for b in own.found if not b.is_tail(count)}
+    if sides:
+        found = [
+            (mask, own)
+            for mask, own in found
+            if any(not b.is_tail(count) or (b.step > 0) in sides for b in own.found)
+        ]
+    bounds = tuple(b for _, own in found for b in own.found)
+    return Limits(Bounds(bounds, all(own.exact for _, own in found)), [mask for mask, _ in found])
+
+
+def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
+    """The first iteration that a bound leaves, or the one past the last, from 0 to `count`.
+
+    Args:
+        bound: the bound.
+        count: the iterations of the loop.
+        var: its variable.
+        some: whether some element of a tile is enough to be visible, or all have to be.
+    """
+    step, is_lower = abs(bound.step), bound.step > 0
+    # lower: ceil(-rest / step); upper: floor(rest / step) + 1
+    moved = bound.rest.times(-1 if is_lower else 1).plus(Place(more=step - is_lower))
+    found = extreme(moved, 1 if some != is_lower else -1, var.dtype)
+    if is_number(found):
+        return constant(min(max(int(number(found)), 0), count * step) // step, var.dtype)
+    inside = make("min", (_least(found), constant(count * step, var.dtype)))
+    return make("div", (inside, constant(step, var.dtype))) if step > 1 else inside
+
+
+def _least(value: Node) -> Node:
+    """A value, or 0 if it is negative."""
+    return make("max", (value, constant(0, value.dtype)))
+
+
+def _fold(op: str, values: Sequence[Node], none: Node) -> Node:
+    """The maximum or minimum of some values; `none` of no value."""
+    total = values[0] if values else none
+    for value in values[1:]:
+        total = _pick(op, total, value)
+    return total
+
+
+def _pick(op: str, a: Node, b: Node) -> Node:
+    """The maximum or minimum of two numbers of iterations, which are not negative."""
+    for one, other in ((a, b), (b, a)):
+        if is_constant(one, 0):
+            return other if op == "max" else one
+    if is_number(a) and is_number(b):
+        picked = max if op == "max" else min
+        return constant(picked(int(number(a)), int(number(b))), a.dtype)
+    return a if a is b else make(op, (a, b))
+
+
+def _truth(test: Node, shown: int) -> Node:
+    """The value of a condition where its selection shows all elements."""
+    value = constant(shown == 1, test.dtype)
+    return make("broadcast", (value,), {"axes": ()}, hint=test.type) if test.tensor.rank else value
+
+
+def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
+    """The body of a loop in which the values of some selections are known."""
+    if not known:
+        return block
+    done = edit.remade(block.results, known)
+    return Block(block.params, [done[r] for r in block.results])
+
+
+__all__ = ["Limited"]

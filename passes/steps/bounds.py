@@ -1,0 +1,227 @@
+"""Bounds of masks: for which iterations of a loop a comparison of positions holds.
+
+    gt(%key, %row) with %key = 64 * %r.0 + iota, %row = 64 * %j.0 + iota:
+        it holds for some element of a tile if 64 * %r.0 - 64 * %j.0 + 63 > 0
+        it holds for all elements of a tile if 64 * %r.0 - 64 * %j.0 - 63 > 0
+
+Positions are affine in loop variables and in the axes of a tile (`intervals.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Node
+from stack.ir.ops import algebra_of
+from stack.ir.traits import (
+    connective,
+    divides,
+    is_contraction,
+    is_number,
+    is_positions,
+    is_reduction,
+    negates,
+    number,
+    repeats,
+)
+from stack.ir.types import DType
+from stack.passes.steps.intervals import WHOLE, Place, difference, is_condition, place_of
+from stack.passes.tiling.frame import static
+
+
+class Bound(NamedTuple):
+    """An index `step * var + rest` that is >= 0 where elements are visible.
+
+    Attributes:
+        step: the factor of the loop variable; not 0.
+        rest: what does not depend on it; it may differ between the elements of a tile.
+    """
+
+    step: int
+    rest: Place
+
+    def is_tail(self, count: int) -> bool:
+        """Whether it hides only a part of the first or the last of some blocks, in all programs."""
+        if not all(map(is_positions, self.rest.terms)):
+            return False
+        ends = self.rest.ends(WHOLE)
+        return ends is not None and min(0, self.step * (count - 1)) + ends[1] >= 0
+
+
+class Bounds(NamedTuple):
+    """The bounds that a condition sets. `exact` says whether nothing else hides elements."""
+
+    found: tuple[Bound, ...] = ()
+    exact: bool = True
+
+
+def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
+    """The bounds that hold where a condition does.
+
+    Args:
+        test: the condition.
+        positive: False for the bounds that hold where the condition does not.
+        var: the variable of the loop.
+    """
+    if repeats(test):
+        return bounds_of(test.args[0], positive, var)
+    if negates(test):
+        return bounds_of(test.args[0], not positive, var)
+    if connective(test) == (1 if positive else -1):
+        parts = [bounds_of(a, positive, var) for a in test.args]
+        return Bounds(tuple(b for p in parts for b in p.found), all(p.exact for p in parts))
+    found = _compared(test, positive) or _compared_with_data(test, positive, var)
+    bound = _bound(*found, var) if found is not None else None
+    if found is None or bound is None:
+        return Bounds((), exact=False)
+    return Bounds((bound,), found[1])
+
+
+def _compared(test: Node, positive: bool) -> tuple[Place, bool] | None:
+    """A comparison of positions as an index that is >= 0 where it holds; whether that is all."""
+    found = difference(test)
+    return (_signed(*found, positive), True) if found is not None else None
+
+
+def _signed(place: Place, holds_at_zero: bool, positive: bool) -> Place:
+    """An index that is >= 0 where a comparison holds, or where it does not."""
+    if not positive:
+        place, holds_at_zero = place.times(-1), not holds_at_zero
+    return place if holds_at_zero else Place(place.terms, place.more - 1)
+
+
+def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[Place, bool] | None:
+    """A comparison of a position with an integer from memory, the same in all iterations."""
+    facts = algebra_of(test)
+    if not facts.is_order or test.args[0].dtype.kind != "i":
+        return None
+    low, high = test.args if facts.monotone[1] > 0 else test.args[::-1]
+    for value, other, sign in ((low, high, 1), (high, low, -1)):
+        place = place_of(other, casts=True)
+        if place is not None and place_of(value) is None and var not in value.vars:
+            more = place.plus(Place({value: 1}), -1).times(sign)
+            return _signed(more, bool(facts.reflexive), positive), False
+    return None
+
+
+def _bound(place: Place, exact: bool, var: Node) -> Bound | None:
+    """`place >= 0` as a bound of a loop variable; None if it is not affine in it.
+
+    Args:
+        place: the index.
+        exact: whether its other terms have to be affine in the axes of the tile.
+        var: the variable.
+    """
+    moving = [term for term in place.terms if var in term.vars]
+    if len(moving) == 1 and moving[0] is not var:
+        place = _without_quotient(place, moving[0]) or place
+        moving = [term for term in place.terms if var in term.vars]
+    if moving != [var]:
+        return None
+    if exact and not _is_affine(place):
+        return None
+    rest = Place({t: c for t, c in place.terms.items() if t is not var}, place.more)
+    return Bound(place.terms[var], rest)
+
+
+def _is_affine(place: Place) -> bool:
+    """Whether the terms of an index are positions and scalars that cannot overflow."""
+    terms = place.terms
+    return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
+
+
+def _without_quotient(place: Place, term: Node) -> Place | None:
+    """`x // n + rest >= 0` as `x + n * rest >= 0`, and the negative of it alike; x is not < 0."""
+    if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
+        return None
+    size, sign = int(number(term.args[1])), place.terms[term]
+    inner = place_of(term.args[0])
+    ends = inner.ends({}) if inner is not None else None
+    if inner is None or ends is None or ends[0] < 0:
+        return None
+    rest = Place({t: c for t, c in place.terms.items() if t is not term}, place.more).times(size)
+    more = rest.plus(inner.times(sign))
+    return more if sign > 0 else Place(more.terms, more.more + size - 1)
+
+
+def extreme(place: Place, sign: int, dtype: DType) -> Node:
+    """The greatest (sign 1) or the smallest (-1) value of an index over the elements of a tile."""
+    more, terms = place.more, list[Node]()
+    for term, count in place.terms.items():
+        if is_positions(term):
+            size = static(term.shape[int(term.attrs["axis"])])
+            more += count * (size - 1) if count * sign > 0 else 0
+            continue
+        scalar = _extreme_of(term, "max" if count * sign > 0 else "min", dtype)
+        terms.append(scalar if count == 1 else make("mul", (scalar, constant(count, dtype))))
+    made: Node | None = None
+    for term in terms:
+        made = term if made is None else make("add", (made, term))
+    if made is None:
+        return constant(more, dtype)
+    return make("add", (made, constant(more, dtype))) if more else made
+
+
+def _extreme_of(term: Node, kind: str, dtype: DType) -> Node:
+    """The greatest or smallest element of a tile, as an index; a scalar is that itself."""
+    while repeats(term):
+        (term,) = term.args
+    if term.tensor.rank:
+        axes = tuple(range(term.tensor.rank))
+        term = make("reduce", (term,), {"axes": axes, "kind": kind})
+    if term.dtype == dtype:
+        return term
+    return make("cast", (term,), hint=term.tensor.with_dtype(dtype))
+
+
+# ---- whether a condition can hold
+
+
+def can_hold(test: Node, positive: bool = True) -> Node | None:
+    """A scalar that is False only if a condition holds (or fails) for no element of a tile.
+
+    None if that takes a look at the elements.
+    """
+    if repeats(test):
+        return can_hold(test.args[0], positive)
+    if negates(test):
+        return can_hold(test.args[0], not positive)
+    if not test.tensor.rank:
+        return test if positive else make("not", (test,))
+    if connective(test):
+        parts = [can_hold(a, positive) for a in test.args]
+        known = [p for p in parts if p is not None]
+        needs_all = (connective(test) > 0) == positive
+        if not known or (not needs_all and len(known) < len(parts)):
+            return None
+        return make("and" if needs_all else "or", known) if len(known) > 1 else known[0]
+    found = _compared(test, positive) if is_condition(test) else None
+    if found is None or not _is_affine(found[0]):
+        return None
+    dtype = _index_type(found[0])
+    return make("ge", (extreme(found[0], 1, dtype), constant(0, dtype)))
+
+
+def _index_type(place: Place) -> DType:
+    """The type of the terms of an index."""
+    return next(term.dtype for term in place.terms)
+
+
+def is_costly(test: Node, inside: Sequence[Node]) -> bool:
+    """Whether a condition is too expensive to be computed again: it reduces or loads."""
+    pending, seen = [test], set[Node]()
+    own = set(inside)
+    while pending:
+        node = pending.pop()
+        if node in seen or node not in own:
+            continue
+        seen.add(node)
+        if is_reduction(node) or is_contraction(node) or node.blocks:
+            return True
+        pending += node.args
+    return False
+
+
+__all__ = ["Bound", "Bounds", "bounds_of", "can_hold", "extreme", "is_costly"]

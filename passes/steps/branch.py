@@ -1,0 +1,101 @@
+"""branch: apply a mask only in the iterations of a loop in which it may hide an element.
+
+    %x = select(%test, -inf, %score)     branch r.0     %some = ge(...)     one test for a block
+                                                        %x = loop(0, %some, %score)
+                                                          {kind="branch"} {(%once < 1, %shown)
+                                                            select(%test, -inf, %shown) }
+
+Comparisons of positions, and conditions that are the same for a whole tile, say whether the mask
+can hide an element of the tile. Most blocks of a long row are visible as a whole: they skip the
+comparison of each element. Legal for an online loop over tiles with such a mask (`hiding.py`). A
+mask that loads or reduces stays as it is. GPUs only.
+
+Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al., 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.passes.steps.bounds import bounds_of, can_hold, is_costly
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.hiding import Mask, masks_of
+from stack.passes.steps.loops import loops_along, why_no_axis
+from stack.passes.steps.online import is_associative
+from stack.passes.steps.step import Step, why_no_gpu
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Branch(Step):
+    """Apply the masks in the online loops over an axis in branches."""
+
+    name: ClassVar[str] = "branch"
+    axis: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target) or why_no_axis(kernel, self.axis)
+        if why:
+            return why
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if is_associative(loop)]
+        if not loops:
+            return f"no loop over {self.axis} is online or carries totals"
+        if not any(_masks(loop.blocks[0]) for loop in loops):
+            return f"no mask in a loop over {self.axis} can be tested for a whole tile"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            loop = old.rebuilt(args, blocks=[block])
+            masks = _masks(block) if is_associative(loop) else {}
+            if not masks:
+                return loop
+            known: dict[Node, Node] = {}
+            for mask, some in masks.items():
+                done = edit.remade([mask.select], known)[mask.select]
+                own = Mask(done, mask.shown)
+                known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
+            done = edit.remade(block.results, known)
+            return old.rebuilt(args, blocks=[Block(block.params, [done[r] for r in block.results])])
+
+        return edit.change_loops(self.axis, change)
+
+
+def _masks(block: Block) -> dict[Mask, Node]:
+    """The masks that can be branches, each with a scalar: whether it may hide an element."""
+    found: dict[Mask, Node] = {}
+    for mask in masks_of(block):
+        if mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
+            continue
+        own = bounds_of(mask.test, mask.shown == 1, block.params[0])
+        if own.exact and all(b.is_tail(int(block.params[0].attrs["extent"])) for b in own.found):
+            continue  # the end of the axis: a comparison of one row of positions
+        some = can_hold(mask.test, mask.shown == 2)
+        if some is not None:
+            found[mask] = some
+    return found
+
+
+def _branched(edit: Edit, mask: Mask, some: Node, block: Block) -> Node:
+    """A selection that is skipped if no element is hidden."""
+    var, select = block.params[0], mask.select
+    once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)
+    held = Node("var", (), {"name": edit.names.own("shown")}, select.type)
+    # positions depend on the inner variable, so that they are computed in the branch
+    moved = edit.remade([select.args[0]], {var: make("add", (var, once))})[select.args[0]]
+    sides = [held if side == mask.shown else select.args[side] for side in (1, 2)]
+    made = make("select", (moved, *sides))
+    zero = constant(0, var.dtype)
+    limits = (zero, make("cast", (some,), hint=some.tensor.with_dtype(var.dtype)))
+    body = Block((once, held), [edit.locate(select, made)])
+    attrs = {"kind": "branch", "limited": True}
+    return make("loop", [*limits, select.args[mask.shown]], attrs, (body,))
+
+
+__all__ = ["Branch"]

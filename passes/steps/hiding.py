@@ -1,0 +1,122 @@
+"""Masks in online loops: which selections hide elements from all states.
+
+    %masked = select(gt(%key, %row), -inf, %score)      hides a score from a maximum, and from the
+    %m = max(%old, reduce(%masked))                     sum of exp(%masked - %m), which is 0 there
+
+A selection hides elements if -inf or 0 in their place contributes the identity to every state. What
+is hidden counts as nothing: an infinity there does not become a nan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from stack.ir.algebra import KIND_OF
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.traits import (
+    choice,
+    is_contraction,
+    is_number,
+    is_reduction,
+    number,
+    repeats,
+)
+from stack.passes.positions.visible import known_value
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.online import State, identity_like, states_of
+
+
+class Mask(NamedTuple):
+    """A selection that hides elements.
+
+    Attributes:
+        select: the selection.
+        shown: the operand that visible elements get: 1 or 2.
+    """
+
+    select: Node
+    shown: int
+
+    @property
+    def test(self) -> Node:
+        """The condition."""
+        return self.select.args[0]
+
+
+def masks_of(block: Block) -> Iterator[Mask]:
+    """The selections in the body of an online loop that hide elements from all states."""
+    for node in block.nodes:
+        chosen = choice(node)
+        if chosen is None or not node.dtype.is_float:
+            continue
+        for shown, fill in ((2, chosen.yes), (1, chosen.no)):
+            value = _constant(fill)
+            if value in (0.0, -math.inf) and hides(block, node, value):
+                yield Mask(node, shown)
+
+
+def hides(block: Block, start: Node, fill: float) -> bool:
+    """Whether every state gets the identity from an element for which a value is 0 or -inf."""
+    states = states_of(block)
+    if not states:
+        return False
+    known: dict[Node, float] = {start: fill}
+    for node in block.nodes:
+        if node not in known and not known.keys().isdisjoint(node.args):
+            value = _value(node, known)
+            if value in (0.0, -math.inf):
+                known[node] = value
+    return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
+
+
+def _value(node: Node, known: Mapping[Node, float]) -> float | None:
+    """The value of a node where some operands are known and others are any finite numbers."""
+    if is_contraction(node):
+        return 0.0 if any(known.get(a) == 0.0 for a in node.args) else None
+    if is_reduction(node):
+        value = known.get(node.args[0])
+        return value if value == identity(str(node.attrs["kind"]), node.dtype) else None
+    return known_value(node, known)
+
+
+def _constant(node: Node) -> float | None:
+    """The number that a value is everywhere; None if it is not a constant."""
+    while repeats(node):
+        node = node.args[0]
+    return float(number(node)) if is_number(node) else None
+
+
+def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
+    """The results of the body of an online loop that adds nothing to its states if a test is false.
+
+    If -inf in place of one part hides an iteration from all states, only this part is masked.
+    None if the body is not in the form of states.
+    """
+    states = states_of(block)
+    if states is None:
+        return None
+    alone = next((s.part for s in states if _hides_all(block, s)), None)
+    known: dict[Node, Node] = {}
+    if alone is not None:
+        lowest = constant(-math.inf, alone.dtype)
+        known[alone] = edit.locate(alone, make("select", (test, alone, lowest)))
+    for _, kept, part, new in states:
+        done = edit.remade([kept, part], known)
+        own = done[part]
+        if alone is None:
+            own = edit.locate(new, make("select", (test, own, identity_like(new))))
+        known[new] = edit.made(new, new.op, (done[kept], own))
+    return [known[r] for r in block.results]
+
+
+def _hides_all(block: Block, state: State) -> bool:
+    """Whether a maximum of scalars hides an iteration from all states, if its part is -inf."""
+    is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
+    return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)
+
+
+__all__ = ["Mask", "guarded_states", "hides", "masks_of"]

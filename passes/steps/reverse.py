@@ -1,0 +1,59 @@
+"""reverse: run the iterations of a loop from the last one to the first one.
+
+    loop(%o0) {(%i.0 < 8, ...)       reverse i.0       loop(%o0) {(%i.0 < 8, ...)
+      store(..., %i.0, ...) }                            store(..., sub(7, %i.0), ...) }
+
+Under a causal mask, late rows take the most time. If they start first, the short ones fill the
+processors at the end. Legal for a serial loop with independent iterations.
+
+Source: longest processing time first (Graham, SIAM Journal on Applied Mathematics, 1969).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.guard import why_no_totals
+from stack.passes.steps.loops import loops_along, starts_of, why_not_free
+from stack.passes.steps.step import Step
+from stack.passes.steps.stored import why_shared
+from stack.passes.tiling.loops import extent_of
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Reverse(Step):
+    """Reverse the order of the iterations of the loops over an axis."""
+
+    name: ClassVar[str] = "reverse"
+    axis: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_not_free(kernel, self.axis)
+        if why:
+            return why
+        for loop, _ in loops_along(kernel, self.axis):
+            why = why_no_totals(loop) or why_shared(loop)
+            if why:
+                return why
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            var = block.params[0]
+            last = constant(extent_of(old) - 1, var.dtype)
+            done = edit.remade(block.results, {var: make("sub", (last, var))})
+            body = Block(block.params, [done[r] for r in block.results])
+            return make("loop", starts_of(old.rebuilt(args, blocks=[block])), old.attrs, (body,))
+
+        return edit.change_loops(self.axis, change)
+
+
+__all__ = ["Reverse"]

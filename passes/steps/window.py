@@ -1,0 +1,174 @@
+"""window: load the run of memory that a tile reads once, and pick its elements from the run.
+
+    load(%p, sub(%key, %row)) : f16<64x64>     window p     %run = load(%p, %first + iota)
+                                                            gather(%run, 63 + iota_k - iota_m)
+
+A tile of rows m and keys k that reads memory at k - m + c reads few elements, each of them many
+times: a table of relative positions, a Toeplitz matrix. Legal if an index of a load is affine in
+two or more axes of its tile, all other indices are the same for the whole tile, and the run has at
+most 1024 elements, and at most half as many as the tile. GPUs only.
+
+Source: relative position biases (Shaw, Uszkoreit and Vaswani, NAACL 2018) compute such loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar, NamedTuple
+
+from stack.ir.builder import constant, make
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Block, Node
+from stack.ir.traits import converts, is_load, is_positions, repeats
+from stack.ir.types import TensorType
+from stack.passes.steps.access import spread_along
+from stack.passes.steps.bounds import extreme
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import WHOLE, Place, place_of
+from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.tiling.frame import power_of_two, static
+from stack.target import Target
+
+MOST = 1024  # elements of a run
+SHARE = 0.5  # of the elements of the tile that it has at most
+
+
+class Run(NamedTuple):
+    """The run of memory that a tile reads.
+
+    Attributes:
+        axis: the axis of the memory along which it lies.
+        place: the index of the elements of the tile along that axis.
+        count: the elements from the first to the last that the tile reads.
+    """
+
+    axis: int
+    place: Place
+    count: int
+
+
+@dataclass(frozen=True)
+class Windowed(Step):
+    """Load runs of a memory, from which tiles pick their elements."""
+
+    name: ClassVar[str] = "window"
+    memory: str
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        why = why_no_gpu(self, target)
+        if why:
+            return why
+        names = {str(p.attrs["name"]): p for p in kernel.blocks[0].params}
+        if self.memory not in names:
+            return f"there is no memory {self.memory!r}; there are: {', '.join(names)}"
+        loads = (n for n in kernel.blocks[0].all_nodes if is_load(n))
+        if not any(run_of(n) for n in loads if n.args[0] is names[self.memory]):
+            return f"no tile reads short runs of {self.memory} many times"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        picked: dict[Node, tuple[Node, Node, Node]] = {}  # a gather: its run, its index, its load
+
+        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+            if converts(old) and args[0] in picked:
+                # the run has fewer elements to convert
+                run, index, load = picked[args[0]]
+                wide = edit.locate(
+                    load, make("cast", (run,), hint=run.tensor.with_dtype(old.dtype))
+                )
+                return _gather(wide, index)
+            made = old.rebuilt(args, blocks=blocks)
+            is_mine = is_load(old) and str(old.args[0].attrs["name"]) == self.memory
+            found = run_of(made) if is_mine else None
+            if found is None:
+                return made
+            run, index = edit.locate(old, _loaded(made, found)), _index(made, found)
+            gathered = _gather(run, index)
+            _, mask, other = access_parts(made)
+            if mask is not None and other is not None:
+                return make("select", (mask, gathered, other), hint=made.type)
+            picked[gathered] = run, index, old
+            return gathered
+
+        return edit.finished(edit.rewritten(edit.block, visit))
+
+
+def run_of(load: Node) -> Run | None:
+    """The run that a tile reads; None if another way to load it is as good."""
+    if load.tensor.rank < 2:
+        return None
+    index = access_parts(load)[0]
+    moving = [axis for axis, i in enumerate(index) if i.tensor.rank and not _is_same(i)]
+    if len(moving) != 1:
+        return None
+    place = place_of(index[moving[0]])
+    if place is None or place.ends(WHOLE) is None:
+        return None
+    own = {t: c for t, c in place.terms.items() if is_positions(t)}
+    if len(own) < 2 or any(t.tensor.rank for t in place.terms if t not in own):
+        return None
+    count = 1 + sum(abs(c) * (_size(t) - 1) for t, c in own.items())
+    extent, tile = power_of_two(count), prod(map(static, load.shape))
+    if extent > MOST or extent > SHARE * tile:
+        return None
+    return Run(moving[0], place, count)
+
+
+def _is_same(index: Node) -> bool:
+    """Whether an index is the same for all elements of a tile."""
+    return repeats(index) and not index.args[0].tensor.rank
+
+
+def _size(positions: Node) -> int:
+    return static(positions.shape[int(positions.attrs["axis"])])
+
+
+def _loaded(load: Node, run: Run) -> Node:
+    """The run, as a tile of one axis."""
+    index = access_parts(load)[0]
+    dtype = index[run.axis].dtype
+    size, extent = static(load.args[0].shape[run.axis]), power_of_two(run.count)
+    shape = (extent,)
+    steps = make("iota", (), {"axis": 0}, hint=TensorType(dtype, shape, "tile"))
+    at = make("add", (spread_along(extreme(run.place, -1, dtype), (), shape), steps))
+    ends = run.place.ends(WHOLE)
+    assert ends is not None
+    tests: list[Node] = []
+    if ends[0] < 0:
+        tests.append(make("ge", (at, constant(0, dtype))))
+    if ends[1] + extent - run.count >= size:
+        tests.append(make("lt", (at, constant(size, dtype))))
+    places = [
+        at if axis == run.axis else spread_along(i.args[0] if i.tensor.rank else i, (), shape)
+        for axis, i in enumerate(index)
+    ]
+    hint = TensorType(load.dtype, shape, "tile")
+    if not tests:
+        return make("load", [load.args[0], *places], hint=hint)
+    mask = tests[0] if len(tests) == 1 else make("and", tests)
+    return make("load", [load.args[0], *places, mask, constant(0, load.dtype)], hint=hint)
+
+
+def _index(load: Node, run: Run) -> Node:
+    """The element of the run that each element of the tile picks."""
+    shape = tuple(map(static, load.shape))
+    own = {t: c for t, c in run.place.terms.items() if is_positions(t)}
+    dtype = next(iter(own)).dtype
+    total = constant(sum(-c * (_size(t) - 1) for t, c in own.items() if c < 0), dtype)
+    for term, count in sorted(own.items(), key=lambda item: int(item[0].attrs["axis"])):
+        axis = int(term.attrs["axis"])
+        one = make("iota", (), {"axis": 0}, hint=TensorType(dtype, (shape[axis],), "tile"))
+        one = spread_along(make("mul", (one, constant(count, dtype))), (axis,), shape)
+        total = make("add", (total, one))
+    return total
+
+
+def _gather(run: Node, index: Node) -> Node:
+    axes = " ".join(f"t{i}" for i in range(index.tensor.rank))
+    return make("gather", (run, index), {"rule": f"w!, {axes} -> {axes}"})
+
+
+__all__ = ["Windowed"]

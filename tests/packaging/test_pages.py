@@ -60,3 +60,11 @@ def test_picture_is_small_and_loads_nothing() -> None:
     picture = (ROOT / "docs/pipeline.svg").read_text(encoding="utf-8")
     assert len(picture) < 150_000
     assert re.findall(r"https?://[^\"]*", picture) == ["http://www.w3.org/2000/svg"]
+
+
+def test_other_output_is_found() -> None:
+    page = (
+        "```text\nkernel  3\n```\n```text measured\ntook 1.5 ms\n```\n```text parsed\nmore\n```\n"
+    )
+    assert documents.unprinted(page, "kernel  3\ntook   22 ms\n") == []
+    assert documents.unprinted(page, "kernel  4\ntook 22 s\n") == ["kernel  3", "took 1.5 ms"]

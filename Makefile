@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
             $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
-EXTRAS := torch,jax,mlir,tvm,cuda,triton,dev
+EXTRAS := torch,jax,mlir,tvm,cuda,triton,dev,docs,completion
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +18,7 @@ INSTALL = $(PIP) install --disable-pip-version-check --no-input --quiet -c const
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test sweep compat lint format clean distclean
+.PHONY: help install demo test sweep compat docs lint format clean distclean
 MAKEFLAGS += --no-print-directory
 
 help: ## this list
@@ -49,6 +49,9 @@ compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
 	@$(COMPAT_PIP) --no-build-isolation -e '.$(if $(FRAMEWORKS),[mlir$(FRAMEWORKS)])'
 	@$(COMPAT)/bin/python -m pytest -p no:cacheprovider tests/smoke
 
+docs: $(STAMP) ## the documentation site, in site/
+	$(BIN)/python -m mkdocs build --strict --clean
+
 lint: $(STAMP) ## ruff and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -74,7 +77,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean: ## remove caches and build results
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .hypothesis htmlcov .coverage
+	rm -rf build dist site *.egg-info .pytest_cache .ruff_cache .hypothesis htmlcov .coverage
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 distclean: clean ## remove .venv too

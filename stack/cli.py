@@ -6,10 +6,12 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from stack.commands import (
     bench,
     compare,
+    completion,
     dump,
     explain,
     faults,
@@ -46,6 +48,7 @@ exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error,
 
 COMMANDS = (
     *(dump, report, compare, bench, show, explain, opt, run, faults, new, inventory, targets),
+    completion,
 )
 
 
@@ -56,11 +59,25 @@ def build_parser() -> argparse.ArgumentParser:
         description=TEXT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action=Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS:
         module.add(subparsers)
     parser.set_defaults(commands=tuple(subparsers.choices))
     return parser
+
+
+class Version(argparse.Action):
+    """Print the version and exit. It is looked up only when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: Any) -> None:
+        super().__init__(option_strings, argparse.SUPPRESS, 0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from stack.explore.inventory import versions
+
+        print(f"stackc {versions()['stack-compiler']}")
+        parser.exit()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

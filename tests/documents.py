@@ -1,8 +1,10 @@
 """Commands and code that documents show: found, read as their programs read them, and followed.
 
-A fenced block is followed by a test, line by line, as a reader would. One that is marked `parsed`
-(```` ```sh parsed ````: it does not end, needs a GPU, or takes minutes) and commands that stand in
-a sentence or indented are only read.
+A fenced block is followed by a test, line by line, as a reader would. A block that is marked
+`parsed` (```` ```sh parsed ````: it does not end, needs a GPU, or takes minutes) is only read, and
+so are commands in a sentence or indented. In docs/ and the README, a block of `text` is output of
+the commands before it. `text measured` has numbers that differ each time; `text parsed` is not
+checked.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from stack.demos.course.__main__ import main as course
 from stack.demos.course.notebook import cells
 
 ROOT = Path(__file__).resolve().parents[1]
+SITE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LESSONS = sorted((ROOT / "demos/course/lessons").glob("lesson_*.py"))
 # what was true of a version stays in the list of changes
 DOCUMENTS = [p for p in sorted(ROOT.rglob("*.md")) if p.name != "CHANGELOG.md"]
@@ -74,6 +77,25 @@ def blocks(text: str) -> list[Block]:
         for head, body in found
         if head and head[0] != "text"
     ]
+
+
+def unprinted(text: str, printed: str) -> list[str]:
+    """Lines of the `text` blocks that commands did not print; numbers may differ if `measured`."""
+    exact = {line.rstrip() for line in printed.splitlines()}
+    measured = {_without_numbers(line) for line in exact}
+    left: list[str] = []
+    for head, body in _FENCE.findall(text):
+        kind, *marks = head.split() or [""]
+        if kind != "text" or "parsed" in marks:
+            continue
+        for line in filter(None, map(str.rstrip, body.splitlines())):
+            known = _without_numbers(line) in measured if "measured" in marks else line in exact
+            left += [] if known else [line]
+    return left
+
+
+def _without_numbers(line: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"\d+(\.\d+)?", "#", line))
 
 
 def commands(text: str) -> Iterator[str]:
@@ -142,6 +164,8 @@ def _run(line: str, patch: pytest.MonkeyPatch) -> str:
         case ["python", "-m", module, *argv]:
             command = [sys.executable, "-m", module, *argv]
             code, name = subprocess.run(command, check=False).returncode, module
+        case ["python", file]:
+            code, name = subprocess.run([sys.executable, file], check=False).returncode, file
         case other:
             raise AssertionError(f"nobody runs {other}")
     assert code == 0 or (code == 1 and name in SAYS_NO), line

@@ -86,6 +86,8 @@ def test_examples_run(
         argv += ["-i", "f32[8,128]"]
     if "--train" in argv or "--mesh" in argv:
         pytest.skip("of another program")
+    if argv[0] == "completion":
+        pytest.importorskip("shtab")
     code = main(argv)
     out = capsys.readouterr()
     # diff says by its code whether two stages differ

@@ -1,4 +1,4 @@
-"""The commands that README shows exist as they are written, and work on a model."""
+"""The commands that the documentation lists exist as they are written, and work on a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from stack.cli import build_parser, main
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\| `stackc ([^`]+)`", README, re.MULTILINE)
+PAGE = (ROOT / "docs/howto/command_line.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^\| `stackc ([^`]+)`", PAGE, re.MULTILINE)
 WALK = ("dump", "show", "diff", "where", "explain", "opt", "run")
 
 

@@ -267,7 +267,7 @@ REFUSED = {
         "attention.rope",
         (np.zeros((2, 3, 6)), np.zeros((3, 4)), np.zeros((3, 4))),
         {},
-        "'cos' turns 4 pairs",
+        "'cos' rotates 4 pairs",
     ),
     "a page outside": (
         "attention.paged",

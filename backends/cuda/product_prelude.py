@@ -63,8 +63,8 @@ __device__ inline unsigned corner_of(unsigned row, unsigned column) {
     ),
     "matrix_at": (
         ("shared_address",),
-        """// descriptor of a matrix in shared memory, with so many bytes per line; parts of a row are
-// `panel` bytes apart, if one instruction reads several
+        """// descriptor of a matrix in shared memory with lines of so many bytes; parts of a row
+// are `panel` bytes apart, if one instruction reads several
 template <int bytes, int panel>
 __device__ inline unsigned long long matrix_at(const void* first) {
   constexpr unsigned long long kind = bytes == 128 ? 1 : bytes == 64 ? 2 : 3;

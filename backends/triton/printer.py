@@ -262,7 +262,7 @@ class _Printer(Values):
             return
         maker = getattr(self, f"_{node.op}", None)
         if maker is None:
-            raise StackError(f"the triton backend cannot print op {node.op!r}")
+            raise StackError(f"the triton backend has no code for {node.op!r}")
         maker(node)
 
     # ---- memory

@@ -78,7 +78,7 @@ def test_squares_of_8_bit_floats() -> None:
 
 @pytest.mark.parametrize("name", ["w4a16", "nf4", "w4a16_awq", "w4a16_gptq"])
 def test_a_group_that_does_not_divide_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="rows of 256 weights have no groups of 96"):
+    with pytest.raises(ValueError, match="groups of 96 do not divide rows of 256 weights"):
         getattr(pack, name)(weights(), 96)
 
 
@@ -116,7 +116,7 @@ def zeros(*shapes: Any) -> list[np.ndarray]:
         ("mx", zeros((2, 64), ((4, 32), "u1"), ((4, 3), "u1")), "'scales' holds 96 weights"),
         ("nvfp4", zeros((2, 32), ((4, 16), "u1"), ((4, 1), "u1"), ()), "'scales' holds 16 weights"),
         ("sparse24", zeros((2, 8), (4, 4), ((4, 3), "u1")), "'places' holds 12 weights"),
-        ("q4_k", zeros((2, 256), ((4, 100), "u1")), "'blocks' has 100 bytes .* blocks have 144"),
+        ("q4_k", zeros((2, 256), ((4, 100), "u1")), "'blocks' has 100 bytes .* not a multiple of 144"),
         ("q6_k", zeros((2, 256), ((4, 420), "u1")), "'blocks' holds 512 weights"),
     ],
 )
@@ -138,7 +138,7 @@ def test_storage_that_does_not_fit_is_refused_by_name(
 def test_a_format_that_there_is_not_is_refused() -> None:
     arrays = zeros((2, 32), ((4, 32), "u1"), ((4, 1), "u1"))
     with pytest.raises(
-        RuleError, match="'format' is one of e4m3, e5m2, e3m2, e2m3, e2m1, not 'e8m0'"
+        RuleError, match="'format' must be one of e4m3, e5m2, e3m2, e2m3, e2m1, not 'e8m0'"
     ):
         find("qgemm.mx")(*arrays, format="e8m0")
 

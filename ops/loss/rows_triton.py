@@ -36,8 +36,7 @@ def cross_entropy_kernel(logits_ptr, target_ptr, loss_ptr, classes, ignored, COL
 
 
 def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int) -> Tensor:
-    """Losses of `logits [..., v]`, `target [...]`, dense; for a target out of range, its logit is
-    0."""
+    """Losses of `logits [..., v]`, `target [...]`; the logit of a target out of range is 0."""
     classes = logits.shape[-1]
     loss = torch.empty(target.shape, dtype=torch.float32, device=logits.device)
     columns = min(1 << max(classes - 1, 0).bit_length(), COLUMNS)

@@ -19,8 +19,7 @@ Tensor = torch.Tensor
 
 
 def grouped(x: Tensor, weight: Tensor, sizes: Tensor, config: Config | None = None) -> Tensor:
-    """`grouped_gemm` of `x [s, k]`, `weight [e, n, k]` of one 16-bit type; `sizes [e]` int32,
-    dense."""
+    """`grouped_gemm` of dense `x [s, k]`, `weight [e, n, k]` of one 16-bit type."""
     return product(x, weight, x.dtype, None, sizes.int(), config)
 
 

@@ -87,8 +87,7 @@ def layer_norm(np, x, weight, bias, *, eps: float = 1e-5):
     autocast="f32",
 )
 def softmax(np, x):
-    """Exponentials divided by their sum, along the last axis of `x [..., d]`; sums in f32 or
-    more."""
+    """Exponentials divided by their sum, on the last axis of `x [..., d]`; sums in f32 or wider."""
     wide = x.astype(np.result_type(x, np.float32))
     powers = np.exp(wide - np.max(wide, axis=-1, keepdims=True))
     return (powers / np.sum(powers, axis=-1, keepdims=True)).astype(x.dtype)

@@ -22,14 +22,15 @@ ALIGNED = f"{{alignment = {LINE} : i64}}"
 
 
 @dataclass(frozen=True)
-"""Chains of instructions that depend only on themselves, as many as there are accumulators.
+class Chains:
+    """Chains of instructions that depend only on themselves, as many as there are accumulators.
 
-Attributes:
-    vector: type of a vector of 32-bit floats.
-    sums: type of the accumulators; "" if they are named registers and not carried values.
-    before: statements before the loop.
-    step: statements of one iteration, which compute %n0, %n1, ... from %s0, %s1, ...
-    count: instructions per iteration.
+    Attributes:
+        vector: type of a vector of 32-bit floats.
+        sums: type of the accumulators; "" if they are named registers and not carried values.
+        before: statements before the loop.
+        step: statements of one iteration, which compute %n0, %n1, ... from %s0, %s1, ...
+        count: instructions per iteration.
     """
 
     vector: str

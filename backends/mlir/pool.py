@@ -63,8 +63,7 @@ class Pool:
             self.state[SLOTS["enter"]] = number and self.enters and threads.openmp("GOMP_parallel")
 
     def _forked(self) -> None:
-        """Reset the state in a forked child, which has no threads: the next kernel starts new
-        ones."""
+        """Reset the state in a forked child. It has no threads; the next kernel starts new ones."""
         state = self.state
         generation = (state[SLOTS["ticket"]] >> 32) + 1
         # nobody runs a job that another thread of the parent had in progress

@@ -108,8 +108,7 @@ def _lanes_of_mask(p: Statements, mask: str, lanes: int, picks: list[int]) -> st
 
 
 def _part(p: Statements, load: Node, address: str, step: int, count: int, mask: str = "") -> str:
-    """Loads some lanes from an address on, by vectors of as many elements; the last ends with
-    them."""
+    """Loads lanes from an address on, by vectors of as many elements; the last ends with them."""
     kind = f"i{8 * load.dtype.bytes}"
     t, align = f"vector<{count}x{kind}>", f"{{alignment = {load.dtype.bytes} : i64}}"
     last = (count - 1) * (step - 1)

@@ -1,5 +1,7 @@
-"""TVM on a GPU: the replay lowered by Relax, scheduled by dlight's default rules, compiled by NVRTC
-or nvcc. Nothing is tuned; with hours of search TVM can do better."""
+"""TVM on a GPU: dlight's default schedules, compiled by NVRTC or nvcc.
+
+Relax lowers the replay. Nothing is tuned; with hours of search TVM can do better.
+"""
 
 from __future__ import annotations
 

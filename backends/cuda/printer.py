@@ -1,8 +1,8 @@
 """Prints the loop level as CUDA C++: grid loops become blocks, two axes of values become threads.
 
 A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. The first two axes of
-    a tile are warp and lane. A value of rank 0 is the same in every thread. A barrier is printed
-    between two statements if one writes memory that the other accesses.
+a tile are warp and lane. A value of rank 0 is the same in every thread. A barrier is printed
+between two statements if one writes memory that the other accesses.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The CUDA driver: loads machine code, describes launches, encodes tensor maps.
 
 It is called through `cuda.bindings`, whose launch is as fast as one through ctypes. Only tensor
-maps
-go through ctypes: the driver needs them aligned to 64 bytes, which `cuda.bindings` does not
-    guarantee.
+maps go through ctypes: the driver needs them aligned to 64 bytes, which `cuda.bindings` does not
+guarantee.
 """
 
 from __future__ import annotations

@@ -87,9 +87,7 @@ class Loaded:
         return self.launcher([v.cell() for v in (*args, *outs)])
 
     def launcher(self, argument_buffer: Sequence[Table]) -> Bound:
-        """Returns a function that launches the kernel on the arrays whose addresses these slots
-        have.
-        """
+        """Returns a function that launches the kernel on the arrays with these slots' addresses."""
         maps: list[tuple[TensorMap, Table]] = []
         arguments = range(len(argument_buffer)) if self.arguments is None else self.arguments
         given = (ctypes.c_void_p * len(arguments))()

@@ -141,9 +141,8 @@ class Accesses(Statements):
         """Store each lane at its own address if `test` is set.
 
         The number of lanes is rounded up to a power of two, with the added lanes disabled. LLVM
-        rounds
-        up by itself on x86, but leaves the masks of some added lanes undefined: with 17 lanes of
-            f32 it writes to addresses that were never computed.
+        rounds up by itself on x86, but leaves the masks of some added lanes undefined: with 17
+        lanes of f32 it writes to addresses that were never computed.
         """
         wide = 1 << (lanes - 1).bit_length()
         if wide != lanes:

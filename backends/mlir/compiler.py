@@ -72,9 +72,7 @@ class Compiler:
             raise KernelRefused(whys)
 
     def print_all(self, func: Func) -> list[Node]:
-        """Returns the printed kernels of a function. Raises KernelRefused with all unprintable
-        ones.
-        """
+        """Returns a function's printed kernels. Raises KernelRefused with all unprintable ones."""
         nodes, whys = self.look(func), dict[Node, str]()
         for node in nodes:
             try:

@@ -360,11 +360,11 @@ def _narrow(scope: Scope, x: str, dtype: DType, lanes: int) -> str:
 
 
 def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
-    """Rounds f32 to bf16 by integer ops; without an instruction, LLVM would call a missing
-    function.
+    """Rounds f32 to bf16 by integer ops.
 
-    It adds half of the last kept digit, one bit less if that digit is even, and takes the upper
-    half. As the addition could destroy a nan, nans are handled separately.
+    Without an instruction for it, LLVM would call a function that does not exist here. The code
+    adds half of the last kept digit, one bit less if that digit is even, and takes the upper half.
+    As the addition could destroy a nan, nans are handled separately.
     """
     i, f = shaped(U32, lanes), shaped(F32, lanes)
     sixteen = scope.number(16, U32, lanes)

@@ -1,11 +1,10 @@
 """Elementary functions as MLIR text, over scalars and vectors of f32 and f64.
 
 The wheels lack upstream's polynomial pass, and its precision is fixed. So the functions are written
-out
-here: range reduction and a minimax polynomial, at most about 2 ulp off, with IEEE results for inf,
-    nan and overflow. Most of them are in sibling modules. They are branch-free, except if a lane is
-    out of range (huge angles and quotients, powers of negative numbers): then libm computes the
-    vector. All other functions, among them many of f64, call libm lane by lane.
+out here: range reduction and a minimax polynomial, at most about 2 ulp off, with IEEE results for
+inf, nan and overflow. Most of them are in sibling modules. They are branch-free, except if a lane
+is out of range (huge angles and quotients, powers of negative numbers): then libm computes the
+vector. All other functions, among them many of f64, call libm lane by lane.
 
 `call` returns the text at the place of use, `definitions` the functions to append to the module
 once. LLVM inlines them, which keeps printed kernels short and readable.

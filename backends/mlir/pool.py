@@ -12,7 +12,7 @@ after each of torch's loops. While they do, they take the chunks (`team_text`), 
 threads competes.
 
 The native code starts threads itself, when a kernel first needs them, and never takes the GIL: a
-    worker never runs Python.
+worker never runs Python.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Sums of overlapping windows as MLIR text: shared elements are loaded once.
 
 Elements of the image that several windows cover are loaded and widened once, and multiplied with
-each
-tap that uses them: windows of seven taps share most of their elements with their neighbours. Taps
-    of a row are unrolled, as many at a time as fit in registers.
+each tap that uses them: windows of seven taps share most of their elements with their neighbours.
+Taps of a row are unrolled, as many at a time as fit in registers.
 """
 
 from __future__ import annotations

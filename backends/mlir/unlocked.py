@@ -1,9 +1,8 @@
 """Uses MLIR's execution engine without the GIL, which its bindings hold: threads compile at once.
 
 It calls the bindings' own library through ctypes, by the C API, and catches its fatal errors. If
-the
-library or these functions are not found, the bindings are used instead: then only one thread
-    compiles at a time, and a fatal error terminates the process.
+the library or these functions are not found, the bindings are used instead: then only one thread
+compiles at a time, and a fatal error terminates the process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A `load` of a block with two or more axes prints nothing, and neither do its casts, transposes and
 reshapes: they only change the view. The consumer loads the elements it needs. This is correct
-    because the passes put the consumer right after the load, before any store to the same memory.
+because the passes put the consumer right after the load, before any store to the same memory.
 """
 
 from __future__ import annotations

@@ -74,8 +74,9 @@ class Device(Protocol):
         ...
 
     def allocator(self, shape: tuple[int, ...], dtype: Any, what: str) -> Callable[[], Array]:
-        """Returns an allocator of dense, uninitialized arrays; it raises StackError as `memory`
-        does.
+        """Returns a function that allocates dense, uninitialized arrays.
+
+        It raises StackError as `memory` does.
         """
         ...
 

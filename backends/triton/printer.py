@@ -154,12 +154,11 @@ class _Printer(Values):
         return shared or sum(math.prod(_extents(_chain(n))) for n in self.nests)
 
     def _grid(self, nest: Node) -> None:
-        """Print a nest of grid loops, with indices from the program id; the innermost varies
-        fastest.
+        """Print a nest of grid loops; indices come from the program id, the innermost fastest.
 
         Several nests share the launch grid: each takes a range of program ids, the first nest the
-            first ones. Each nest is an `if` of its own, because Triton gives all branches of one
-            `if` separate shared memory.
+        first ones. Each nest is an `if` of its own, because Triton gives all branches of one `if`
+        separate shared memory.
         """
         before, chain = self.depth, _chain(nest)
         total = math.prod(_extents(chain))

@@ -118,10 +118,9 @@ def paged(
     q: Tensor, pool_k: Tensor, pool_v: Tensor, table: Tensor, lengths: Tensor, *,
     scale: float = 0.0, **_: Any,
 ) -> Tensor:  # fmt: skip
-    """Decodes with paged keys: `q [b, h, 1, d]`, pools `[p, n, g, d]`, `table [b, m]`, `lengths
-    [b]`.
+    """Decodes with keys and values in pages. All operands are dense.
 
-    All operands are dense.
+    Shapes: `q [b, h, 1, d]`, pools `[p, n, g, d]`, `table [b, m]` and `lengths [b]`.
     """
     room, groups, width = pool_k.shape[1:]
     keys = table.shape[-1] * room

@@ -1,10 +1,9 @@
 """All-reduce + residual + RMSNorm by messages, the steps after a row-parallel matmul of a block.
 
 `PeerMemory.all_reduce_norm` does the same in one kernel. As rows are normalized independently, the
-ranks
-may also split them: each rank sums and normalizes some rows, which are then gathered (sequence
-parallelism: Korthikanti et al., "Reducing activation recomputation in large transformer models",
-    2022).
+ranks may also split them: each rank sums and normalizes some rows, which are then gathered
+(sequence parallelism: Korthikanti et al., "Reducing activation recomputation in large transformer
+models", 2022).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory that all GPUs of one host can access, and the collectives over it.
 
 The kernel for a collective is selected by predicted cost: that of the messages of a schedule. The
-    link has one latency for calls that push words, and another for calls that wait for flags.
+link has one latency for calls that push words, and another for calls that wait for flags.
 """
 
 from __future__ import annotations

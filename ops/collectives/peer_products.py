@@ -1,10 +1,10 @@
 """Matmuls with data of other GPUs: all-gather + GEMM and GEMM + reduce-scatter, overlapped.
 
 Copy engines move rows over peer memory while the ranks multiply: first the local rows, or first the
-    rows that others wait for. So each matmul hides the transfer for the next one (Wang et al.,
-    "Overlap communication with dependent computation via decomposition", ASPLOS 2023), and no
-    multiprocessor is used for copying. A kernel that reads a peer's rows tile by tile would
-    transfer them once per column tile.
+rows that others wait for. So each matmul hides the transfer for the next one (Wang et al., "Overlap
+communication with dependent computation via decomposition", ASPLOS 2023), and no multiprocessor is
+used for copying. A kernel that reads a peer's rows tile by tile would transfer them once per column
+tile.
 
 Ranks synchronize before anything is written to others, which may still read, and after it has
 arrived.

@@ -1,8 +1,7 @@
 """Matmuls of narrow floats: 8 bits on both sides, and blocks of 4 to 8 bits that share scales.
 
 Codes are bytes: use `tensor.view(torch.uint8)` on a float8 tensor of torch. Sources: Micikevicius
-    et
-al., "FP8 formats for deep learning", 2022; DeepSeek-V3, 2024, section 3.3 (blocks of 128); OCP
+et al., "FP8 formats for deep learning", 2022; DeepSeek-V3, 2024, section 3.3 (blocks of 128); OCP
 Microscaling Formats 1.0, 2023; NVIDIA, "Pretraining LLMs with NVFP4", 2025.
 """
 

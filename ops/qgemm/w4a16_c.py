@@ -1,5 +1,4 @@
-"""4-bit weights on a CPU, in C: a row of weights is unpacked to cache, then multiplied with all of
-x.
+"""4-bit weights on a CPU, in C: a row of weights is unpacked to cache and multiplied with x.
 
 With one row of x it is bound by memory, and 4 bits take an eighth of the time of f32. With many
 rows it is bound by arithmetic, and packed weights gain nothing. Cores share the rows of weights.

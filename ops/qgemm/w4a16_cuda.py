@@ -11,7 +11,7 @@ are unpacked.
     | 0x43004300         the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
 
 The offset is subtracted once per group: sum (128 + code - middle) x = sum (128 + code) x - middle
-    sum x. The sum of x comes from a matmul with ones, which serves all tiles.
+sum x. The sum of x comes from a matmul with ones, which serves all tiles.
 
 Codes of a table are looked up by byte, two at a time. Each lane has a table of its own, so that no
 two lanes access one bank.
@@ -21,7 +21,7 @@ The blocks of a cluster also share a sum over k. All parts are added through sha
 a workspace or a second launch, and in the same order at each call.
 
 The kernel is bound by copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and
-    one row on an H200, where loads into registers take 9.3; see README.md.
+one row on an H200, where loads into registers take 9.3; see README.md.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, at least
 64 rows of it, with as few as 16 rows of x on the other side. Low and high halves of bytes are two
 matmuls, each with neighbours of x, so that no code moves between threads. A step stays within one
-group, whose
-scale multiplies the sums and not the weights: a 4-bit number is exact in 16 bits.
+group, whose scale multiplies the sums and not the weights: a 4-bit number is exact in 16 bits.
 
 Up to about 64 rows of x the kernel is bound by reading weights, a quarter of the bytes of 16-bit
 ones, if enough loads are in flight (`stages`). With more rows it is bound by unpacking, 1.5

@@ -1,8 +1,8 @@
 """Rounds rows of x to 8-bit integers by their own absolute maximum, and multiplies them.
 
 Rounding is bound by memory: x is read twice if a row does not stay in the L1 cache, and two 16-bit
-    numbers take 5 bytes of memory traffic. The matmul runs at the rate of 8-bit floats, so only
-    rounding is left to improve.
+numbers take 5 bytes of memory traffic. The matmul runs at the rate of 8-bit floats, so only
+rounding is left to improve.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ Within a chunk, with c[t] the sum of log decays up to step t and u[t] = b[t]^T S
     Q~ = q exp(c[t])     B~ = b exp(c[t-1])     A^, K^ = (a, k) exp(c[C] - c[s]), transposed
     (q k)[t, s] = sum_d q[t] k[s] exp(c[t] - c[s]) for s <= t, and so (q a)
     (b k)[t, s] = sum_d b[t] k[s] exp(c[t-1] - c[s]) for s < t, and so (b a)
-        M = (I - (b a))^-1, of a triangular matrix with ones on its diagonal
+    M = (I - (b a))^-1, of a triangular matrix with ones on its diagonal
 
 No exponent is positive if no decay is above 1, so nothing overflows, whatever the gates. Without a
 and b, M is not needed and T is diagonal. The states at the starts of chunks are a scan of (T, X).

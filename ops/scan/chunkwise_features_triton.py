@@ -7,11 +7,10 @@ registers from chunk to chunk (`carried_kernel`).
 
 The log decay between two steps is the sum of the gates between them. It is computed as a matmul
 with a matrix of 0, 1 and -1, so that no large sums are subtracted. The decay of a pair of steps is
-split at
-the middle of the chunk: the query decays from there on, the key until there. For a pair that does
-    not straddle the middle, one of the two exponents is positive. If gates are so strong that it
-    would overflow, only pairs on different sides of the middle are split there. Pairs within one
-    half are split at its middle, and so on, down to single steps.
+split at the middle of the chunk: the query decays from there on, the key until there. For a pair
+that does not straddle the middle, one of the two exponents is positive. If gates are so strong that
+it would overflow, only pairs on different sides of the middle are split there. Pairs within one
+half are split at its middle, and so on, down to single steps.
 
 The first pass takes twice the time of its memory accesses, because it has matmuls with 0 and 1 and
 four exponentials per feature. The second is bound by memory, as it reads the decayed operands

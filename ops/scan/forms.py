@@ -7,7 +7,7 @@ NumPy arrays and scan along the last axis; `combine` is as in `associative`.
     doubled      log n steps, n log n combinations           Hillis and Steele, 1986
     blelloch     2 log n steps, 2 n combinations             Blelloch, 1990; without an identity
     chunked      chunk + log(n / chunk) steps, 2 n combinations
-        look_back    one pass over memory: a tile waits for earlier tiles, but not for all of them
+    look_back    one pass over memory: a tile waits for earlier tiles, but not for all of them
                                                              Merrill and Garland, 2016
 """
 

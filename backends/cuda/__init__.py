@@ -41,7 +41,7 @@ def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         call_opaque: the function that executes `opaque` nodes.
         graph: False to launch step by step instead of replaying CUDA graphs.
-        target: the GPU to lower for, a name or a file (default: the one at hand).
+        target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()
     if need is not None:

@@ -1,4 +1,4 @@
-"""The target description of the GPU at hand."""
+"""The target description of this machine's GPU."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ def gpu_at_hand(options: Mapping[str, Any]) -> Gpu:
 
 
 def arch_of(options: Mapping[str, Any]) -> str:
-    """The assembler's name for the GPU of `options["target"]`, or else for the one at hand."""
+    """The assembler's name for the GPU of `options["target"]`, or else of this machine."""
     asked = options.get("target")
     return as_gpu(load(str(asked))).arch if asked else gpu_at_hand(options).arch

@@ -180,7 +180,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     Options:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         call_opaque: the function that executes `opaque` nodes.
-        target: the CPU, a name or a file (default: the one at hand). Raises UsageError if this CPU
+        target: the CPU, a name or a file (default: this machine's). Raises UsageError if this CPU
             cannot run its code.
 
         `freeze=True`: computes everything that depends only on weights once; see `stack.compile`.

@@ -16,7 +16,7 @@ _FEATURES = re.compile(r"#llvm\.target_features<\[(.*?)\]>")
 
 
 def cpu_of(options: Mapping[str, Any]) -> Cpu:
-    """The CPU of `options["target"]`; by default the one at hand. Raises UsageError."""
+    """The CPU of `options["target"]`; by default this machine's. Raises UsageError."""
     asked = options.get("target")
     return as_cpu(load(str(asked))) if asked else cpu_at_hand()
 
@@ -40,7 +40,7 @@ def check_text_runs_here(text: str) -> None:
 
 
 def with_instructions(text: str, cpu: Cpu) -> str:
-    """Sets the target CPU on each function of a module; nothing is set for the CPU at hand."""
+    """Sets the target CPU on each function of a module; nothing is set for this machine's CPU."""
     if cpu.arch == NATIVE:
         return text
     listed = ", ".join(f'"+{f}"' for f in cpu.features)

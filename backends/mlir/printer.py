@@ -46,7 +46,7 @@ def print_kernel(
             outputs.
         readable: use the IR's names and source lines. Without them, equal kernels have equal text,
             which is the cache key.
-        target: the CPU to print for; by default the one at hand.
+        target: the CPU to print for; by default this machine's.
         arguments: readable names of operands and results, from where the kernel is used.
         origin: the kernel's own source lines. If given, statements get their source lines as
             locations, which become debug information.

@@ -48,7 +48,7 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
         assembled: True to report the assembler's registers, spills and warnings per kernel.
-        target: the GPU to lower for, a name or a file (default: the one at hand).
+        target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()
     if need is not None:

@@ -145,7 +145,7 @@ def test_a_format_that_there_is_not_is_refused() -> None:
 
 def test_a_sum_that_may_leave_32_bits_is_refused() -> None:
     long = 1 << 18
-    with pytest.raises(RuleError, match="'x' has 262144 products"):
+    with pytest.raises(RuleError, match="'x' has sums of 262144 products"):
         find("qgemm.w8a8")(*zeros(((1, long), "i1"), ((1, long), "i1"), (1,), (1,)))
 
 

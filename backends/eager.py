@@ -1,4 +1,4 @@
-"""The peer that compiles nothing: torch op by op, or the user's own framework as it is."""
+"""A peer that compiles nothing: runs torch op by op, or the user's framework itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def compile_eager(func: Func, options: dict[str, Any]) -> Executable:
     """Replay a function in torch, one op after another, without autograd.
 
     Options:
-        device: where the tensors are: "cpu" (default) or "cuda".
+        device: the device of the tensors: "cpu" (default) or "cuda".
     """
     from . import peer_torch as pt
 
@@ -39,9 +39,9 @@ def compile_eager(func: Func, options: dict[str, Any]) -> Executable:
 
 
 def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
-    """The user's callable as it is: torch op by op, or JAX without `jit`.
+    """Runs the user's callable unchanged: torch op by op, or JAX without `jit`.
 
-    Its weights are its own: those among the parameters are not looked at.
+    The callable uses its own weights; those among the parameters are ignored.
     """
     if is_from("jax", captured):
         from .peer_jax import native_op_by_op
@@ -87,13 +87,13 @@ def _name(op: Any) -> str:
 
 
 def _works(op: Any) -> bool:
-    """Whether an op of torch computes or moves anything."""
+    """True if a torch op computes or moves data."""
     name = getattr(op, "__name__", "").partition(".")[0]
     return hasattr(op, "overloadpacket") and not op.is_view and name not in _FREE
 
 
 def _dispatched(run: Any, inputs: Any) -> list[tuple[str, str]]:
-    """Every op of torch that a call makes and that does work, and the user's line."""
+    """All torch ops of a call that do work, each with the user's line."""
     import traceback
 
     from torch.utils._python_dispatch import TorchDispatchMode

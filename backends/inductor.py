@@ -1,4 +1,4 @@
-"""The peer Inductor: torch's own compiler, on our programs and on the user's."""
+"""The peer Inductor: torch's own compiler, for our programs and the user's."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .peer import is_from, need, refuse
 
 
 def compile_inductor(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile the replay of a function; Dynamo is not needed, the graph is there already.
+    """Compile the replay of a function; Dynamo is not needed, as the graph already exists.
 
     Options:
         mode: "default", "max-autotune-no-cudagraphs" or another of torch.compile's.
-        freezing: True to compile weights in as constants (`torch._inductor.config.freezing`); for
-            the user's own callable only, a replay takes its weights as arguments.
+        freezing: True to compile weights in as constants (`torch._inductor.config.freezing`); only
+            for the user's own callable, because a replay takes its weights as arguments.
         inductor: more settings of `torch._inductor.config`, by name.
-        fresh: compile in an empty cache directory of its own (default: what the environment says,
+        fresh: compile in an empty cache directory (default: the one set by
             TORCHINDUCTOR_CACHE_DIR).
         device: "cpu" or "cuda".
     """

@@ -1,4 +1,4 @@
-"""DTensor on a fake process group: which collectives it runs op by op, as rank 0 sees them."""
+"""DTensor on a fake process group: records the collectives it runs op by op on rank 0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OPS = {
 
 
 class _Counter(TorchDispatchMode):
-    """Notes the collectives that are run."""
+    """Records the collectives that are run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class _Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
-            return NotImplemented  # its collectives come by one by one
+            return NotImplemented  # its collectives are dispatched separately
         name = func._schema.name.partition("::")[2]
         if name in _OPS:
             group = _resolve_process_group(args[-1])
@@ -52,7 +52,7 @@ class _Counter(TorchDispatchMode):
 
 
 class _Placed(TorchSpace):
-    """Replays on DTensors; what nobody placed is the same on all ranks."""
+    """Replays a program on DTensors; a value without a sharding is replicated."""
 
     def __init__(self, mesh: DeviceMesh) -> None:
         super().__init__("cpu")
@@ -63,7 +63,7 @@ class _Placed(TorchSpace):
 
 
 def placed(mesh: DeviceMesh, type_: TensorType, x: Any) -> Any:
-    """A value where its type says that it lies."""
+    """Redistributes a value to the sharding of its type."""
     if type_.sharding is None:
         return x
     held = x if isinstance(x, DTensor) else DTensor.from_local(x, mesh, [Replicate()] * mesh.ndim)
@@ -82,13 +82,13 @@ def _parameter(mesh: DeviceMesh, type_: TensorType) -> Any:
 
 
 def _exchange(x: Any, gather: int, shard: int, mesh: DeviceMesh, dim: int) -> Any:
-    """What DTensor runs where the device has an all-to-all, which its CPU path replaces."""
+    """Runs the device's all-to-all, which DTensor's CPU path would replace."""
     group = mesh.get_group(dim)
     return torch.ops._dtensor.shard_dim_alltoall(x, gather, shard, group.group_name)
 
 
 def dtensor(func: Func) -> Partition:
-    """Run the program once on fake ranks; planning is what that takes."""
+    """Run the program once on fake ranks; the time measured is that of planning."""
     sizes = dict(func.meshes[0].axes)
     ranks = func.meshes[0].ranks
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
@@ -104,6 +104,6 @@ def dtensor(func: Func) -> Partition:
             mock.patch.object(placement_types, "shard_dim_alltoall", _exchange),
         ):
             evaluate(func.body, given, _Placed(mesh))
-    except Exception as error:  # DTensor raises whatever its ops do
+    except Exception as error:  # DTensor's ops raise many types
         raise StackError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
     return Partition(tuple(counter.found), time.perf_counter() - start)

@@ -44,7 +44,7 @@ _AXIS = re.compile(r'"(\w+)"(?::\(\d+\)(\d+))?')
 
 
 class _Placed(jax_space.JaxSpace):
-    """Replays with a constraint where a value was told to lie."""
+    """Replays a program with a sharding constraint for each value that has a sharding."""
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ def _lowered(func: Func) -> Any:
 
 
 def xla(func: Func) -> Partition:
-    """What XLA's SPMD partitioner and its optimizer leave in the HLO of one device."""
+    """The collectives in one device's HLO after XLA's SPMD partitioner and optimizer."""
     lowered = _lowered(func)
     start = time.perf_counter()
     compiled = lowered.compile()
@@ -95,7 +95,7 @@ def xla(func: Func) -> Partition:
 
 
 def hlo_collectives(text: str) -> tuple[Collective, ...]:
-    """The collectives of optimized HLO, by the bytes of what each rank gives."""
+    """The collectives in optimized HLO, with the bytes of each rank's operand."""
     found: list[Collective] = []
     for line in text.splitlines():
         match = _HLO.search(line)
@@ -121,7 +121,7 @@ def _bytes(kind: str, bits: str | None, shape: str) -> int:
 
 
 def _group(line: str) -> int:
-    """How many ranks meet: the groups are listed, counted, or axes of a mesh."""
+    """The number of ranks per group: groups are listed, counted, or axes of a mesh."""
     listed = re.search(r"replica_groups=\{\{([\d,]*)\}", line)
     if listed:
         return listed[1].count(",") + 1
@@ -136,7 +136,7 @@ def _group(line: str) -> int:
 
 
 def shardy(func: Func) -> Partition:
-    """What Shardy's propagation, explicit reshards and collectives are."""
+    """The collectives after Shardy's propagation and explicit reshards."""
     module = _lowered(func).compiler_ir("stablehlo")
     start = time.perf_counter()
     try:
@@ -153,16 +153,16 @@ def shardy(func: Func) -> Partition:
 
 
 def _check_windows(text: str) -> None:
-    """Raise StackError where a window over a split dim is left to the compiler after Shardy."""
+    """Raise StackError if Shardy leaves a window over a sharded dim to a later compiler pass."""
     for op, lies, made, windows in _WINDOW.findall(text):
         split = re.findall(r"\{(.*?)\}", lies)
         for axes, factors in zip(split, made.split(", "), strict=True):
             if axes and any(name in factors for name in windows.split(", ")):
-                raise StackError(f"leaves the halo of {op} to the compiler after it")
+                raise StackError(f"leaves the halo exchange of {op} to the compiler after it")
 
 
 def sdy_collectives(text: str, sizes: dict[str, int]) -> tuple[Collective, ...]:
-    """The collectives of a module of Shardy's, whose types are whole, on one rank."""
+    """The collectives of a Shardy module on one rank; its types have global shapes."""
     found: list[Collective] = []
     for op, over, lies, whole in _SDY.findall(text):
         *shape, kind = whole.split("x")

@@ -1,4 +1,4 @@
-"""Partitioners beside ours: XLA's, Shardy's and DTensor's; frameworks are loaded on use."""
+"""Other partitioners: XLA's, Shardy's and DTensor's; frameworks are loaded on use."""
 
 from __future__ import annotations
 

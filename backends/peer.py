@@ -1,4 +1,4 @@
-"""What the peers share: origins of their kernels in our IR, lazy measurements, quiet compilers."""
+"""Shared by the peers: origins of kernels in our IR, lazy measurements, quiet compilers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _OURS = {str(_HERE), str(_HERE.parent / "frontends"), str(_HERE.parent / "stack"
 
 
 class Origins:
-    """Every node of a function by a unique key, for compilers that carry a text along with an op.
+    """Gives every node of a function a unique key, for compilers that carry text along with ops.
 
-    The key of a node is its name; nodes of inner blocks whose name is taken get a number.
+    A node's key is its name; nodes of inner blocks get a number if their name is taken.
     """
 
     def __init__(self, func: Func) -> None:
@@ -58,7 +58,7 @@ class Origins:
             self.nodes[key] = node
 
     def trace(self, node: Node) -> str:
-        """The node as a Python stack trace: frameworks carry these from op to op."""
+        """The node as a Python stack trace, which frameworks carry from op to op."""
         rows: list[str] = []
         for line in self.lines.get(node) or (f"{node.op}:0",):
             place, _, scope = line.partition(" ")
@@ -68,7 +68,7 @@ class Origins:
         return "\n".join(rows)
 
     def found(self, texts: Iterable[str]) -> list[Node]:
-        """The nodes that traces or other texts of the form `%key = ` name, in program order."""
+        """The nodes named in traces or other texts by `%key = `, in program order."""
         keys = {key for text in texts for key in _KEY.findall(text)}
         return self.sort(self.nodes[key] for key in keys if key in self.nodes)
 
@@ -78,7 +78,7 @@ class Origins:
     def kernel(
         self, name: str, kind: str, nodes: Iterable[Node], text: str = "", extension: str = "txt"
     ) -> Kernel:
-        """A record of a kernel that computes these nodes."""
+        """Returns the record of a kernel that computes these nodes."""
         group = self.sort(n for n in nodes if n.op not in ("param", "const", "item"))
         return Kernel(
             name=name,
@@ -93,7 +93,7 @@ class Origins:
         )
 
     def _bytes(self, group: Sequence[Node]) -> float:
-        """What enters a group and what is used outside of it."""
+        """Bytes that enter a group, and bytes of results used outside of it."""
         own = set(group)
         entering = {a for n in group for a in n.args if a not in own and a.op != "const"}
         leaving = {n for n in group if n in self.results or self.users.get(n, set()) - own}
@@ -101,7 +101,7 @@ class Origins:
 
 
 def user_line(trace: str) -> str:
-    """`block.py:42`, the innermost frame of a Python trace that is the user's; "" without one."""
+    """`block.py:42`, the user's innermost frame in a Python trace; "" if there is none."""
     for file, number in reversed(_FRAME.findall(trace)):
         if not is_library(file):
             return f"{file.rpartition('/')[2]}:{number}"
@@ -109,7 +109,7 @@ def user_line(trace: str) -> str:
 
 
 def is_library(file: str) -> bool:
-    """Whether a frame of a trace is not the user's: a library's, or of what drives the peers."""
+    """True for a frame of a library, or of our code that drives the peers."""
     if _LIBRARY_PATH.search(file):
         return True
     return os.path.dirname(os.path.realpath(file)) in _OURS
@@ -120,9 +120,9 @@ def _size(node: Node) -> float:
 
 
 class PeerExecutable(Executable):
-    """An executable whose kernels and memory are looked at when somebody asks, not when compiled.
+    """An executable whose kernels and peak memory are determined on demand, not while compiling.
 
-    What looks at them runs or parses the program again: it would count as compile time otherwise.
+    Determining them runs or parses the program again, which would count as compile time.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class PeerExecutable(Executable):
 
 
 def need(package: str, extra: str) -> Callable[[], str | None]:
-    """A `missing` for one package; looks for it without importing it."""
+    """Returns a `missing` function for one package, which looks for it without importing it."""
 
     def missing() -> str | None:
         if importlib.util.find_spec(package) is not None:
@@ -171,7 +171,7 @@ def need(package: str, extra: str) -> Callable[[], str | None]:
 
 
 def zeros(func: Func) -> list[np.ndarray]:
-    """Storage arrays to try a program on: what runs does not depend on the values."""
+    """Storage arrays to run a program on, if the values do not matter."""
     return [np.zeros(fixed_shape(p.tensor), storage_dtype(p.dtype)) for p in func.params]
 
 
@@ -181,7 +181,7 @@ def fixed_shape(type_: TensorType) -> tuple[int, ...]:
 
 
 def refuse(peer: str, takes: str) -> StackError:
-    """What `native` raises for a program of another framework."""
+    """The error that `native` raises for a program of another framework."""
     return StackError(
         f"{peer} takes {takes} programs natively; this one is from another framework"
         f" and reaches {peer} through the IR"
@@ -189,7 +189,7 @@ def refuse(peer: str, takes: str) -> StackError:
 
 
 def is_from(framework: str, captured: Any) -> bool:
-    """Whether a captured program is one of this framework's."""
+    """True if a captured program is from this framework."""
     import stack.plugins as plugins
 
     frontend = plugins.load("stack.frontends", framework)

@@ -1,4 +1,4 @@
-"""Reads optimized HLO text: what runs, what is fused into it, and where that came from."""
+"""Reads optimized HLO text: executed instructions, what is fused in them, and source lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TABLE_ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _METADATA = re.compile(r", (?:metadata|backend_config|frontend_attributes)=\{.*\}")
-# what is no work of its own
+# instructions that do no work
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota",
     "partition-id", "replica-id", "opt-barrier",
@@ -29,12 +29,11 @@ _LIBRARY = {"dot", "convolution", "custom-call", "fft", "cholesky", "triangular-
 class Instruction:
     """One HLO instruction.
 
-    Attributes:
-        called: computations that it runs.
-        scopes: numbers in the `ir<number>` scopes of its name, the innermost last.
-        size: how many elements it makes.
-        line: "block.py:42", the user's innermost line.
-        primitive: what the user's framework called it.
+    called: computations that it runs.
+    scopes: numbers in the `ir<number>` scopes of its name, innermost last.
+    size: number of elements of the result.
+    line: "block.py:42", the user's innermost line.
+    primitive: the name of the op in the user's framework.
     """
 
     name: str
@@ -55,7 +54,7 @@ class Module:
     entry: str = ""
 
     def inside(self, instruction: Instruction) -> Iterator[Instruction]:
-        """An instruction and all that it runs."""
+        """An instruction and everything that it runs."""
         seen: set[str] = set()
         pending = [instruction]
         while pending:
@@ -68,7 +67,7 @@ class Module:
 
 
 def read_hlo(text: str) -> Module:
-    """The module that a text prints. What is not understood is left out."""
+    """Parses the text of a module, and ignores what it does not know."""
     module = Module()
     frames = _Frames(text)
     current: list[Instruction] | None = None
@@ -131,7 +130,7 @@ class _Frames:
                 table[int(row[1])] = row[2] if row[2] is not None else row[3]
 
     def line(self, frame: int) -> str:
-        """The innermost line of a stack that is the user's."""
+        """The user's innermost line of a stack."""
         seen: set[int] = set()
         while frame not in seen:
             seen.add(frame)
@@ -152,7 +151,7 @@ def _number(row: str, name: str) -> int:
 
 
 def code_of(module: Module, name: str) -> str:
-    """An instruction of a module and the computations that it runs, metadata left out."""
+    """The text of an instruction and the computations that it runs, without metadata."""
     everything = (x for body in module.computations.values() for x in body)
     first = next((x for x in everything if x.name == name), None)
     if first is None:
@@ -172,7 +171,7 @@ Step = tuple[str, str, list[Instruction]]
 
 
 def steps(module: Module) -> list[Step]:
-    """What runs, in order: `(name, kind, instructions inside)`. Bodies of loops are listed once."""
+    """The executed steps, in order: `(name, kind, instructions inside)`; loop bodies once."""
     found: list[Step] = []
     seen: set[str] = set()
 
@@ -188,7 +187,7 @@ def steps(module: Module) -> list[Step]:
                     visit(name)
                 continue
             inner = [i for i in module.inside(x) if i.op not in ("parameter", "constant", "fusion")]
-            # what moves a value has the name of what made it
+            # a step that also computes is not named after its moves
             real = [i for i in inner if i.op not in ("bitcast", "copy")]
             found.append((x.name, _kind(x), real or inner))
 
@@ -199,6 +198,6 @@ def steps(module: Module) -> list[Step]:
 def _kind(x: Instruction) -> str:
     if x.op in _LIBRARY:
         return "library"
-    # XLA's own name for what it gives to YNNPACK, oneDNN or cuBLAS whole
+    # XLA's own name for a fusion that it passes to YNNPACK, oneDNN or cuBLAS as a whole
     is_given = x.op == "fusion" and re.search(r'"kind":"__\w*(ynn|xnn|onednn|cublas|cudnn)', x.text)
     return "library" if is_given else "generated"

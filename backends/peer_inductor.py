@@ -1,7 +1,7 @@
-"""Drives Inductor and watches it: its code, and which ops became which kernel.
+"""Drives Inductor and records its code, and the ops in each of its kernels.
 
-Everything private of Inductor is used here. Where a version lacks one of the hooks, the program
-still compiles and runs, and the list of kernels is what the hooks left saw.
+All uses of Inductor's private parts are in this file. If a version lacks one of the hooks, programs
+still compile and run, and the list of kernels has what the other hooks recorded.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NOT_RUN = ("MultiOutput", "NoneLayout", "NopKernel")
 
 
 class Watch:
-    """What Inductor did in one compilation.
+    """A record of one compilation by Inductor.
 
     Attributes:
-        code: the Python that it wrote, one text for each graph.
+        code: the Python that it wrote, one text per graph.
         steps: `(name, kind, FX nodes)` of every kernel launch and library call, in order.
     """
 
@@ -83,7 +83,7 @@ class Watch:
 
 
 def _origins(nodes: Sequence[Any]) -> list[Any]:
-    """FX nodes behind scheduler nodes, in order; views are left out where there is more."""
+    """The FX nodes behind scheduler nodes, in order; without views, unless there are only views."""
     found: dict[Any, None] = {}
     for node in nodes:
         members = node.get_nodes() if hasattr(node, "get_nodes") else ()
@@ -103,12 +103,12 @@ _SOURCE = re.compile(r"^(\w+) = async_compile\.\w+\((.*?)^'''", re.MULTILINE | r
 
 
 def _sources(code: str) -> dict[str, str]:
-    """The source of each generated kernel, by name."""
+    """The source text of each generated kernel, by name."""
     return {name: body.partition("'''")[2].strip() for name, body in _SOURCE.findall(code)}
 
 
 def settings(options: dict[str, Any]) -> dict[str, Any]:
-    """Inductor's settings for our options. Raises StackError for a mode that it has not."""
+    """Inductor's settings for our options. Raises StackError for an unknown mode."""
     mode = str(options.get("mode", "default"))
     try:
         known = dict(torch._inductor.list_mode_options(mode))
@@ -120,7 +120,7 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def compiling(options: dict[str, Any], watch: Watch) -> Iterator[None]:
-    """Watched and quiet, without the cache of whole graphs: a hit there shows nothing."""
+    """Compiles recorded and quietly, without the cache of whole graphs: a hit records nothing."""
     from torch._functorch import config as functorch_config
     from torch._inductor import config
     from torch._inductor.utils import fresh_cache
@@ -196,12 +196,12 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     from torch._dynamo import config as dynamo_config
     from torch._inductor import config as inductor_config
 
-    # many programs may share one code object; past the limit Dynamo would silently run eager
+    # many programs may share one code object; above the limit Dynamo would silently run eager
     limits = {"recompile_limit": 1 << 12, "accumulated_recompile_limit": 1 << 12}
     known = {k: v for k, v in limits.items() if hasattr(dynamo_config, k)}
     found = settings(options)
 
-    # a backend of its own: with "inductor" by name, Dynamo takes code that it compiled before
+    # a custom backend: with "inductor" by name, Dynamo would reuse code that it compiled before
     def compiler(graph: Any, inputs: Any) -> Any:
         from torch._inductor.compile_fx import compile_fx
 
@@ -209,7 +209,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
 
     compiled = torch.compile(captured.original, backend=compiler)
     run = pt.rebuilt(captured, compiled)
-    # Dynamo asks too whether weights are frozen: they are constants of the graph then
+    # Dynamo also checks if weights are frozen: then they are constants of the graph
     with compiling(options, watch), dynamo_config.patch(known), inductor_config.patch(found):
         run(*prepare(pt.examples(captured)))
     if not watch.code:

@@ -1,4 +1,4 @@
-"""Drives JAX: `jit` ahead of time with its HLO read, and op by op."""
+"""Drives JAX: `jit` compiled ahead of time, with its HLO parsed, and op by op."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stack.run.backend import Executable, Kernel, source_lines
 from .peer import Origins, PeerExecutable
 from .peer_hlo import Step, code_of, read_hlo, steps
 
-# torch may share the GPU: JAX would take most of its memory at once
+# torch may share the GPU, and JAX would preallocate most of its memory
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 Arrays = tuple[Any, ...]
@@ -32,7 +32,7 @@ Describe = Callable[[list[Step]], list[Kernel]]
 
 
 class OriginSpace(jax_space.JaxSpace):
-    """Replays a function so that each op of JAX is in the scope `ir<number of its node>`."""
+    """Replays a function with each JAX op in the scope `ir<number of its node>`."""
 
     def __init__(self, origins: Origins) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ for _name in dir(jax_space.JaxSpace):
 
 
 def replay(func: Func, origins: Origins) -> Callable[..., Arrays]:
-    """A function of JAX arrays that returns a tuple, with origins in its scopes."""
+    """Returns a function of JAX arrays that returns a tuple, with origins in its scopes."""
     space = OriginSpace(origins)
 
     def replayed(*arrays: Any) -> Arrays:
@@ -73,7 +73,7 @@ Context = Callable[[], AbstractContextManager[Any]]
 
 
 def context_for(func: Func, device: str) -> Context:
-    """Width of integers and place of arrays, for tracing and for new arrays."""
+    """A context with the integer width and default device, for tracing and for new arrays."""
 
     @contextmanager
     def context() -> Iterator[None]:
@@ -84,7 +84,7 @@ def context_for(func: Func, device: str) -> Context:
 
 
 def jax_device(name: str) -> Any:
-    """JAX's device for "cpu", "cuda" or "cuda:1". Raises StackError where JAX has none."""
+    """JAX's device for "cpu", "cuda" or "cuda:1". Raises StackError if JAX has no such device."""
     kind, _, number = name.partition(":")
     try:
         return jax.devices("cpu" if kind == "cpu" else "gpu")[int(number or 0)]
@@ -93,7 +93,7 @@ def jax_device(name: str) -> Any:
 
 
 def _accept(arrays: Sequence[Any]) -> Arrays:
-    """Arrays of any library on the device, over the same memory."""
+    """Converts arrays of any library on the device to JAX arrays over the same memory."""
     return tuple(from_device(a) if not isinstance(a, jax.Array) else a for a in arrays)
 
 
@@ -124,9 +124,9 @@ def _calling(fn: Callable[..., Any], func: Func, wait: bool) -> Callable[[Arrays
 
 
 def _wait_for(device: str) -> Callable[[], None] | None:
-    """Waits for all calls on a device: what is put there now comes after them.
+    """Returns a function that waits for all calls on a device, by a later operation on it.
 
-    None on the CPU, where calls return when they are done.
+    None on the CPU, where calls return when they are finished.
     """
     if device == "cpu":
         return None
@@ -134,9 +134,9 @@ def _wait_for(device: str) -> Callable[[], None] | None:
 
 
 def user_call(captured: Any) -> Callable[..., Arrays]:
-    """The captured callable on the arrays of its parameters; gives the arrays of its results.
+    """Returns the captured callable as a function of parameter arrays, returning result arrays.
 
-    Arrays that it closes over are its own: what stands for them is not looked at.
+    It uses the arrays that it closes over; the parameters that represent them are ignored.
     """
     leaves, tree = jax.tree_util.tree_flatten(tuple(captured.args))
     bound = len(captured.bound)
@@ -166,7 +166,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
         groups = [
             {nodes[i] for x in inner for i in x.scopes if i < len(nodes)} for *_, inner in steps
         ]
-        # XLA reshapes a dot of several batch axes and drops its name: found by size, in order
+        # XLA reshapes a dot with several batch axes and drops its name: match by size, in order
         lost = [n for n in nodes if n.op == "dot" and not any(n in g for g in groups)]
         for (*_, inner), group in zip(steps, groups, strict=True):
             sizes = [x.size for x in inner if x.op == "dot" and not x.scopes]
@@ -265,9 +265,9 @@ def _executable(func: Func, fn: Callable[..., Any], device: str, **fields: Any) 
 
 
 def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
-    """The user's callable without `jit` around it: each op is dispatched as it comes.
+    """Runs the user's callable without an outer `jit`: each op is dispatched separately.
 
-    Functions of JAX that are jitted themselves (`jnp.where`, `jax.nn.silu`) stay so.
+    JAX functions that are themselves jitted (`jnp.where`, `jax.nn.silu`) stay jitted.
     """
     return _executable(
         captured.func,

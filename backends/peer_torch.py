@@ -1,4 +1,4 @@
-"""What the peers of torch share: the replay with origins, arrays across, memory, user arguments."""
+"""Shared by the peers of torch: replay with origins, array conversion, memory, user arguments."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Tensors = tuple[Tensor, ...]
 
 
 class OriginSpace(TorchSpace):
-    """Replays a function so that each op of torch knows the node it came from.
+    """Replays a function with each torch op annotated with its node.
 
-    Contractions become `matmul` and `linear` where they are that: these are what torch's compilers
-    look for, and what a person would have written.
+    Contractions become `matmul` and `linear` if possible, because torch's compilers look for these,
+    and a person would have written them.
     """
 
     def __init__(self, origins: Origins, device: str = "cpu") -> None:
@@ -50,7 +50,7 @@ class OriginSpace(TorchSpace):
         if get_proxy_mode() is None:
             return super().op_while(node, run, *args)
 
-        # traced by make_fx, not by Dynamo, which `while_loop` would start
+        # traced by make_fx, and not by Dynamo, which `while_loop` would start
         def test(*values: Tensor) -> Tensor:
             return run(node.blocks[0], values)[0].clone()
 
@@ -62,7 +62,7 @@ class OriginSpace(TorchSpace):
 
 
 def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor | None:
-    """A dot as one `torch.matmul` of views, where it is one."""
+    """Computes a dot as one `torch.matmul` of views; None if it is not one."""
     rule = parse_rule(node.attrs["rule"])
     left, right, out = (
         [axis.names[0] for axis in operand] for operand in (*rule.inputs, rule.outputs[0])
@@ -116,7 +116,7 @@ for _name in dir(TorchSpace):
 
 
 def callable_of(func: Func, space: OriginSpace) -> Callable[..., Tensors]:
-    """A function on tensors that does what `func` does, op by op."""
+    """Returns a function on tensors that executes `func` op by op."""
     params = [p.tensor for p in func.params]
     results = [r.tensor for r in func.results]
 
@@ -129,7 +129,7 @@ def callable_of(func: Func, space: OriginSpace) -> Callable[..., Tensors]:
 
 
 def fake_mode() -> Any:
-    """For tensors of fixed sizes without storage; loops need a table of symbols all the same."""
+    """A mode for fixed-size tensors without storage; loops still need a table of symbols."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -137,7 +137,7 @@ def fake_mode() -> Any:
 
 
 def fakes(func: Func, device: str = "cpu") -> Tensors:
-    """Tensors of the parameters' types without storage."""
+    """Tensors without storage, of the parameters' types."""
     with fake_mode():
         return tuple(
             torch.empty(fixed_shape(p.tensor), dtype=TORCH_DTYPE[p.dtype], device=device)
@@ -154,7 +154,7 @@ def graph_of(func: Func, origins: Origins, device: str = "cpu") -> torch.fx.Grap
 
 
 def hoist_scalars(graph: torch.fx.GraphModule) -> None:
-    """Scalar constants are made once, not at each call."""
+    """Create scalar constants once, instead of at each call."""
     for number, node in enumerate(graph.graph.find_nodes(
         op="call_function", target=torch.ops.aten.full.default
     )):  # fmt: skip
@@ -174,10 +174,10 @@ def hoist_scalars(graph: torch.fx.GraphModule) -> None:
 def prepare_for(
     types: Sequence[TensorType], device: str = "cpu", given: Sequence[Tensor] = ()
 ) -> Callable[..., Tensors]:
-    """Storage arrays to tensors that torch allocated, and so aligned as it likes them.
+    """Returns a function from storage arrays to tensors allocated, and so aligned, by torch.
 
     Args:
-        given: the user's own arguments, last among the arrays: these get their strides, too.
+        given: the user's own arguments, last among the arrays; these also get their strides.
     """
     first = len(types) - len(given)
 
@@ -198,7 +198,7 @@ def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def finish_for(types: Sequence[TensorType]) -> Callable[[Sequence[Tensor]], list[np.ndarray]]:
-    """Tensors to storage arrays that nobody else holds."""
+    """Returns a function from tensors to storage arrays that nobody else references."""
 
     def finish(tensors: Sequence[Tensor]) -> list[np.ndarray]:
         pairs = zip(tensors, types, strict=True)
@@ -208,14 +208,14 @@ def finish_for(types: Sequence[TensorType]) -> Callable[[Sequence[Tensor]], list
 
 
 def accept_for(types: Sequence[TensorType], device: str) -> Callable[..., Tensors]:
-    """Arrays of any library on the device to tensors over the same memory."""
+    """Returns a function from arrays of any library on the device to tensors over their memory."""
     from stack.backends.device.tensors import adopt
 
     return lambda arrays: tuple(adopt(arrays, types, torch.device(device)))
 
 
 def without_autograd(call: Callable[..., Any]) -> Callable[[Tensors], Tensors]:
-    """Call without autograd. On a GPU it returns while the device is at work."""
+    """Calls without autograd. On a GPU the call returns while the device is still busy."""
 
     def run(prepared: Tensors) -> Tensors:
         with torch.no_grad():
@@ -225,7 +225,7 @@ def without_autograd(call: Callable[..., Any]) -> Callable[[Tensors], Tensors]:
 
 
 def wait_for(device: str) -> Callable[[], None] | None:
-    """Waits for all calls on a device; None on the CPU, where calls return when they are done."""
+    """Returns a function that waits for all calls on a device; None on the CPU."""
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else None
 
 
@@ -233,12 +233,12 @@ def executable(
     func: Func, run: Callable[..., Any], device: str, examples: Sequence[np.ndarray],
     given: Sequence[Tensor] = (), **fields: Any,
 ) -> PeerExecutable:  # fmt: skip
-    """A program of torch on the storage arrays of a function.
+    """Wraps a torch program as an `Executable` on the storage arrays of a function.
 
     Args:
-        examples: arrays to see on how much memory a call takes.
+        examples: arrays for a call that measures peak memory.
         given: as for `prepare_for`.
-        fields: the rest of the record.
+        fields: the other fields of the record.
     """
     params, results = ([n.tensor for n in nodes] for nodes in (func.params, func.results))
     prepare, finish = prepare_for(params, device, given), finish_for(results)
@@ -258,13 +258,13 @@ def executable(
 
 
 def peak_of(inputs: Tensors, call: Callable[..., Any], device: str = "cpu") -> int:
-    """The most memory that one call holds at a time beyond its inputs.
+    """Peak memory of one call, without its inputs.
 
-    From torch's profiler on the CPU, from its allocator on a GPU.
+    It comes from torch's profiler on the CPU, and from its allocator on a GPU.
     """
     if torch.device(device).type == "cuda":
         return _gpu_peak(inputs, call)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # it announces itself otherwise
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # otherwise it prints a message
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
@@ -292,27 +292,27 @@ def _gpu_peak(inputs: Tensors, call: Callable[..., Any]) -> int:
 
 
 def user_call(captured: Any) -> Callable[..., Tensors]:
-    """The captured callable on the tensors of its parameters; gives the tensors of its results.
+    """Returns the captured callable as a function of parameter tensors, returning result tensors.
 
-    Weights are the callable's own: what stands for them among the parameters is not looked at.
+    It uses its own weights; those among the parameters are ignored.
     """
     return rebuilt(captured, captured.original)
 
 
 def given(captured: Any) -> Sequence[Tensor]:
-    """The user's own arguments, as they lie in memory."""
+    """The user's own arguments, with their layout in memory."""
     return captured.flatten(*captured.args)
 
 
 def examples(captured: Any) -> list[np.ndarray]:
-    """Storage arrays to try a user's callable on: its own arguments, for it may refuse zeros."""
+    """Storage arrays to run a user's callable on: its own arguments, as it may refuse zeros."""
     func, first = captured.func, len(captured.bound)
     pairs = zip(given(captured), func.params[first:], strict=True)
     return zeros(func)[:first] + [to_numpy(a, p.dtype) for a, p in pairs]
 
 
 def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
-    """`fn`, called as the user's callable is, on flat tensors."""
+    """Calls `fn` as the user's callable, but on flat tensors."""
     leaves, spec = pytree.tree_flatten(tuple(captured.args))
     holes = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     bound = len(captured.bound)

@@ -26,7 +26,7 @@ with warnings.catch_warnings():
     from tvm import relax
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-    # TVMScript asks for the module of each frame, which takes a minute once torch is loaded
+    # TVMScript asks for the module of each frame, which takes a minute if torch is loaded
     with mock.patch.object(inspect, "getmodule", lambda *_a, **_k: None):
         import tvm.s_tir.tensor_intrin
 
@@ -37,7 +37,7 @@ T: Any = relax.transform
 
 
 def cpu_target() -> Any:
-    """LLVM for this CPU and the cores that this process may use."""
+    """An LLVM target for this CPU and the cores that this process may use."""
     from tvm.target import codegen
 
     cores = torch.get_num_threads()
@@ -49,7 +49,7 @@ def cpu_target() -> Any:
 
 
 class _Replay(torch.nn.Module):
-    """A function whose first parameters may be constants."""
+    """A function whose first parameters may be bound to constants."""
 
     def __init__(self, func: Func, origins: Origins, bound: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def _divided(node: Any, importer: Any) -> Any:
 
 
 def _chosen(node: Any, importer: Any) -> Any:
-    """`where` in the type that torch gives it: numbers in a tensor do not widen the others."""
+    """Converts `where` with torch's result type: scalar tensors do not widen the others."""
     test, *values = (importer.env[a] for a in node.args)
     kind = str(node.meta["val"].dtype).removeprefix("torch.")
     emit = importer.block_builder.emit
@@ -89,7 +89,7 @@ def _chosen(node: Any, importer: Any) -> Any:
 
 
 def _widened(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Arithmetic in the type that torch gives the result."""
+    """Arithmetic with torch's result type."""
 
     def convert(node: Any, importer: Any) -> Any:
         kind = str(node.meta["val"].dtype).removeprefix("torch.")
@@ -110,7 +110,7 @@ def _widened(make: Callable[..., Any]) -> Callable[..., Any]:
     return convert
 
 
-# what 0.27 has no converter for, or a wrong one
+# ops for which TVM 0.27 has no converter, or a wrong one
 _CONVERTERS = {
     "amax.default": _reduced(relax.op.max),
     "amin.default": _reduced(relax.op.min),
@@ -130,9 +130,9 @@ def export_func(func: Func, origins: Origins, bound: Sequence[torch.Tensor]) -> 
 
 
 def import_program(program: Any, origin: Callable[[str], Any]) -> tuple[Any, dict[str, Any]]:
-    """A Relax module, and for its variables what `origin` makes of their stack traces."""
+    """Returns a Relax module, and the origins of its variables, found from their stack traces."""
     failure: Exception | None = None
-    # as written first: decomposed, matrix products hide behind reshapes
+    # first without decomposition, which hides matmuls behind reshapes
     for decompose in (False, True):
         importer = ExportedProgramImporter()
         try:
@@ -159,7 +159,7 @@ def _examples(func: Func, bound: int) -> pt.Tensors:
 
 
 def culprit(error: BaseException | None) -> str:
-    """The op that a failure is about."""
+    """The op that an error names, for the error text."""
     found = re.search(r"\b(?:relax|aten)\.[\w.]+|\b\w+\.(?:default|\w*Tensor|Scalar)\b", str(error))
     return f"the op {found[0]}" if found else "the program"
 
@@ -171,7 +171,7 @@ LOGGERS = ("torch", "torch.export", "tvm", "tvm.s_tir.meta_schedule")
 
 
 class Program:
-    """A Relax module on its way to native code."""
+    """A Relax module, lowered, tuned and compiled to native code."""
 
     def __init__(self, module: Any, known: dict[str, Any], options: dict[str, Any]) -> None:
         self.known = known
@@ -205,7 +205,7 @@ class Program:
     def executable(
         self, func: Func, bound: int, describe: Callable[[str, str, list[Any]], Kernel], what: str
     ) -> Executable:
-        """The program as one of a function whose first parameters it does not take."""
+        """The program as an executable; the first `bound` parameters of `func` are constants."""
         params = func.params[bound:]
 
         def prepare(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:

@@ -1,5 +1,7 @@
-"""TVM on a GPU: the replay lowered by Relax, scheduled by dlight's default rules, CUDA C through
-NVRTC or nvcc. Nothing is tuned: what TVM can do with hours of search is more."""
+"""TVM on a GPU: dlight's default schedules, compiled by NVRTC or nvcc.
+
+Relax lowers the replay. Nothing is tuned; with hours of search TVM can do better.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ T: Any = relax.transform
 
 
 def gpu_target(capability: str) -> Any:
-    """CUDA for a GPU such as "sm_90"."""
+    """The CUDA target for a GPU such as "sm_90"."""
     return tvm.target.Target({"kind": "cuda", "arch": capability, "max_num_threads": 1024,
                               "max_threads_per_block": 1024, "thread_warp_size": 32,
                               "max_shared_memory_per_block": 49152})  # fmt: skip
@@ -52,7 +54,7 @@ def schedule(func: Func, target: Any) -> Any:
 
 
 def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
-    """See `tvm.compile_tvm`; arrays are tensors of torch, shared through DLPack."""
+    """See `tvm.compile_tvm`; arrays are torch tensors, shared through DLPack."""
     device = torch.device(options["device"])
     found = torch.cuda.get_device_properties(device)
     target = gpu_target(f"sm_{found.major}{found.minor}")
@@ -69,7 +71,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
 
     def accept(arrays: Sequence[Any]) -> tuple[Any, ...]:
         held = adopt(arrays, entering, device)
-        torch.cuda.synchronize(device)  # TVM's stream is its own
+        torch.cuda.synchronize(device)  # TVM uses a stream of its own
         return tuple(tvm.runtime.from_dlpack(x) for x in held)
 
     def call(given: tuple[Any, ...]) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""What TVM makes of a Relax module before tuning, and which op went into which function."""
+"""Lowers a Relax module with TVM before tuning, and maps its functions back to ops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T: Any = relax.transform
 
 @mutator
 class _Tidy(PyExprMutator):  # pyright: ignore
-    """Drops casts to the same type. 0.27 cannot legalize `full` of inf or nan: a constant."""
+    """Drops casts to the same type; makes `full` of inf or nan, which 0.27 refuses, a constant."""
 
     def visit_call_(self, call: Any) -> Any:
         call = super().visit_call_(call)
@@ -40,10 +40,10 @@ def _tidy(module: Any) -> Any:
 
 
 def _matmul(builder: Any, call: Any) -> Any:
-    """A product with a transposed matrix reads the matrix as it is."""
+    """Legalizes a matmul with a transposed matrix without materializing the transpose."""
     from tvm.relax.transform.legalize_ops.linear_algebra import _matmul as plain
 
-    # by now the transposition is a call of a TIR function
+    # at this stage the transpose is a call of a TIR function
     made: Any = (
         builder.lookup_binding(call.args[1]) if isinstance(call.args[1], relax.Var) else None
     )
@@ -70,7 +70,7 @@ def _matmul(builder: Any, call: Any) -> Any:
 
 
 def lower(module: Any, target: Any) -> Any:
-    """Down to TIR functions with their fusion patterns, one call for each op."""
+    """Lower to TIR functions with fusion patterns, one call for each op."""
     with target:
         passes = [
             T.FastMathTransform(),
@@ -87,11 +87,11 @@ def lower(module: Any, target: Any) -> Any:
         return tvm.transform.Sequential(passes)(_tidy(module))
 
 
-# ---- which nodes became which function
+# ---- mapping functions back to nodes
 
 
 def _op_name(call: Any) -> str:
-    """Which of Relax's ops a call is of, "" where it is of a function."""
+    """The name of the Relax op that is called; "" for a call of a function."""
     is_op = isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op)
     return str(getattr(call.op, "name", "")) if is_op else ""
 
@@ -101,7 +101,7 @@ def _bindings(function: Any) -> list[Any]:
 
 
 def _callee(value: Any) -> Any:
-    """The function that a call in Relax runs, None where it runs none of the module's."""
+    """The module's function that a Relax call runs; None if there is none."""
     if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
         return value.op
     return value.args[0] if _op_name(value) == "relax.call_tir" else None
@@ -109,7 +109,7 @@ def _callee(value: Any) -> Any:
 
 @mutator
 class _Distinct(PyExprMutator):  # pyright: ignore
-    """Gives each call in main a function of its own, so that its name says which call it is."""
+    """Gives each call in main a function of its own, whose name identifies the call."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)
@@ -127,9 +127,10 @@ class _Distinct(PyExprMutator):  # pyright: ignore
 
 
 def groups_of(lowered: Any, known: dict[str, Any]) -> list[list[Any]]:
-    """Origins of each call that main makes after fusion.
+    """The origins of each call that main makes after fusion.
 
-    Fusion is run on a copy of the module in which no two calls share a function: it decides alike.
+    Fusion runs on a copy of the module in which no two calls share a function. Its decisions are
+    the same there.
     """
     origins: list[list[Any]] = []
     for binding in _bindings(lowered["main"]):
@@ -162,13 +163,13 @@ def groups_of(lowered: Any, known: dict[str, Any]) -> list[list[Any]]:
 
 
 def called(module: Any) -> list[str]:
-    """Names of the functions that main runs, in order."""
+    """Names of the functions that main calls, in order."""
     names = (_callee(b.value) for b in _bindings(module["main"]))
     return [n.name_hint for n in names if n is not None]
 
 
 def planned_bytes(module: Any, target: Any) -> int:
-    """Memory that TVM's planner holds for intermediates and results."""
+    """Bytes that TVM's planner allocates for intermediates and results."""
     from tvm.relax.backend.cpu_generic.pipeline import dataflow_lower_passes
 
     with target:

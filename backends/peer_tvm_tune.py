@@ -1,8 +1,8 @@
-"""MetaSchedule within a time budget, in this process, with results kept by workload.
+"""MetaSchedule with a time budget, in this process; results are cached by workload.
 
-A few trials are drawn at random. More than TRIALS are led by TVM's cost model: an evolutionary
+A few trials are drawn at random. More than TRIALS are guided by TVM's cost model: an evolutionary
 search (Shao et al., Tensor Program Optimization with Probabilistic Programs, section 4) proposes
-what XGBoost, trained on what was measured so far, expects to be fast.
+candidates that XGBoost, trained on the measurements so far, predicts to be fast.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ SECONDS = 20.0
 TRIALS = 64
 LIGHT_TRIALS = 4
 HEAVY_FLOPS = 1e6
-BATCH = 8  # trials between two looks at the clock
-LED_BATCH = 64  # the same for a search that a model leads: what it proposes at a time
+BATCH = 8  # trials between checks of the time
+LED_BATCH = 64  # the same for a search guided by the model: candidates per proposal
 HEAVY_SHARE = 0.75
-HOPELESS = 2.0  # times the best so far: a candidate that is slower in its first run has no others
+HOPELESS = 2.0  # times the best: a candidate that is slower in its first run is not run again
 
 
 @dataclass
 class Tuned:
-    """Schedules that were found, and in words how."""
+    """The schedules that were found, and a description of the search."""
 
     database: Any
     note: str
@@ -48,7 +48,7 @@ class Tuned:
 
 @derived_object
 class _Builder(PyBuilder):
-    """Builds in threads: no worker processes that would load torch and TVM again."""
+    """Builds in threads, because worker processes would each load torch and TVM again."""
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         with ThreadPoolExecutor(usable_processors()) as pool:
@@ -113,7 +113,7 @@ class _Runner(PyRunner):
         return _Done(seconds, None)
 
     def _argument(self, info: Any) -> Any:
-        """Random numbers of such a shape and type, the same for all candidates."""
+        """Random numbers of the given shape and type, the same for all candidates."""
         key = tuple(int(s) for s in info.shape), str(info.dtype)
         if key not in self.drawn:
             self.drawn[key] = _random(*key)
@@ -130,7 +130,7 @@ def _random(shape: tuple[int, ...], kind: str) -> Any:
     return tvm.runtime.tensor(np.asarray(drawn).astype(kind))
 
 
-# ---- what is kept
+# ---- cached records
 
 
 def _key(task: Any, target: Any) -> str:
@@ -147,9 +147,9 @@ class Records:
         self.trials: dict[str, int] = {}
 
     def load(self, task: Any, most: int, seconds: float) -> bool:
-        """Whether a schedule is known that had so many trials, or as much time.
+        """Load a record. Returns True if its search had at least as many trials, or as much time.
 
-        One that had less is where a search goes on; a record that does not load is none.
+        Otherwise the search continues from the record. One that cannot be loaded is ignored.
         """
         found = self.cache.get(_key(task, self.target)) if self.cache is not None else None
         if found is None:
@@ -168,7 +168,7 @@ class Records:
         return self.database.query_tuning_record(task.dispatched[0], self.target, task.task_name)
 
     def save(self, task: Any, trials: int, seconds: float = 0.0) -> None:
-        """Keep the best so far, of a search that had so many seconds; 0: it goes on."""
+        """Save the best so far, from a search of `seconds`; 0 if the search is not finished."""
         record = self.best(task)
         self.trials[task.task_name] = trials
         if record is None or self.cache is None:
@@ -178,7 +178,7 @@ class Records:
 
 
 def _plain(value: Any) -> Any:
-    """TVM's containers as Python's."""
+    """Converts TVM's containers to Python's."""
     if isinstance(value, str):
         return str(value)
     if value is None or isinstance(value, bool):
@@ -191,14 +191,14 @@ def _plain(value: Any) -> Any:
         return [_plain(v) for v in value]
     if hasattr(value, "value"):
         return _plain(value.value)
-    raise TypeError(f"a tuning record holds a {type(value).__name__}")
+    raise TypeError(f"a tuning record contains a {type(value).__name__}")
 
 
 # ---- the search
 
 
 def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
-    """Schedules for the functions of a module: those kept, then a search within the budget."""
+    """Schedules for the functions of a module: cached ones, then a search within the budget."""
     seconds = float(options.get("seconds", SECONDS))
     most = int(options.get("trials", TRIALS))
     seed = int(options.get("seed", 0))
@@ -221,7 +221,7 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
         left -= cost[id(task)]
         records.save(task, _search(task, records, most, until, seed), seconds)
     for task in light:
-        # late, one candidate is still far better than naive loops
+        # if time is up, one candidate is still far better than naive loops
         count = wanted[id(task)] if time.perf_counter() - start < seconds else 1
         records.save(task, _search(task, records, count, start + seconds, seed), seconds)
     took = time.perf_counter() - start
@@ -258,7 +258,7 @@ def _flops(task: Any) -> float:
 
 @dataclass(frozen=True)
 class _Way:
-    """How candidates are proposed."""
+    """The way in which candidates are proposed."""
 
     strategy: Any
     model: Any
@@ -266,7 +266,7 @@ class _Way:
 
 
 def _way(most: int) -> _Way:
-    """At random, or led by the cost model where there are enough trials to learn from."""
+    """Proposes at random, or by the cost model if there are enough trials to learn from."""
     if most <= TRIALS:
         return _Way(ms.search_strategy.ReplayTrace(), "random", min(BATCH, most))
     return _Way(
@@ -277,7 +277,7 @@ def _way(most: int) -> _Way:
 
 
 def _search(task: Any, records: Records, most: int, until: float, seed: int) -> int:
-    """Try schedules in batches until a time, each kept; gives how many were tried by now."""
+    """Try schedules in batches until a time, saving each. Returns the number tried so far."""
     logger = logging.getLogger("stack.tvm")
     logger.setLevel(logging.ERROR)
     way = _way(most)
@@ -313,7 +313,7 @@ def _search(task: Any, records: Records, most: int, until: float, seed: int) -> 
         )
         found = len(records.database) - before
         if not found:
-            break  # the space holds no further candidate
+            break  # the space has no further candidates
         tried += found
         records.save(task, tried)
     return tried

@@ -13,19 +13,19 @@ from .peer import is_from, need, refuse
 def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
     """Compile the replay of a function with TVM, for the CPU or a GPU.
 
-    TVM's untuned CPU code is naive loops, so it is tuned by default. What was tuned once is found
-    again in the cache directory (STACK_CACHE_DIR), by workload, target and version.
+    TVM's untuned CPU code consists of naive loops, so it is tuned by default. Schedules are cached
+    in the cache directory (STACK_CACHE_DIR), by workload, target and version.
 
     Options:
-        seconds: how long to tune, 0 for not at all (default 20). What is heavy gets a batch of
-            candidates, the rest one each, however short the time.
-        trials: at most this many candidates for each heavy workload (default 64). More than the
-            default are led by TVM's cost model (XGBoost), fewer are drawn at random.
+        seconds: tuning time, 0 for none (default 20). Heavy functions get at least one batch of
+            candidates, others at least one candidate, however short the time.
+        trials: maximum number of candidates for each heavy workload (default 64). Above the default
+            they are guided by TVM's cost model (XGBoost); else they are drawn at random.
         seed: of the search (default 0).
-        bound: storage arrays of the first parameters, to be compiled in as constants: TVM
-            transposes and packs what it knows. `run` still takes all parameters.
-        cache: the folder in which schedules are kept, so that one search serves runs that start
-            from empty caches; False to tune again and keep nothing.
+        bound: storage arrays of the first parameters, compiled in as constants, which TVM can
+            transpose and pack. `run` still takes all parameters.
+        cache: the folder for schedules, so that one search serves runs that start from empty
+            caches; False to tune again and save nothing.
         device: "cuda" for dlight's default GPU schedules, which are not tuned.
     """
     if str(options.get("device") or "").startswith("cuda"):

@@ -1,4 +1,4 @@
-"""The peer XLA: `jax.jit`, on our programs and on the user's."""
+"""The peer XLA: `jax.jit`, for our programs and the user's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def compile_xla(func: Func, options: dict[str, Any]) -> Executable:
 
     Options:
         xla: compiler options for XLA, by name (`jax.stages.Lowered.compile`).
-        device: where the arrays are: "cpu" (default) or "cuda".
+        device: the device of the arrays: "cpu" (default) or "cuda".
     """
     from .peer_jax import compile_replay
 
@@ -23,7 +23,7 @@ def compile_xla(func: Func, options: dict[str, Any]) -> Executable:
 
 
 def native_xla(captured: Any, options: dict[str, Any]) -> Executable:
-    """`jax.jit` of the user's callable; arrays that it closes over are its own."""
+    """`jax.jit` of the user's callable, which uses the arrays that it closes over."""
     if not is_from("jax", captured):
         raise refuse("xla", "JAX")
     from .peer_jax import compile_native

@@ -1,4 +1,4 @@
-"""How a product is cut up for a kernel by hand."""
+"""Tile sizes of a hand-written matmul kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TileConfig:
-    """Tiles of `rows` x `columns`, `depth` of k at a time, in bands of `group` tiles.
+    """Tiles of `rows` x `columns`, with `depth` of k at a time, in bands of `group` tiles.
 
-    Tiles of a band share what they read in the L2 cache. `stages` of tiles are under way.
+    Tiles of a band share data in the L2 cache. `stages`: tiles in flight.
     """
 
     rows: int

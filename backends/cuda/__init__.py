@@ -1,4 +1,4 @@
-"""The cuda backend: loop level to CUDA C++ to machine code through NVRTC."""
+"""The cuda backend: compiles the loop level to CUDA C++, and to machine code through NVRTC."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..device.machine import gpu_at_hand
 from . import nvrtc
 from .compiler import compile_program, inspect_program
 
-REFUSED = "digamma,scatter"  # no code for these; scatters may collide
+REFUSED = "digamma,scatter"  # ops without code; scatters may collide
 
 
 def _missing() -> str | None:
-    """What stands against running here; compiling needs no GPU."""
+    """The reason why kernels cannot run here, or None. Compiling alone needs no GPU."""
     need = nvrtc.missing_compiler()
     if need is not None:
         return need
@@ -34,14 +34,14 @@ def _missing() -> str | None:
 
 
 def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
-    """CUDA C++ through NVRTC: warps, shared memory, tensor cores.
+    """Compiles CUDA C++ kernels through NVRTC: warps, shared memory, tensor cores.
 
     Options:
         device: "cuda" or "cuda:1".
         cache: False to keep nothing on disk (default: `cache_folder()`).
-        call_opaque: what runs `opaque` nodes.
+        call_opaque: the function that executes `opaque` nodes.
         graph: False to launch step by step instead of replaying CUDA graphs.
-        target: the GPU to lower for, a name or a file (default: the one at hand).
+        target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()
     if need is not None:

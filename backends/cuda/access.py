@@ -1,4 +1,4 @@
-"""Addresses of loads and stores, and those of numbers that all threads share."""
+"""Prints addresses, and loads and stores of scalars that are equal in all threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Access:
-    """The memory statements of one kernel."""
+    """Prints the memory statements of one kernel."""
 
     def __init__(self, printer: Printer) -> None:
         self.printer = printer
@@ -29,7 +29,7 @@ class Access:
         return [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
 
     def offset(self, memory: TensorType, index: Sequence[Node], element: bool = False) -> str:
-        """Row-major offset; 32 bits where the memory has no more elements."""
+        """Row-major offset; a 32-bit expression if the memory has fewer than 2^31 elements."""
         p = self.printer
         size = memory.size
         is_small = isinstance(size, int) and size < 2**31
@@ -52,7 +52,7 @@ class Access:
         return " + ".join(terms)
 
     def place(self, memory: Node, index: Sequence[Node]) -> str:
-        """Where an element is whose indices are across the threads."""
+        """The offset of an element whose indices differ between threads."""
         swizzle = self.printer.swizzles.get(memory)
         if swizzle is None:
             return self.offset(memory.tensor, index, element=True)
@@ -64,7 +64,7 @@ class Access:
     # ---- statements
 
     def load(self, node: Node) -> Value:
-        """An element that is the same in every thread."""
+        """Load an element that is the same in every thread."""
         p, memory = self.printer, node.args[0]
         index, mask, other = access_parts(node)
         text = f"{p.value(memory).text}[{self.offset(memory.tensor, index)}]"
@@ -73,7 +73,7 @@ class Access:
         return p.declare(node, text)
 
     def store(self, node: Node) -> Value:
-        """All threads store one number."""
+        """Store one number, from all threads."""
         p, (memory, value) = self.printer, node.args[:2]
         index, mask, _ = access_parts(node)
         target = p.value(memory)

@@ -1,4 +1,4 @@
-"""A lowered function to kernels in machine code: each distinct one is compiled once."""
+"""Compiles a lowered function to machine code; kernels with equal text are compiled once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOC = re.compile(r"^\s*\.loc\s+1 (\d+).*$", re.MULTILINE)
 
 
 class Compiler:
-    """Kernels by text: equal bodies are compiled once, and have one name."""
+    """The kernels of a function, by text. Equal kernels are compiled once and share a name."""
 
     def __init__(self, func: Func, target: str, store: Cache | None) -> None:
         self.func = func
@@ -43,20 +43,20 @@ class Compiler:
         self.store = store
         self.sources: dict[Node, Source] = {}
         self.binaries: dict[str, nvrtc.Binary] = {}
-        self.readable: dict[str, tuple[str, str]] = {}  # a name and a text for readers
+        self.readable: dict[str, tuple[str, str]] = {}  # a name, and text with the program's names
         self.origins: dict[str, tuple[str, ...]] = {}
         self.taken: set[str] = set()
 
     def source(self, node: Node) -> Source:
-        """What is compiled: the kernel without names and source lines."""
+        """The source to compile: the kernel without the program's names and source lines."""
         if node not in self.sources:
             self.sources[node] = print_kernel(node, ENTRY)
         return self.sources[node]
 
     def build_all(self) -> None:
-        """Machine code of every kernel of the function, several compiled at a time.
+        """Build the machine code of every kernel of the function, several concurrently.
 
-        Raises KernelRefused with all that cannot be compiled.
+        Raises KernelRefused with all kernels that cannot be compiled.
         """
         texts: dict[Node, str] = {}
         refused: dict[Node, str] = {}
@@ -75,7 +75,7 @@ class Compiler:
             raise KernelRefused(refused)
 
     def binary(self, node: Node) -> nvrtc.Binary:
-        """Machine code of a kernel node."""
+        """The machine code of a kernel node."""
         text = self.source(node).text
         if text not in self.binaries:
             self.binaries[text] = nvrtc.compile_cubin(text, ENTRY, self.target, self.store)
@@ -108,12 +108,12 @@ class Compiler:
         )
 
     def symbol(self, node: Node) -> str:
-        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        """The kernel's symbol in profilers, named after the first node it was printed for."""
         name, _ = self.readable[self.source(node).text]
         return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
-        """Later stages of every distinct kernel, made when asked for."""
+        """Later stages of every distinct kernel as text, made on demand."""
 
         def stage(make: Callable[[str], str]) -> Callable[[], str]:
             return lambda: "".join(
@@ -139,7 +139,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Plan a function whose kernels are at the loop level on a device; see `compile_cuda`."""
+    """Plan a function with loop-level kernels on a device; see `compile_cuda`."""
     import torch
 
     from ..device.executable import executable
@@ -151,7 +151,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
     compiler.build_all()
-    launches: dict[Source, Loaded] = {}  # equal code may have grids of several sizes
+    launches: dict[Source, Loaded] = {}  # equal code may be launched with different grids
 
     def load(node: Node) -> Loaded:
         source, binary = compiler.source(node), compiler.binary(node)
@@ -170,7 +170,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
-        target: the GPU, as "sm_90", or the file of one.
+        target: the GPU, such as "sm_90", or a file that describes one.
         cache: False to keep nothing on disk.
     """
     compiler = Compiler(func, arch_of(options), _store(options))

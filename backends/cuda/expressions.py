@@ -1,4 +1,4 @@
-"""One elementwise op as a C++ expression over scalars; vectors apply it to each register."""
+"""Prints an elementwise op as a C++ expression over scalars; vectors apply it per register."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stack.ir.types import STORAGE_TYPES, DType
 
 
 class Unprintable(StackError):
-    """An op that no statement here expresses."""
+    """Raised for an op that the cuda backend has no code for."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"the cuda backend cannot print {what}")
@@ -26,7 +26,7 @@ _C_TYPES = {
     **{n: f"{'un' * (d.numpy[0] == 'u')}signed char" for n, d in STORAGE_TYPES.items()},
 }  # fmt: skip
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-# functions of CUDA's math library; a float's has an f at the end
+# functions of CUDA's math library; the float version has the suffix f
 _FUNCTIONS = {
     "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc",
     "sqrt": "sqrt", "rsqrt": "rsqrt", "exp": "exp", "expm1": "expm1", "log": "log",
@@ -36,7 +36,7 @@ _FUNCTIONS = {
     "lgamma": "lgamma",
 }  # fmt: skip
 _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
-# an op as text: {0} and {1} are operands, {f} is "f" for float, {bits} the width
+# an op as a template: {0} and {1} are operands, {f} is "f" for float, {bits} the width
 _FLOAT = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
@@ -45,7 +45,7 @@ _FLOAT = {
     **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
     **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
 }  # fmt: skip
-# where all memory is of 16 bits: off by a few units in the last place of f32
+# if all memory is 16-bit: faster, off by a few ulp of f32
 _BRIEF = {
     "div": "quotient({0}, {1})", "exp": "exp2_of({0} * 1.4426950408889634f)",
     "sigmoid": "inverse_of(1.0f + exp2_of({0} * -1.4426950408889634f))",
@@ -54,7 +54,7 @@ _BOOL = {
     "add": "{0} || {1}", "or": "{0} || {1}", "max": "{0} || {1}", "mul": "{0} && {1}",
     "and": "{0} && {1}", "min": "{0} && {1}", "xor": "{0} != {1}", "not": "!{0}",
 }  # fmt: skip
-# of integers, {t} is the type and {u} the unsigned one: what overflows wraps, as that says
+# for integers, {t} is the type and {u} its unsigned version; overflow wraps
 _INTEGER = {
     "max": "({0} > {1} ? {0} : {1})", "min": "({0} < {1} ? {0} : {1})",
     "div": "div_of<{t}>({0}, {1})", "rem": "rem_of<{t}>({0}, {1})", "pow": "pow_of<{t}>({0}, {1})",
@@ -75,12 +75,12 @@ def c_type(dtype: DType) -> str:
 
 
 def convert(kind: str, text: str) -> str:
-    """A conversion to a C++ type, whose name may be two words."""
+    """A conversion to a C++ type; the name of the type may be two words."""
     return f"({kind})({text})" if " " in kind else f"{kind}({text})"
 
 
 def literal(value: object, dtype: DType) -> str:
-    """A constant. Floats print in full; inf and nan by their bits."""
+    """A C++ constant. Floats are printed in full; inf and nan as named constants."""
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.is_integer:
@@ -117,15 +117,15 @@ def _float(value: float, suffix: str) -> str:
 def expression(
     op: str, source: DType, target: DType, args: Sequence[str], is_exact: bool = True
 ) -> str:
-    """The value of one elementwise op.
+    """Returns the C++ expression of one elementwise op.
 
     Args:
-        source: element type of the operands (of the branches, for a select).
+        source: element type of the operands (for a select, of its branches).
         target: element type of the result.
-        is_exact: whether a few units in the last place of f32 would show.
+        is_exact: True if errors of a few ulp in f32 are not acceptable.
 
     Raises:
-        Unprintable: naming the op.
+        Unprintable: names the op.
     """
     if not is_exact and source.name == "f32" and op in _BRIEF:
         return _BRIEF[op].format(*args)
@@ -186,7 +186,7 @@ def _cast(source: DType, target: DType, args: Sequence[str]) -> str:
         return _cast(F32, target, [f"widen({x})"])
     if target.is_float and target.bits == 16:
         return f"narrow<{c_type(target)}>({x})"
-    if source.is_float and target.bits < 32:  # narrow integers wrap, as they do in C through int
+    if source.is_float and target.bits < 32:  # wrap like C: convert through int
         return convert(c_type(target), f"int({x})")
     return convert(c_type(target), x)
 
@@ -213,7 +213,7 @@ _SPECIAL: dict[str, Callable[[DType, DType, Sequence[str]], str]] = {
     "bitcast": _bitcast,
 }
 _TEMPLATES = [t for table in (_FLOAT, _BRIEF, _BOOL, _INTEGER, _CONVERTED) for t in table.values()]
-# what expressions may call: a value of that name would hide it
+# functions that expressions call; a value must not shadow them
 FUNCTIONS = frozenset(
     word
     for template in _TEMPLATES

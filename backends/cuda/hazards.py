@@ -1,4 +1,4 @@
-"""Where threads must wait for each other: what is touched between two barriers."""
+"""Finds barriers that are needed: compares the memory accesses on either side of one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from stack.ir.warp_ops import group_operands
 
 @dataclass
 class Touched:
-    """Memories that were read and written.
+    """Memory that was read and written.
 
-    A copy that is under way goes to a place that nobody reads before it was waited for. So it is
-    `begun` here, and each thread writes what it waits for: what has `arrived`.
+    Nobody reads the destination of an asynchronous copy before the copy is waited for. Until then
+    it is `begun`. Each thread waits only for what it copied itself, so then it is `arrived`, which
+    counts as a write by that thread.
     """
 
     read: set[Node] = field(default_factory=set[Node])
@@ -25,7 +26,7 @@ class Touched:
     arrived: set[Node] = field(default_factory=set[Node])
 
     def meets(self, later: Touched) -> bool:
-        """Whether one of two phases writes what the other touches."""
+        """True if one of two phases writes memory that the other one accesses."""
         return bool(
             (self.written | self.arrived) & (later.read | later.written | later.begun)
             or self.read & (later.written | later.begun)
@@ -44,12 +45,12 @@ class Touched:
 
 
 def is_memory(node: Node) -> bool:
-    """Whether a value is memory."""
+    """True if a value is memory (global, shared or local), not a tile in registers."""
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def roots_of(block: Block) -> dict[Node, Node]:
-    """The parameter or array that each memory value of a kernel is a state of."""
+    """Maps each memory value of a kernel to the parameter or array whose state it is."""
     found = {p: p for p in block.params}
 
     def visit(inside: Block) -> None:
@@ -81,7 +82,7 @@ def _enter(loop: Node, found: dict[Node, Node]) -> None:
 
 
 def touched(node: Node, roots: Mapping[Node, Node]) -> Touched:
-    """What a statement reads and writes, registers apart."""
+    """The memory that a statement reads and writes, without registers."""
     found = Touched()
     pending = [node]
     while pending:
@@ -90,7 +91,7 @@ def touched(node: Node, roots: Mapping[Node, Node]) -> Touched:
             found.read.add(roots[current.args[0]])
         elif current.op == "store" and current.args[0].tensor.space != "local":
             found.written.add(roots[current.args[0]])
-        elif current.op == "mma_sync":  # it reads its operands where they lie
+        elif current.op == "mma_sync":  # it reads its operands directly from memory
             sources = [a.args[0] if a.op == "transpose" else a for a in current.args[:2]]
             found.read |= {roots[s.args[0]] for s in sources if s.op == "load_matrix"}
         elif current.op == "warpgroup_mma":

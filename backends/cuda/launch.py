@@ -1,4 +1,4 @@
-"""Kernels of this backend on a device."""
+"""Loads kernels of this backend onto a device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .values import Source
 
 
 def device_target(device: torch.device) -> str:
-    """What to compile for, so that it runs on a device."""
+    """The compile target for a device, such as "sm_90"."""
     major, minor = torch.cuda.get_device_capability(device)
     return f"sm_{major}{minor}"
 
 
 def loaded(source: Source, binary: Binary, device: torch.device, symbol: str = "") -> Loaded:
-    """What launches a kernel: on tensors of a device, or in a program there."""
+    """Loads a kernel onto a device, ready to launch on tensors or in a program."""
     symbol = symbol or binary.name
     number = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.init()

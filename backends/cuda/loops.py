@@ -1,4 +1,4 @@
-"""Loops that every thread of a block runs alike."""
+"""Prints loops that all threads of a block execute uniformly."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
 
 
 class Loops:
-    """The loops of one kernel."""
+    """Prints the loops of one kernel."""
 
     def __init__(self, printer: Printer) -> None:
         self.p = printer
 
     def print(self, node: Node) -> None:
-        """The statements of a loop."""
+        """Print the statements of a loop."""
         p, kind = self.p, node.attrs["kind"]
         if kind in ("serial", "unroll", "vector", "branch"):
             self._repeat(node)
         else:
-            raise Unprintable(f"a {kind} loop inside of a kernel")
+            raise Unprintable(f"a {kind} loop inside a kernel")
         if not isinstance(node.type, TupleType):
             p.values[node] = p.parts[node][0]
 
     def _repeat(self, node: Node) -> None:
-        """A loop that every thread runs alike."""
+        """Print a loop that all threads execute uniformly."""
         p, block, kind = self.p, node.blocks[0], str(node.attrs["kind"])
         index, *carried = block.params
         limits, start = loop_parts(node.args, node.attrs)
@@ -48,11 +48,11 @@ class Loops:
                 p.values[held] = self._variable(held, init)
                 moved.append((held, out))
         if not (body := self._touched(block)).meets(body):
-            p.wait(node)  # once, and not in each iteration
+            p.wait(node)  # once before the loop, instead of in each iteration
         first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
-        p.since.add(body)  # an iteration meets what the one before it did
+        p.since.add(body)  # an iteration follows the accesses of the previous one
         if kind == "branch":
             p.values[index] = Value("0")
             p.put(f"if ({end} > {first}) {{")
@@ -70,21 +70,21 @@ class Loops:
         if any(n.op == "warpgroup_wait" and n.attrs["pending"] for n in block.nodes):
             p.put("groups_wait<0>();")
         copied = {p.roots[n.args[0]] for n in block.nodes if n.op == "async_copy"}
-        if copied:  # the last ones, which nobody waited for
+        if copied:  # the last copies, which no iteration waited for
             p.put("copies_wait<0>();")
             p.since.arrived |= copied
             p.under_way = 0
         p.parts[node] = [p.values[held] for held in carried]
 
     def _touched(self, block: Block) -> Touched:
-        """What all statements of a block read and write."""
+        """The memory that all statements of a block read and write."""
         found = Touched()
         for node in block.nodes:
             found.add(touched(node, self.p.roots))
         return found
 
     def _variable(self, held: Node, init: Node) -> Value:
-        """A carried value, set to what it starts from."""
+        """A carried value, initialized to its start value."""
         p = self.p
         count = p.count_of(held)
         name = p.fresh(str(held.attrs["name"]))
@@ -97,7 +97,7 @@ class Loops:
         return Value(name, count)
 
     def _advance(self, moved: Sequence[tuple[Node, Node]]) -> None:
-        """Carried values take on the results of the iteration, all at once."""
+        """Assign the results of the iteration to the carried values, as if simultaneously."""
         p = self.p
         carried = {p.values[held].text for held, _ in moved}
         new: list[tuple[Value, Value]] = []
@@ -107,7 +107,7 @@ class Loops:
                 continue
             if not carried.isdisjoint(
                 re.findall(r"\w+", value.element)
-            ):  # another carried value: it may be gone by then
+            ):  # reads a carried value, which may be overwritten before
                 value = self._saved(out, value)
             new.append((p.values[held], value))
         for held, value in new:
@@ -117,7 +117,7 @@ class Loops:
                 p.put(f"{held.text} = {value.text};")
 
     def _saved(self, node: Node, value: Value) -> Value:
-        """A copy of a value that is about to change."""
+        """A copy of a value that is about to be overwritten."""
         p = self.p
         if not value.count:
             return p.declare(node, value.text)
@@ -127,5 +127,5 @@ class Loops:
 
 
 def extent_of(loop: Node) -> int:
-    """How often a loop runs."""
+    """The trip count of a loop."""
     return int(loop.blocks[0].params[0].attrs["extent"])

@@ -1,4 +1,4 @@
-"""CUDA C++ to machine code through NVRTC: no GPU is needed, and no CUDA toolkit."""
+"""Compiles CUDA C++ to machine code through NVRTC, without a GPU or a CUDA toolkit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from stack.run.cache import Cache
 
 from ..device.worker_pool import Reply, WorkerPool, worker_pool_for
 
-SPECIFIC = {"sm_90": "sm_90a"}  # with warpgroups; machine code runs on no other GPU anyway
+# the target with warpgroup instructions; machine code runs on no other GPU anyway
+SPECIFIC = {"sm_90": "sm_90a"}
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
 NOTHING = 'extern "C" __global__ void nothing() {}'
@@ -28,7 +29,7 @@ USAGE = {
     "stack": r"(\d+) bytes stack frame",
     "shared": r"(\d+) bytes smem",
 }
-LOG_LINES = 24  # of the compiler's messages that an error shows
+LOG_LINES = 24  # lines of the compiler's messages that an error shows
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,9 @@ class Binary:
     """Machine code of one kernel.
 
     Attributes:
-        registers: of each thread.
-        spilled: bytes that a thread stores because registers ran out.
-        stack: bytes of memory of its own that each thread has.
+        registers: per thread.
+        spilled: bytes per thread that are spilled from registers.
+        stack: bytes of local memory per thread.
         shared: bytes of shared memory that the code declares.
     """
 
@@ -52,7 +53,7 @@ class Binary:
 
 
 def missing_compiler() -> str | None:
-    """What must be installed before CUDA C++ can be compiled, or None."""
+    """The package to install before CUDA C++ can be compiled, or None."""
     if importlib.util.find_spec("cuda") and importlib.util.find_spec("cuda.core"):
         return None
     return f"install the extra: {install_hint('cuda')}"
@@ -60,7 +61,7 @@ def missing_compiler() -> str | None:
 
 @cache
 def version() -> str:
-    """Versions of what compiles; code is only valid with them."""
+    """The version of the compiler; cached code is valid only for it."""
     from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
     status, major, minor = nvrtc.nvrtcVersion()
@@ -68,24 +69,24 @@ def version() -> str:
 
 
 def check_target(target: str) -> str:
-    """A GPU's name as `sm_90`. Raises UsageError."""
+    """Returns the name of a GPU such as `sm_90` unchanged. Raises UsageError for any other text."""
     if not TARGETS.fullmatch(target):
-        raise UsageError(f"--target {target!r} is not a GPU as sm_90, sm_90a or sm_100")
+        raise UsageError(f"--target {target!r} is not a GPU; write sm_90, sm_90a or sm_100")
     return target
 
 
 def _specific(target: str) -> str:
-    """The same GPU with the instructions that only it has."""
+    """The architecture-specific target of a GPU, with the instructions that only it has."""
     return SPECIFIC.get(target, target)
 
 
 def load() -> None:
-    """Import what compiles and compile a kernel of nothing, so that a fork finds it all loaded."""
+    """Import the compiler and compile an empty kernel, so that forks find everything loaded."""
     answer({"text": NOTHING, "target": "sm_90"})
 
 
 def answer(asked: Reply) -> Reply:
-    """Compile one request, in this process: the reply is JSON, with `error` where it failed."""
+    """Compile one request, in this process. The reply is JSON, with `error` if it failed."""
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
     log = _Log()
@@ -105,14 +106,14 @@ def answer(asked: Reply) -> Reply:
 
 
 def worker_pool() -> WorkerPool:
-    """What compiles kernels side by side, with bounds on the time and memory of each."""
+    """The pool that compiles kernels concurrently, with limits on the time and memory of each."""
     return worker_pool_for(__name__)
 
 
 def compile_all(
     texts: Sequence[str], name: str, target: str, store: Cache | None = None
 ) -> dict[str, Binary | str]:
-    """Machine code of several kernels by text, or why there is none."""
+    """Returns the machine code, or an error text, of several kernels, by source text."""
     check_target(target)
     replies = {text: _stored(store, _key(text, target)) for text in texts}
     left = [text for text, reply in replies.items() if reply is None]
@@ -125,7 +126,7 @@ def compile_all(
 
 
 def compile_cubin(text: str, name: str, target: str, store: Cache | None = None) -> Binary:
-    """Machine code of a kernel. Raises StackError with NVRTC's log and the text's lines."""
+    """The machine code of a kernel. Raises StackError with NVRTC's log and the numbered text."""
     made = compile_all([text], name, target, store)[text]
     if isinstance(made, str):
         raise StackError(made)
@@ -151,7 +152,7 @@ def _stored(store: Cache | None, key: str) -> Reply | None:
 
 
 def cubin_with_lines(text: str, target: str) -> bytes:
-    """The same machine code with line numbers of the text. Raises StackError."""
+    """Machine code with line numbers of the source text. Raises StackError."""
     (reply,) = worker_pool().compile([{"text": text, "target": target, "lines": True}])
     if "error" in reply:
         raise StackError(str(reply["error"]))
@@ -161,7 +162,7 @@ def cubin_with_lines(text: str, target: str) -> bytes:
 def compile_ptx(text: str, target: str) -> str:
     """A kernel as PTX text with line numbers.
 
-    Without cuda.core, which asks the driver what PTX it would load.
+    Does not use cuda.core, which asks the driver for the PTX version that it can load.
     """
     from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -181,7 +182,7 @@ def compile_ptx(text: str, target: str) -> str:
 
 
 class _Log:
-    """Where the compiler writes to."""
+    """Collects the compiler's output."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -196,6 +197,6 @@ def _numbered(text: str) -> str:
 
 
 def _usage(log: str) -> dict[str, int]:
-    """What a kernel takes, by the assembler's report."""
+    """A kernel's resource usage, from the assembler's report."""
     found = {name: re.search(pattern, log) for name, pattern in USAGE.items()}
     return {name: int(number[1]) if number else 0 for name, number in found.items()}

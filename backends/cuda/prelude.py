@@ -1,4 +1,4 @@
-"""Device functions that kernels call: each is pasted before a kernel that names it."""
+"""Device functions that kernels call; each one is printed before the kernels that use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from .product_prelude import PARTS, multiply
 
-# name: (what it needs, text)
+# name: (names of parts that it needs, text)
 _PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "EACH": ((), '#define EACH(n) _Pragma("unroll") for (int i = 0; i < (n); ++i)'),
     "EVERY": (
@@ -67,7 +67,7 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
     ),
     "exp2_of": (
         (),
-        """__device__ inline float exp2_of(float x) { // what is below the least normal number is 0
+        """__device__ inline float exp2_of(float x) { // subnormal numbers become 0
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
 }
@@ -75,7 +75,7 @@ __device__ inline double exp2_of(double x) { return exp2(x); }""",
     ),
     "quotient": (
         (),
-        """__device__ inline float quotient(float x, float y) { // off by two units at most
+        """__device__ inline float quotient(float x, float y) { // off by at most 2 ulp
   float z;
   asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
   return z;
@@ -157,7 +157,7 @@ template <> struct Piece<1> { typedef unsigned char type; };""",
     ),
     "load_run": (
         ("EACH", "Piece"),
-        """// n neighbours at once
+        """// n contiguous elements at once
 template <int n, class T> __device__ inline void load_run(T* to, const T* __restrict__ from) {
   typedef typename Piece<n * sizeof(T)>::type P;
   const P piece = *reinterpret_cast<const P*>(from);
@@ -179,7 +179,7 @@ __device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there
   memcpy(&piece, from, sizeof piece);
   *reinterpret_cast<P*>(to) = piece;
 }
-// what the cache need not keep
+// a streaming store, not to be kept in the cache
 template <int n, class T> __device__ inline void stream_run(T* to, const T* from) {
   typedef typename Piece<n * sizeof(T)>::type P;
   P piece;
@@ -219,7 +219,7 @@ template <> __device__ inline unsigned narrow_pair<f16>(float low, float high) {
     ),
     "in_pairs": (
         (),
-        """// all elements combined: halves first, so that errors of sums grow with the logarithm
+        """// pairwise reduction: rounding errors grow with the logarithm of the count
 template <int count, class T, class F> __device__ inline T in_pairs(const T* x, F combine) {
   if constexpr (count == 1)
     return x[0];
@@ -232,7 +232,7 @@ template <int count, class T, class F> __device__ inline T in_pairs(const T* x, 
         ("shared_address",),
         """template <int bytes>
 __device__ inline void copy_async(void* to, const void* from, bool is_there = true) {
-  const int size = is_there ? bytes : 0;  // what is missing is filled with zeros
+  const int size = is_there ? bytes : 0;  // the rest is filled with zeros
   if constexpr (bytes == 16)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
                  :: "r"(shared_address(to)), "l"(from), "r"(size) : "memory");
@@ -266,7 +266,7 @@ _SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by)
 
 
 def prelude(kernel: str) -> str:
-    """The device functions that a kernel's text names, each after what it needs."""
+    """The device functions that a kernel's text names, with their dependencies first."""
     words = set(re.findall(r"[A-Za-z_]\w*", kernel))
     words |= {whole for part, whole in _PARTS_OF.items() if part in words}
     taken: dict[str, None] = {}
@@ -289,7 +289,7 @@ def _text(name: str) -> str:
     return text
 
 
-# words of C++ and of CUDA's library that a value must not be called
+# words of C++ and of CUDA's library that a value must not have as its name
 _WORDS = """
     alignas alignof and_eq catch char16_t char32_t char8_t compl concept const_cast consteval
     constexpr constinit co_await co_return co_yield decltype dynamic_cast explicit friend mutable

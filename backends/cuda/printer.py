@@ -1,8 +1,8 @@
-"""The loop level as CUDA C++: grid loops are blocks, the first two axes of a value its threads.
+"""Prints the loop level as CUDA C++: grid loops become blocks, two axes of values become threads.
 
-A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. A number without axes
-is the same in every thread. Between two statements of which one writes what the other touches there
-is a barrier.
+A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. The first two axes of
+a tile are warp and lane. A value of rank 0 is the same in every thread. A barrier is printed
+between two statements if one writes memory that the other accesses.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from .values import Source, Value
 
 PRODUCTS = ("mma_sync", "warpgroup_mma")
 WRITES = {"store": 1, "async_copy": 2}
-STATIC_SHARED = 48 << 10  # more has to be asked for at launch
-_NUMBER = re.compile(r"__\d+$")  # what told names of the IR apart
+STATIC_SHARED = 48 << 10  # bytes; more must be requested at launch
+_NUMBER = re.compile(r"__\d+$")  # a suffix that makes names of the IR unique
 
 
 def print_kernel(
@@ -44,17 +44,17 @@ def print_kernel(
     lines: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> Source:
-    """The CUDA C++ of one kernel node at the loop level.
+    """Returns the CUDA C++ of one loop-level kernel node.
 
     Args:
-        name: of the function; its arguments are pointers, inputs then outputs.
-        readable: with names and source lines of the IR; without them equal kernels have equal
-            text, which is what the cache is keyed by.
-        lines: where the kernel as a whole comes from.
-        arguments: what operands and results are called where the kernel is used, for readers.
+        name: of the function; its arguments are pointers, inputs first, then outputs.
+        readable: use the IR's names and source lines. Without them, equal kernels have equal text,
+            which is the cache key.
+        lines: source lines of the kernel as a whole.
+        arguments: readable names of operands and results, from where the kernel is used.
 
     Raises:
-        Unprintable: naming the op that has no statement.
+        Unprintable: names the op that cannot be printed.
     """
     warps = int(kernel.attrs.get("warps") or 1)
     printer = Printer(kernel.blocks[0], name, readable, warps, arguments)
@@ -81,19 +81,19 @@ class Printer:
         self.parts: dict[Node, list[Value]] = {}  # results of loops
         self.taken = {*RESERVED, *FUNCTIONS}
         self.counts: dict[str, int] = {}
-        self.since = Touched()  # since the last wait
-        self.under_way = 0.0  # groups of copies, at most
+        self.since = Touched()  # memory accessed since the last barrier
+        self.under_way = 0.0  # upper bound on groups of asynchronous copies in flight
         self.shown: tuple[str, ...] = ()
-        self.origin = ""  # the source line of the statement that is being printed
+        self.origin = ""  # the source line of the statement being printed
         self.origins: list[str] = []
         self.roots = roots_of(block)
         nodes = [node for _, node in walk(block)]
         self.allocs = list(dict.fromkeys(n for n in nodes if n.op == "alloc"))
         self.uses = Counter(a for n in nodes for a in n.args)
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
-        # where no memory is of 16 bits, roundings show
+        # without 16-bit memory, errors of a few ulp are visible in the results
         self.is_exact = not any(p.dtype.is_float and p.dtype.bits == 16 for p in block.params)
-        # floats that nothing but a product wants in 16 bits, which it makes of them in pairs
+        # casts of f32 to 16 bits that only a matmul uses; the matmul converts them in pairs
         self.packed = {
             a
             for n in nodes
@@ -110,7 +110,7 @@ class Printer:
         self.threads = Threads(self)
 
     def _swizzles(self) -> dict[Node, int]:
-        """Of memory whose rows are swizzled, bytes of a row that lie together."""
+        """For memory with swizzled rows: the bytes of a row that are contiguous."""
         sizes = {n: int(root.attrs.get("swizzle") or 0) for n, root in self.roots.items()}
         return {n: size for n, size in sizes.items() if size}
 
@@ -132,20 +132,20 @@ class Printer:
         return value_name(self.block, node, self.memories)
 
     def declare(self, node: Node, text: str) -> Value:
-        """A scalar statement."""
+        """Declare a scalar constant."""
         name = self.fresh(self.hint(node))
         self.put(f"const {self.c_type(node)} {name} = {text};")
         return Value(name)
 
     def registers(self, node: Node, count: int, kind: str = "") -> Value:
-        """Registers that the next statements fill, of the C++ type that the node is held in."""
+        """Declare registers that the next statements fill, of the C++ type of the node."""
         name = self.fresh(self.hint(node))
         align = min(16, _power_of_two(count * node.dtype.bytes))
         self.put(f"alignas({align}) {kind or self.c_type(node)} {name}[{count}];")
         return Value(name, count)
 
     def c_type(self, node: Node) -> str:
-        """The C++ type of an element; integers that fit 32 bits are held in them."""
+        """The C++ type of an element. An i64 that provably fits 32 bits is an int."""
         if node.dtype.name == "i64" and self.integers.is_small(node):
             return "int"
         return c_type(node.dtype)
@@ -214,9 +214,9 @@ class Printer:
             self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
 
     def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
-        """Where arrays in shared memory begin, in bytes; many that are small share none.
+        """The byte offsets of arrays in shared memory. Small arrays share no bytes.
 
-        Arrays that share bytes need a barrier between them.
+        If arrays share bytes, barriers separate their uses.
         """
         if not self.is_placed:
             return in_a_row(allocs)
@@ -258,7 +258,7 @@ class Printer:
         elif ops.lookup(node.op).kind == "elementwise":
             self.values[node] = self._elementwise(node)
         else:
-            raise Unprintable(f"no statement for {node.op}")
+            raise Unprintable(f"op {node.op}")
 
     def _comment(self, lines: tuple[str, ...]) -> None:
         if self.readable and lines and lines != self.shown:
@@ -267,12 +267,12 @@ class Printer:
 
     @property
     def is_placed(self) -> bool:
-        """Whether arrays lie in one piece of shared memory, which is asked for at launch."""
+        """True if arrays are in one dynamic piece of shared memory, requested at launch."""
         allocs = [n for n in self.allocs if n.tensor.space == "shared"]
         return bool(self.swizzles) or sum(map(bytes_of, allocs)) > STATIC_SHARED
 
     def wait(self, node: Node) -> None:
-        """A barrier where a statement meets what others did since the last one."""
+        """Print a barrier if a statement conflicts with accesses since the last barrier."""
         now = touched(node, self.roots)
         if self.since.meets(now):
             self.put("__syncthreads();")
@@ -280,7 +280,7 @@ class Printer:
         self.since.add(now)
 
     def count_of(self, node: Node) -> int:
-        """Registers of a value in each thread; 0 where that is one scalar."""
+        """Registers per thread of a value; 0 for a scalar."""
         type_ = node.tensor
         if type_.rank == 0:
             return 0
@@ -304,7 +304,7 @@ class Printer:
         return made
 
     def _index(self, node: Node, texts: Sequence[str]) -> str:
-        """Index arithmetic: no overflow, divisors that are not 0."""
+        """Index arithmetic, which never overflows or divides by 0."""
         signs = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%"}
         if node.op in ("min", "max", "cast", "select"):
             kind = self.c_type(node)
@@ -331,19 +331,19 @@ class Printer:
         return self._arrived(node)
 
     def _arrived(self, node: Node) -> Value:
-        """Nothing to wait for: so many groups of copies are not under way."""
+        """Results of a wait, when no more groups of copies are in flight than it allows."""
         self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
         return self.parts[node][0]
 
     def reveal(self, memories: Sequence[Node]) -> None:
-        """What a thread wrote, for warpgroups, which read memory in another way than threads."""
+        """Make writes of threads visible to warpgroup matmuls, which read memory asynchronously."""
         if any(m in self.swizzles for m in memories):
             self.put("reveal_shared();")
 
 
 def _subject(node: Node) -> Node:
-    """The value that a statement is about: of one that writes memory, what it writes, or where."""
+    """The value that a statement computes; for a write to memory, the value or index written."""
     return node.args[WRITES[node.op]] if node.op in WRITES else node
 
 

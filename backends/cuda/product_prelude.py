@@ -1,4 +1,4 @@
-"""Device functions of matrix products: of a warp (mma.sync), of four (wgmma), and their operands.
+"""Device functions of matmuls: of a warp (mma.sync), of a warpgroup (wgmma), and their operands.
 
 PTX ISA, "Warp Level Matrix Instructions" and "Asynchronous Warpgroup Level Matrix Instructions".
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
+_MMA = """// two rows of accumulators, eight apart, += a @ b for 16 x 16 times 16 x 8
 __device__ inline void
 mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
   asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}},"
@@ -16,7 +16,7 @@ mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}"""
 
-# name: (what it needs, text)
+# name: (names of parts that it needs, text)
 PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "shared_address": (
         (),
@@ -26,7 +26,7 @@ PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "load_matrices": (
         ("shared_address",),
-        """// four 8 x 8 matrices, a row from each lane
+        """// four 8 x 8 matrices; each lane gives the address of a row
 __device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -44,8 +44,8 @@ load_matrices_turned(unsigned (&to)[4], const void* row) {
     ),
     "swizzled": (
         (),
-        """// where an element is of a matrix of so many rows: the first lines of all rows, then the
-// second, and so on; in a line, pieces of 16 bytes change places with the number of the row
+        """// offset of an element in a swizzled matrix: the first line of all rows, then the second
+// line, and so on; within a line, pieces of 16 bytes are permuted by the row number
 template <unsigned rows, unsigned line, unsigned size>
 __device__ inline unsigned swizzled(unsigned row, unsigned column) {
   constexpr unsigned pieces = line * size / 16, each = 16 / size;
@@ -55,7 +55,7 @@ __device__ inline unsigned swizzled(unsigned row, unsigned column) {
     ),
     "corner_of": (
         (),
-        """// where rows of a matrix begin that is swizzled, for a row that is a multiple of 8
+        """// offset in a swizzled matrix of a row that is a multiple of 8
 template <unsigned rows, unsigned line>
 __device__ inline unsigned corner_of(unsigned row, unsigned column) {
   return (column / line * rows + row) * line + column % line;
@@ -63,8 +63,8 @@ __device__ inline unsigned corner_of(unsigned row, unsigned column) {
     ),
     "matrix_at": (
         ("shared_address",),
-        """// a matrix in shared memory, whose lines have so many bytes; eight rows lie together,
-// lines of a row `panel` bytes apart where one instruction reads several
+        """// descriptor of a matrix in shared memory with lines of so many bytes; parts of a row
+// are `panel` bytes apart, if one instruction reads several
 template <int bytes, int panel>
 __device__ inline unsigned long long matrix_at(const void* first) {
   constexpr unsigned long long kind = bytes == 128 ? 1 : bytes == 64 ? 2 : 3;
@@ -74,18 +74,18 @@ __device__ inline unsigned long long matrix_at(const void* first) {
     ),
     "reveal_shared": (
         (),
-        """__device__ inline void reveal_shared() { // what was written, to tensor cores
+        """__device__ inline void reveal_shared() { // makes writes visible to tensor cores
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }""",
     ),
     "settle": (
         (),
-        """// nothing that uses a register moves across this
+        """// the compiler moves no use of the register across this
 __device__ inline void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }""",
     ),
     "groups_begin": (
         (),
-        """__device__ inline void groups_begin() { // registers are as products read them
+        """__device__ inline void groups_begin() { // orders register accesses before wgmma
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void groups_commit() {
@@ -101,7 +101,7 @@ __device__ inline void groups_commit() {
     **{f"mma_{t}": ((), _MMA.format(t=t)) for t in ("bf16", "f16")},
 }
 
-_GROUP = """// 64 rows of sums, of which a thread has two, += a @ b for 64 x 16 times 16 x {n}
+_GROUP = """// 64 rows of accumulators, two per thread, += a @ b for 64 x 16 times 16 x {n}
 template <int turned_a, int turned_b>
 __device__ inline void multiply_{n}_{t}(
     float* low, float* high, unsigned long long a, unsigned long long b, bool adds) {{
@@ -124,12 +124,12 @@ _GROUPS = re.compile(r"multiply_(\d+)_(bf16|f16)")
 
 
 def multiply(kernel: str) -> list[str]:
-    """The products of warpgroups that a kernel's text names."""
+    """The warpgroup matmul functions that a kernel's text names."""
     return [_group(n, t) for n, t in sorted({(int(n), t) for n, t in _GROUPS.findall(kernel)})]
 
 
 def _group(columns: int, dtype: str) -> str:
-    """What multiplies as a warpgroup; sums of a thread lie by pairs of columns, rows alternate."""
+    """Returns a warpgroup matmul; a thread's accumulators are pairs of columns, in two rows."""
     count = columns // 2
     pairs = range(0, columns // 4, 2)
     return _GROUP.format(

@@ -1,4 +1,4 @@
-"""Matrix products of tiles across the threads: of warps (mma.sync) and of warpgroups (wgmma)."""
+"""Prints matmuls of tiles distributed over threads: of warps (mma.sync) and warpgroups (wgmma)."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from .values import Value
 if TYPE_CHECKING:
     from .printer import Printer
 
-UNIT = 16  # bytes that addresses in descriptors of matrices count
+UNIT = 16  # bytes; the unit of addresses in matrix descriptors
 
 
 class Products:
-    """The products of one kernel; each method is an op."""
+    """Prints the matmuls of one kernel; each public method is an op."""
 
     def __init__(self, printer: Printer) -> None:
         self.p = printer
 
     def load_matrix(self, node: Node) -> Value:
-        """Nothing yet: each step of a product reads what it needs of a matrix."""
+        """Print nothing: each step of a matmul loads what it needs of the matrix."""
         p, (memory, row, column) = self.p, node.args
         pitch = p.access.strides(memory.tensor)[0]
         if node.dtype.bits != 16 or pitch % 8:
-            raise Unprintable(f"a matrix {node.type} of rows of {pitch} elements")
+            raise Unprintable(f"a matrix {node.type} with rows of {pitch} elements")
         return Value(f"{p.value(row).text}, {p.value(column).text}")
 
     def mma_sync(self, node: Node) -> Value:
-        """Step by step along the depth: what all rows need, then columns by twice eight."""
+        """Print steps along the contracted axis: load all rows, then columns in pairs of eight."""
         p, (a, b, c) = self.p, node.args
         if c.dtype.name != "f32" or a.dtype.name not in ("f16", "bf16"):
-            raise Unprintable(f"matrix instructions on {a.dtype} that add to {c.dtype}")
+            raise Unprintable(f"a matmul of {a.dtype} that accumulates in {c.dtype}")
         rows, depth = registers_of(a.tensor)
         width = registers_of(c.tensor)[1]
         down, pairs = rows // 2, width // 4
@@ -64,16 +64,16 @@ class Products:
         return made
 
     def warpgroup_mma(self, node: Node) -> Value:
-        """Step by step along the depth; an instruction for each 64 rows of the warpgroup."""
+        """Print steps along the contracted axis, one instruction per 64 rows of the warpgroup."""
         p, c = self.p, node.args[0]
         left, right = group_operands(node)
         kind, depth = right[0].dtype.name, int(node.attrs["depth"])
         if c.dtype.name != "f32" or kind not in ("f16", "bf16"):
-            raise Unprintable(f"matrix instructions on {kind} that add to {c.dtype}")
+            raise Unprintable(f"a matmul of {kind} that accumulates in {c.dtype}")
         rows, width = registers_of(c.tensor)
         first, second = (int(t) for t in node.attrs["turned"])
         is_sum = not is_zeros(c)
-        if self._is_own(c):  # in its registers, which may not be read until the sums are done
+        if self._is_own(c):  # accumulate in place; the registers may not be read until the wait
             made = p.value(c)
         else:
             made = p.registers(node, rows * width)
@@ -101,17 +101,17 @@ class Products:
         return made
 
     def _is_own(self, node: Node) -> bool:
-        """Whether nothing else reads the registers of a value."""
+        """True if the value has registers of its own that no other node reads."""
         makes = node.op == "var" or ops.lookup(node.op).kind == "elementwise"
         return makes and not self.p.value(node).each and self.p.uses[node] == 1
 
     def _rows(self, arg: Node, depth: int) -> Callable[[str], str]:
-        """A left operand in registers, of which an instruction takes two rows and 16 of depth."""
+        """A left operand in registers; an instruction takes two rows and 16 contracted elements."""
         name = self._packed(arg, True)
         return lambda i: f"{name}[{i} * {depth // 16} + k]"
 
     def _matrix(self, operand: Sequence[Node], depth: int, turned: int) -> Callable[[str], str]:
-        """A descriptor of a matrix in shared memory, for 64 rows or all columns i and step k."""
+        """A descriptor of a matrix in shared memory, for row block i (or all columns), step k."""
         p, (memory, row, column) = self.p, operand
         swizzle, size = p.swizzles[memory], memory.dtype.bytes
         line = swizzle // size
@@ -126,7 +126,7 @@ class Products:
         deep = 16 * swizzle
         steps = f"k * {deep // UNIT}"
         if not turned:
-            each = line // 16  # steps in a line of a row
+            each = line // 16  # steps within a line of a row
             steps = f"k % {each} * {16 * size // UNIT} + k / {each} * {panel // UNIT}"
         return lambda i: f"{name} + {steps}" + (f" + {i} * {across // UNIT}" if i != "0" else "")
 
@@ -137,7 +137,7 @@ class Products:
         return value
 
     def _operand(self, arg: Node, is_left: bool) -> Callable[[str], str]:
-        """What fills four registers, for 16 rows or columns i and step k of the depth."""
+        """Returns how to fill four registers with 16 rows or columns i at step k."""
         source = arg.args[0] if arg.op == "transpose" else arg
         if source.op == "load_matrix":
             return self._matrices(source, is_left)
@@ -145,10 +145,11 @@ class Products:
         return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
 
     def _packed(self, arg: Node, is_left: bool) -> str:
-        """An operand in registers of two elements, four for 16 rows or columns and 16 of depth."""
+        """Packs an operand in pairs of elements: four registers per 16 rows or columns and step."""
         rows, depth = registers_of(arg.tensor)[:: 1 if is_left else -1]
         p = self.p
-        # of eight rows or columns and eight places along the depth, a pair of neighbours there
+        # in a block of eight rows or columns by eight along the contracted axis, a pair is adjacent
+        # there
         block = ("i % 2", "i / 2") if is_left else ("i / 2", "i % 2")
         place = f"(r / {depth // 4} * 2 + {block[0]})", f"(r % {depth // 4} * 4 + {block[1]} * 2)"
         held = p.value(arg).element
@@ -167,7 +168,7 @@ class Products:
         return name
 
     def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:
-        """Four 8 x 8 matrices at a time, for each of which eight lanes name a row."""
+        """Loads four 8 x 8 matrices at a time; eight lanes give the row addresses of each."""
         p, memory = self.p, node.args[0]
         pitch = p.access.strides(memory.tensor)[0]
         row, column = (p.value(x).text for x in node.args[1:])
@@ -185,6 +186,6 @@ class Products:
 
 
 def is_zeros(node: Node) -> bool:
-    """Whether a tile is the number 0 all over."""
+    """True if a tile is a constant 0."""
     source = node.args[0] if node.op == "broadcast" else node
     return source.op == "const" and not source.attrs["value"].array.any()

@@ -1,4 +1,4 @@
-"""What one program of a kernel does, and in which order."""
+"""The order of the statements of one program of a kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stack.ir.traits import is_item, is_loop
 
 
 def grid_of(block: Block) -> tuple[list[Node], Block]:
-    """The grid loops at the top of a kernel, outermost first, and what one program does."""
+    """The outer grid loops of a kernel, outermost first, and the body that one program executes."""
     found: list[Node] = []
     while True:
         makers = {r.args[0] if is_item(r) else r for r in block.results}
@@ -23,9 +23,10 @@ def grid_of(block: Block) -> tuple[list[Node], Block]:
 
 
 def statements(block: Block, loops: Sequence[Node], program: Block) -> list[Node]:
-    """What one program does, in order. What lies beside grid loops comes where it is needed.
+    """The statements that one program executes, in order.
 
-    So what is read late takes no registers before.
+    Statements outside the innermost grid loop are delayed until their first use, so that they take
+    no registers before.
     """
     blocks = [block, *(n.blocks[0] for n in loops)][: len(loops)]
     beside = {n for b, loop in zip(blocks, loops, strict=True) for n in b.nodes if n is not loop}

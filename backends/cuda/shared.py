@@ -1,4 +1,4 @@
-"""Where the shared memory of a block lies: arrays that are never needed together share bytes."""
+"""Allocates the shared memory of a block: arrays with disjoint live ranges share bytes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from stack.ir.node import Node
 from .hazards import touched
 
 ALIGNMENT = 128  # bytes
-SWIZZLED = 1024  # of arrays whose rows are swizzled, eight at a time
+SWIZZLED = 1024  # bytes, for arrays with swizzled rows, eight of them at a time
 
 
 def alignment_of(alloc: Node) -> int:
-    """What the first byte of an array is a multiple of."""
+    """The alignment of an array, in bytes."""
     return SWIZZLED if alloc.attrs.get("swizzle") else ALIGNMENT
 
 
 def bytes_of(alloc: Node) -> int:
-    """The bytes of an array, with what follows it until the next may begin."""
+    """The bytes of an array, rounded up to the alignment of the next array."""
     sizes = [int(s) for s in alloc.tensor.shape]  # pyright: ignore[reportArgumentType]
     return -(-math.prod(sizes) * alloc.dtype.bytes // ALIGNMENT) * ALIGNMENT
 
 
 def in_a_row(allocs: Sequence[Node]) -> dict[Node, int]:
-    """The first byte of each array where they share none; those that are swizzled come first."""
+    """The offset of each array if they share no bytes; swizzled arrays come first."""
     placed: dict[Node, int] = {}
     end = 0
     for alloc in sorted(allocs, key=alignment_of, reverse=True):
@@ -37,10 +37,10 @@ def in_a_row(allocs: Sequence[Node]) -> dict[Node, int]:
 def offsets(
     allocs: Sequence[Node], statements: Sequence[Node], roots: Mapping[Node, Node]
 ) -> dict[Node, int]:
-    """The first byte of each array, from the statements of a program, in order.
+    """The offset of each array, from the statements of a program in order.
 
-    An array is needed from the first statement that touches it to the last. What one loop needs,
-    it needs in all of its turns.
+    The live range of an array is from the first statement that accesses it to the last. An array
+    that a loop accesses is live in all of the loop.
     """
     spans: dict[Node, tuple[int, int]] = {}
     for at, node in enumerate(statements):
@@ -69,7 +69,7 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
 
 
 def regions(placed: Mapping[Node, int]) -> dict[Node, Node]:
-    """For each array the one that stands for all that have bytes in common with it."""
+    """Maps each array to one representative of all arrays that overlap it."""
     shared = {a: a for a in placed}
     for first, at in placed.items():
         for second, start in placed.items():

@@ -1,8 +1,8 @@
-"""Tiles that lie across the threads of a block: the rest of each is in a thread's registers.
+"""Prints ops on tiles that are distributed over the threads of a block.
 
-Their first two axes are warp and lane. What a thread holds is an array of registers, row by row,
-and an op is one statement for all of them: EACH(n) is an unrolled loop over i. Movements of
-registers cost nothing: they are another way to write the index.
+The first two axes of a tile are warp and lane; the rest is in the registers of a thread. They are
+an array in row-major order, and an op is one statement for all of them: EACH(n) is an unrolled loop
+over i. Reordering registers costs nothing: it only changes the index expression.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ COMBINE = {"sum": "add", "prod": "mul"}
 
 
 class Threads:
-    """The statements of one kernel on values across its threads."""
+    """Prints the statements of one kernel on values distributed over its threads."""
 
     def __init__(self, printer: Printer) -> None:
         self.p = printer
         self.products = Products(printer)
 
     def value(self, node: Node) -> Value | None:
-        """The value of a node, after its statements; None for ops that are like any other."""
+        """Prints a node and returns its value; None for ops without special treatment here."""
         make = getattr(self, f"_{node.op}", None) or getattr(self.products, node.op, None)
         return make(node) if make is not None else None
 
-    # ---- other ways to write an index
+    # ---- index expressions
 
     def _iota(self, node: Node) -> Value:
         axis = int(node.attrs["axis"])
@@ -69,7 +69,7 @@ class Threads:
         return self.p.value(node.args[0])
 
     def _div(self, node: Node) -> Value | None:
-        """Many quotients of one divisor: products with its inverse, where that does not show."""
+        """Divide many elements by one divisor: multiply by its reciprocal, if exactness allows."""
         p, (over, by) = self.p, node.args
         count, source = count_of(node.tensor), by.args[0] if by.op == "broadcast" else by
         if p.is_exact or node.dtype.name != "f32" or source is by:
@@ -87,12 +87,12 @@ class Threads:
         return self.p.value(node.args[0]) if node in self.p.packed else None
 
     def _lazy(self, node: Node, element: str) -> Value:
-        """What each register would hold, as text."""
+        """A value without registers, given by the text of its elements."""
         count = count_of(node.tensor)
         return Value("", count, each=element) if count else Value(at(element, "0"))
 
     def _renamed(self, node: Node, index: str) -> Value:
-        """The registers of the operand in another order, or several times."""
+        """The registers of the operand, reordered or repeated."""
         source = self.p.value(node.args[0])
         if not source.count:
             return replace(source, count=count_of(node.tensor), each=source.text)
@@ -152,7 +152,7 @@ class Threads:
         return made
 
     def _function(self, kind: str, node: Node) -> str:
-        """Two elements to one, as C++ takes it."""
+        """A C++ lambda that combines two elements."""
         combined = expression(COMBINE.get(kind, kind), node.dtype, node.dtype, ["a", "b"])
         t = c_type(node.dtype)
         return f"[]({t} a, {t} b) -> {t} {{ return {combined}; }}"
@@ -225,7 +225,7 @@ class Threads:
         return target
 
     def filled(self, node: Node) -> Value:
-        """A value in registers of its own."""
+        """The value in registers of its own, one per element."""
         value = self.p.value(node)
         if not value.each and self.p.c_type(node) == c_type(node.dtype):
             return value
@@ -235,7 +235,7 @@ class Threads:
 
 
 def _coordinate(name: str, sizes: Sequence[int], axis: int) -> str:
-    """The place on one axis of the element whose number is `name`."""
+    """The coordinate on one axis of the element with row-major index `name`."""
     if sizes[axis] == 1:
         return "0"
     inner = math.prod(sizes[axis + 1 :])
@@ -244,7 +244,7 @@ def _coordinate(name: str, sizes: Sequence[int], axis: int) -> str:
 
 
 def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
-    """The number of an element in a tile of some axes of another, from its number there."""
+    """The index of an element in a tile with some of the axes, from its index in the whole tile."""
     if list(axes) == list(range(len(sizes))):
         return name
     terms: list[str] = []
@@ -258,7 +258,7 @@ def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
 
 
 def _scattered(name: str, parts: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> str:
-    """What an element's number in a tile of some axes adds to its number in the whole."""
+    """The contribution of an index over some axes to the index in the whole tile."""
     terms: list[str] = []
     for place, axis in enumerate(axes):
         text = _coordinate(name, parts, place)

@@ -1,4 +1,4 @@
-"""What a printed kernel is, and how its values are named in C++."""
+"""A printed kernel and its launch parameters, and the C++ text of its values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from stack.ir.warp_ops import WARP
 
 @dataclass(frozen=True)
 class Source:
-    """A kernel as CUDA C++, and how it is launched.
+    """A kernel as CUDA C++, with its launch parameters.
 
     Attributes:
         text: prelude and kernel.
         blocks: size of the grid.
-        warps: warps of a block.
-        shared: bytes of shared memory that are asked for at launch.
-        static_shared: bytes that the text declares.
-        origins: the source line of each line of the text; "" where it has none.
+        warps: warps per block.
+        shared: bytes of dynamic shared memory, requested at launch.
+        static_shared: bytes of shared memory that the text declares.
+        origins: the source line of each line of the text; "" for a line without one.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Value:
-    """A value in C++: a scalar of each thread, or `count` registers of it.
+    """A value in C++: a scalar in each thread, or `count` registers per thread.
 
-    `each` is the text of an element where registers of its own would only repeat or reorder others.
+    `each` is the text of an element if separate registers would only repeat or reorder others.
     """
 
     text: str
@@ -46,7 +46,7 @@ class Value:
 
     @property
     def element(self) -> str:
-        """One element, inside of EACH."""
+        """The text of one element, inside EACH."""
         if self.each:
             return self.each
         return f"{self.text}[i]" if self.count else self.text

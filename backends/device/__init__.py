@@ -1,1 +1,1 @@
-"""What the GPU backends share: programs of kernels and library calls on one device's tensors."""
+"""Shared by the GPU backends: programs of kernels and library calls on one device's tensors."""

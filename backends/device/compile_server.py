@@ -1,8 +1,9 @@
-"""The process that compiles: it has a compiler loaded, and forks once for each kernel.
+"""A compile server: a process that loads a compiler once and forks for each kernel.
 
-A fork of this small process costs milliseconds, and one of the process that has a GPU is not safe.
-What a kernel does to its compiler (a crash, a hang, all memory) ends that fork alone. Requests come
-as lines of JSON on stdin and are answered on stdout, in any order; the end of stdin ends it.
+Forking this small process takes milliseconds; forking the process that uses the GPU is not safe. A
+kernel that crashes its compiler, hangs it or uses up its memory ends only that fork. Requests
+arrive as lines of JSON on stdin. Replies are written to stdout, in any order. End of stdin stops
+the server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 LONGEST = 120.0  # seconds for one kernel
 MOST_BYTES = 8 << 30  # of memory for one kernel
-SHARE = 0.5  # of the machine's memory that one kernel may take, where that is less
+SHARE = 0.5  # of the machine's memory for one kernel, if that is less
 CHUNK = 1 << 16
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
@@ -31,7 +32,7 @@ Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 @dataclass
 class Fork:
-    """One kernel that is being compiled."""
+    """A forked process that compiles one kernel."""
 
     number: int
     pid: int
@@ -41,7 +42,7 @@ class Fork:
 
 
 class CompileServer:
-    """Reads requests, forks, gathers replies."""
+    """Reads requests, forks a process for each, and writes the replies."""
 
     def __init__(self, answer: Answer, requests: int, replies: int) -> None:
         self.answer = answer
@@ -54,7 +55,7 @@ class CompileServer:
         self.most = os.cpu_count() or 1
 
     def serve(self) -> None:
-        """Work until nobody asks any more."""
+        """Serve until stdin is closed."""
         while True:
             while self.waiting and len(self.worker_pool) < self.most:
                 self._fork(self.waiting.popleft())
@@ -82,7 +83,7 @@ class CompileServer:
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
-            os.setpgid(0, 0)  # it ends with the tools that it starts
+            os.setpgid(0, 0)  # a group of its own, to be killed with its child processes
             os.close(self.requests)
             _limit_memory(int(request.get("bytes", MOST_BYTES)))
             with os.fdopen(theirs, "w") as pipe:
@@ -114,21 +115,21 @@ class CompileServer:
 
 
 def _end(fork: Fork) -> None:
-    """A fork, and what it started."""
-    for end in (os.killpg, os.kill):  # it may not have a group yet
+    """Kill a fork and its child processes."""
+    for end in (os.killpg, os.kill):  # it may not have a process group yet
         with contextlib.suppress(ProcessLookupError):
             end(fork.pid, signal.SIGKILL)
 
 
 def _why(fork: Fork, code: int) -> str:
     if fork.is_late:
-        return "its compiler did not come to an end in time"
+        return "its compiler did not finish in time"
     why = signal.Signals(-code).name if code < 0 else f"exit {code}"
     return f"its compiler ended with {why}"
 
 
 def _limit_memory(most: int) -> None:
-    """Bound what this process, and each that it starts, may allocate."""
+    """Limit the memory of this process and of each child process."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = min(most, int(there * SHARE))
@@ -136,7 +137,7 @@ def _limit_memory(most: int) -> None:
 
 
 def main() -> None:
-    """Serve on stdin and stdout; what compilers print goes to stderr."""
+    """Serve on stdin and stdout; redirect the output of compilers to stderr."""
     replies = os.dup(1)
     os.dup2(2, 1)
     service = import_module(sys.argv[1])

@@ -1,4 +1,4 @@
-"""Convolutions of a device: cuDNN's as torch chooses them, with the precision of the node."""
+"""Convolutions on a device: cuDNN's, selected by torch, with the precision of the node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 def convolution_call(node: Node) -> Call:
-    """What computes a `conv` node in torch."""
+    """Returns the torch function that computes a `conv` node."""
     if node.dtype.kind not in "fc":
         return _integers
     rounds = node.attrs.get("precision") == "tf32"
@@ -37,7 +37,7 @@ def _integers(x: Tensor, w: Tensor, window: Window) -> Tensor:
 def integer_conv(
     x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
 ) -> Tensor:
-    """A convolution of integers without padding, one position of the window after another."""
+    """An integer convolution without padding, as a sum over the positions of the window."""
     batch, outs, depth = x.shape[0], w.shape[0], w.shape[1]
     window = w.shape[2:]
     sizes = [

@@ -1,7 +1,8 @@
-"""The CUDA driver: loading machine code, describing a launch, tensor maps.
+"""The CUDA driver: loads machine code, describes launches, encodes tensor maps.
 
-Through `cuda.bindings`, whose launch is as fast as one through ctypes. Tensor maps alone go through
-ctypes: the driver wants them at multiples of 64 bytes, and `cuda.bindings` puts them anywhere.
+It is called through `cuda.bindings`, whose launch is as fast as one through ctypes. Only tensor
+maps go through ctypes: the driver needs them aligned to 64 bytes, which `cuda.bindings` does not
+guarantee.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 from stack.errors import StackError
 
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
-_FAULTS = frozenset({700, 702, *range(709, 721)})  # of kernels that ran: nothing works after them
+# errors of kernels that ran; the context is unusable after them
+_FAULTS = frozenset({700, 702, *range(709, 721)})
 _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
 
 
 @cache
 def driver() -> Any:
-    """The driver's functions, which give their status first. Raises StackError without them."""
+    """The driver's functions; each returns its status first. Raises StackError if unavailable."""
     try:
         found = import_module("cuda.bindings.driver")
         found.cuInit(0)
@@ -35,7 +37,7 @@ def driver() -> Any:
 
 @cache
 def encode() -> Any:
-    """What writes a tensor map at an address. Raises StackError where there is no driver."""
+    """The driver function that encodes a tensor map. Raises StackError if there is no driver."""
     try:
         found = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except OSError as error:
@@ -46,7 +48,7 @@ def encode() -> Any:
 
 
 class DriverError(StackError):
-    """What the driver says, and its number for it."""
+    """An error of the driver: its status number and text."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status
@@ -54,12 +56,12 @@ class DriverError(StackError):
 
     @property
     def is_fault(self) -> bool:
-        """Whether something that ran before took the device's context with it."""
+        """True if earlier work left the device's context unusable."""
         return self.status in _FAULTS
 
 
 def check(status: Any, what: str) -> None:
-    """Raise DriverError with the driver's words."""
+    """Raise DriverError with the driver's text if a status is not success."""
     if status:
         _, text = driver().cuGetErrorString(status)
         message = (text or b"unknown error").decode()
@@ -77,9 +79,9 @@ def _ensure_context(device: int) -> None:
 
 
 class Function:
-    """A kernel that is on the device.
+    """A kernel loaded on the device.
 
-    Raises StackError where the driver refuses the code.
+    Raises StackError if the driver refuses the code.
     """
 
     def __init__(self, cubin: bytes, name: str, shared: int, device: int) -> None:
@@ -91,13 +93,13 @@ class Function:
         check(status, f"loading kernel {name}")
         status, self.handle = cuda.cuModuleGetFunction(module, name.encode())
         check(status, f"looking for kernel {name}")
-        if shared:  # more than every kernel has, with what its code declares, needs to be asked for
+        if shared:  # dynamic shared memory beyond the default limit must be requested
             most = self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
             (status,) = cuda.cuFuncSetAttribute(self.handle, most, shared)
             check(status, f"asking for {shared} bytes of shared memory for kernel {name}")
 
     def resources(self) -> dict[str, int]:
-        """Registers, and bytes of stack, of a thread."""
+        """Registers, and bytes of stack, per thread."""
         return {"registers": self._ask("NUM_REGS"), "stack": self._ask("LOCAL_SIZE_BYTES")}
 
     def _attribute(self, name: str) -> Any:
@@ -110,7 +112,7 @@ class Function:
 
 
 def launch_config(grid: Sequence[int], block: Sequence[int], shared: int) -> Any:
-    """How many blocks of how many threads; its `hStream` says on which stream."""
+    """A launch configuration: grid, block and shared memory; set `hStream` to choose the stream."""
     config = driver().CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = grid
     config.blockDimX, config.blockDimY, config.blockDimZ = block
@@ -120,13 +122,13 @@ def launch_config(grid: Sequence[int], block: Sequence[int], shared: int) -> Any
 
 
 class TensorMap:
-    """Memory as a matrix for the copy engine: the 128 bytes that a kernel is given.
+    """Memory as a row-major matrix for the copy engine: 128 bytes, passed to a kernel.
 
     Args:
-        shape: rows and columns; the columns lie next to each other.
-        block: rows and columns that one copy takes.
-        kind, swizzle: as the driver numbers them.
-        width: bytes of an element.
+        shape: rows and columns; a row is contiguous.
+        block: rows and columns of one copy.
+        kind, swizzle: numbers of the driver's enumerations.
+        width: bytes per element.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class TensorMap:
         self.how = (*map(ctypes.addressof, self.kept), 0, swizzle, _PROMOTE_128B, 0)
 
     def point(self, pointer: int) -> None:
-        """Make it a map of the memory at an address."""
+        """Encode the map for the memory at an address."""
         if pointer == self.pointer:
             return
         status = encode()(*self.what, pointer, *self.how)

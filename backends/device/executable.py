@@ -1,4 +1,4 @@
-"""A program on a device of torch's as an executable."""
+"""Wraps a program on a torch device as an `Executable`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def default_device() -> str:
-    """ "cuda" where there is a GPU, else "cpu"."""
+    """ "cuda" if there is a GPU, else "cpu"."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -31,13 +31,13 @@ def executable(
     artifacts: dict[str, str | Callable[[], str]],
     graph: bool = True,
 ) -> Executable:
-    """What `stack.compile` runs.
+    """Returns the `Executable` that `stack.compile` runs.
 
     Args:
         func: the function that `program` was planned from.
         kernels: one record for each step.
         artifacts: later stages as text.
-        graph: replay CUDA graphs where addresses repeat; False launches step by step.
+        graph: replay CUDA graphs when addresses repeat; False launches step by step.
     """
     entering = [p.tensor for p in func.params]
     leaving = [r.tensor for r in func.results]

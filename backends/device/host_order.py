@@ -1,7 +1,7 @@
-"""Orders of rows on a CPU: keys become integers of the same order, which NumPy sorts by vectors.
+"""Sorts rows on a CPU: keys are mapped to integers of the same order, which NumPy sorts with SIMD.
 
-With its place behind it each key is another number: whatever sorts those is stable. A few places of
-an order are selected: which key stands there, and which of its equals.
+Appending its index to each key makes all keys distinct, so that any sort of them is stable. If only
+a few positions of the order are needed, they are selected without sorting.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import torch
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 SIGNED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-SELECTED = 2  # places that are selected in less than the time of a sort
-THREAD_WORK = 1 << 15  # elements that pay for another thread
+SELECTED = 2  # up to this many positions, selecting is faster than sorting
+THREAD_WORK = 1 << 15  # elements for which one more thread pays
 
 
 def can_sort(key: Tensor, axis: int) -> bool:
-    """Whether a key and its place fit into one word."""
+    """True if a key and its index fit into one 64-bit word."""
     return key.numel() > 0 and key.element_size() <= 4 and key.shape[axis] < 1 << 31
 
 
 def sorted_places(key: Tensor, axis: int, descending: bool) -> Tensor:
-    """Where the elements of a stable sort along an axis are."""
+    """The indices of a stable sort along an axis (argsort)."""
     size = key.shape[axis]
     word, half = (np.int32, 16) if key.element_size() <= 2 and size <= 1 << 16 else (np.int64, 32)
     own = np.arange(size, dtype=word)
@@ -40,12 +40,12 @@ def sorted_places(key: Tensor, axis: int, descending: bool) -> Tensor:
 
 
 def can_select(key: Tensor, count: int) -> bool:
-    """Whether so few places are selected with less work than by a sort."""
+    """True if selecting so few positions is faster than sorting."""
     return 0 < count <= SELECTED and key.numel() > 0
 
 
 def selected_places(key: Tensor, axis: int, numbers: Sequence[int], descending: bool) -> Tensor:
-    """Where some elements of a stable sort along an axis are, by number."""
+    """The indices at the positions `numbers` of a stable sort along an axis."""
 
     def places(keys: Array) -> Array:
         parts = np.partition(keys, list(numbers), axis=-1)
@@ -55,7 +55,7 @@ def selected_places(key: Tensor, axis: int, numbers: Sequence[int], descending: 
 
 
 def _place(keys: Array, value: Array, number: int) -> Array:
-    """Where in each row the value stands that is `number` in its order, of equal ones by place."""
+    """The index in each row of the element `value`, at position `number` of a stable sort."""
     equal = keys == value
     places = equal.argmax(-1)
     tied = np.flatnonzero(np.count_nonzero(equal, axis=-1) > 1)
@@ -69,7 +69,7 @@ def _place(keys: Array, value: Array, number: int) -> Array:
 def _of_rows(
     places: Callable[[Array], Array], key: Tensor, axis: int, count: int, descending: bool
 ) -> Tensor:
-    """So many places of each row of keys. Threads share rows: NumPy lets go of Python meanwhile."""
+    """Applies `places` to each row of keys, in threads: NumPy releases the GIL while it sorts."""
     last = key.movedim(axis, -1)
     rows, infinity = _bits(last.reshape(-1, last.shape[-1]))
     made = np.empty((len(rows), count), np.int64)
@@ -89,7 +89,7 @@ def _of_rows(
 
 
 def _bits(rows: Tensor) -> tuple[Array, int | None]:
-    """Integers as they are, and of floats the bits, and those of infinity."""
+    """Integers unchanged; for floats their bits, and the bits of infinity."""
     if rows.is_floating_point():
         signed = SIGNED[rows.element_size()]
         infinity = int(torch.tensor(torch.inf, dtype=rows.dtype).view(signed))
@@ -98,7 +98,7 @@ def _bits(rows: Tensor) -> tuple[Array, int | None]:
 
 
 def _in_order(bits: Array, infinity: int) -> Array:
-    """Integers in the order of the floats with these bits: nan above all, zeros the same."""
+    """Integers in the order of the floats with these bits: NaN largest, both zeros equal."""
     top = np.iinfo(bits.dtype).max
     size = bits & top
     keys = np.where(bits < 0, -size, size)

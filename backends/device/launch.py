@@ -1,7 +1,8 @@
-"""Machine code with its arguments in place, so that a launch is one call of the driver.
+"""Launches machine code with one call of the driver.
 
-Every value of a program has a slot of host memory with the address of its array. What a kernel is
-launched with is laid out once, and points to those slots: between calls only they are written.
+Every value of a program has a slot of host memory that contains the address of its array. The
+arguments of a kernel are laid out once and point to those slots. Between calls only the slots
+change.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from .driver import DriverError, Function, TensorMap, check, driver, launch_conf
 
 
 def stream_of(device: torch.device) -> int:
-    """The handle of torch's current stream."""
+    """The handle of torch's current stream on a device."""
     return torch.cuda.current_stream(device).cuda_stream
 
 
 @dataclass(frozen=True)
 class Described:
-    """An argument that is a tensor map of an array: its number, then as for `TensorMap`."""
+    """A tensor map as an argument: the number of its array, then the arguments of `TensorMap`."""
 
     array: int
     shape: tuple[int, ...]
@@ -43,13 +44,13 @@ class Described:
         return TensorMap(self.shape, self.block, self.kind, self.swizzle, self.width)
 
 
-# the number of an array, whose address is given; a map of one; a constant of ctypes
+# the number of an array (passed as its address), a tensor map of one, or a constant of ctypes
 Argument = int | Described | Any
 
 
 @contextmanager
 def refused_on_load(kernel: Node) -> Iterator[None]:
-    """Raises KernelRefused where the driver does not take the code of a kernel."""
+    """Raises KernelRefused if the driver refuses the code of a kernel."""
     try:
         yield
     except DriverError as error:
@@ -59,13 +60,13 @@ def refused_on_load(kernel: Node) -> Iterator[None]:
 
 
 class Loaded:
-    """A kernel on a device.
+    """A kernel loaded on a device, with its launch parameters.
 
     Args:
         function: its code.
-        blocks, threads: the grid (one axis), and a block of it (three).
-        device: where tensors that it is called with are.
-        arguments: what it is given, in order; None for the addresses of all its arrays.
+        blocks, threads: the number of thread blocks, and the three sizes of a block.
+        device: the device of the tensors that it is called with.
+        arguments: its arguments, in order; None for the addresses of all its arrays.
     """
 
     def __init__(
@@ -82,11 +83,11 @@ class Loaded:
         self.alone: tuple[list[Table], Bound] | None = None
 
     def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
-        """What launches it on the arrays of these values."""
+        """Returns a function that launches the kernel on the arrays of these values."""
         return self.launcher([v.cell() for v in (*args, *outs)])
 
     def launcher(self, argument_buffer: Sequence[Table]) -> Bound:
-        """What launches it on the arrays whose addresses are in these slots."""
+        """Returns a function that launches the kernel on the arrays with these slots' addresses."""
         maps: list[tuple[TensorMap, Table]] = []
         arguments = range(len(argument_buffer)) if self.arguments is None else self.arguments
         given = (ctypes.c_void_p * len(arguments))()
@@ -100,7 +101,7 @@ class Loaded:
             else:
                 given[number] = addressof(argument)
         config = launch_config((self.blocks, 1, 1), self.threads, self.function.shared)
-        last = -1  # the stream that the description names
+        last = -1  # the stream in the launch configuration
         launch, handle, at_given = driver().cuLaunchKernelEx, self.function.handle, addressof(given)
 
         def run(stream: int, keep: object = (self, given, argument_buffer)) -> None:
@@ -117,7 +118,7 @@ class Loaded:
         return run
 
     def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        """Launch it on tensors, on the current stream."""
+        """Launch the kernel on tensors, on the current stream."""
         tensors = (*inputs, *outputs)
         if self.alone is None:
             argument_buffer = [(ctypes.c_uint64 * 1)() for _ in tensors]

@@ -1,4 +1,4 @@
-"""Library steps: what no kernel does runs in torch, op by op; a dot is one matrix product."""
+"""Library steps: torch executes what no kernel computes, op by op; a dot is one matmul."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from .products import dot_into, integer_dot, is_product
 from .updates import row_update
 
 Tensor = torch.Tensor
-ON_HOST = frozenset({"cond", "while", "opaque"})  # they look at values there
-# ops whose results libraries allocate, and how the calls are named
+ON_HOST = frozenset({"cond", "while", "opaque"})  # ops that read values on the host
+# ops whose library allocates the result, with the names of the calls
 MADE = {"conv": "torch.conv", "ragged_dot": "torch.grouped_mm"}
 
 
 class DeviceSpace(TorchSpace):
-    """Ops on tensors of one device. Constants are put there once, not at each call."""
+    """Executes ops on tensors of one device. Constants are uploaded once, not at each call."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.held: dict[int, tuple[Data, Tensor]] = {}
 
     def constant(self, data: Data) -> Tensor:
-        # the data is kept beside its tensor, so that its id stays its own
+        # keep a reference to the data, so that its id is not reused
         if id(data) not in self.held:
             self.held[id(data)] = (data, super().constant(data))
         return self.held[id(data)][1]
@@ -51,7 +51,7 @@ class DeviceSpace(TorchSpace):
     def op_sort(self, node: Node, *args: Tensor) -> tuple[Tensor, ...]:
         axis: int = node.attrs["axis"]
         key, first = args[0], cast("int | None", node.attrs.get("first"))
-        # on a GPU the host would wait to see whether elements are equal
+        # on a GPU the host would have to wait to learn if elements are equal
         is_plain = self.device.type == "cpu" and node.args[0].dtype.name != "u64"
         if not is_plain or node.attrs["num_keys"] > 1:
             return super().op_sort(node, *args)
@@ -75,7 +75,7 @@ class DeviceSpace(TorchSpace):
 
 
 def library_of(node: Node, space: DeviceSpace) -> Library:
-    """What runs a library group or a bare tensor op."""
+    """Returns the library call of a group or of a bare tensor op."""
     body = node.blocks[0] if is_fusion(node) else block_of(node)
     operations = [n for n in body.nodes if n.op != "item"]
     inner = [n for n in operations if n.op != "slice"]
@@ -96,7 +96,7 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
 
 
 def _product(dot: Node, body: Block) -> Fill | None:
-    """A dot of operands, or of parts of them, as one matrix product; None where it is none."""
+    """Returns one matmul for a dot of operands or of slices of them; None if it is not a matmul."""
     places: list[tuple[int, tuple[slice, ...]]] = []
     for arg in dot.args:
         whole = arg.args[0] if arg.op == "slice" else arg
@@ -120,7 +120,7 @@ def _cuts(node: Node) -> tuple[slice, ...]:
 
 
 def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:
-    """It would take a copy to have the result in a place of ours."""
+    """Returns a call in which the library allocates the result; anything else would need a copy."""
     call = getattr(space, f"op_{node.op}")
     places = [list(body.params).index(a) for a in node.args]
 

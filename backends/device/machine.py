@@ -1,4 +1,4 @@
-"""The GPU at hand, as a target."""
+"""The target description of this machine's GPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from stack.target import Gpu, as_gpu, load
 
 
 def gpu_at_hand(options: Mapping[str, Any]) -> Gpu:
-    """The target of `options["device"]`; the reference where no GPU is here.
+    """The target of `options["device"]`; the reference GPU if none is present.
 
-    Its numbers are those of its compute capability, but for what the device tells by itself.
+    Its numbers are those of its compute capability, except those that the device reports itself.
     """
     if importlib.util.find_spec("torch") is None:
         return as_gpu(None)
@@ -32,6 +32,6 @@ def gpu_at_hand(options: Mapping[str, Any]) -> Gpu:
 
 
 def arch_of(options: Mapping[str, Any]) -> str:
-    """What the assembler calls the GPU of `options["target"]`; that of the one at hand."""
+    """The assembler's name for the GPU of `options["target"]`, or else of this machine."""
     asked = options.get("target")
     return as_gpu(load(str(asked))).arch if asked else gpu_at_hand(options).arch

@@ -1,7 +1,7 @@
-"""The first few of a stable sort, without sorting the rest.
+"""Top-k: the first few elements of a stable sort, without sorting the rest.
 
-Libraries pick among equal elements as they like. Where some of these stay and some go, their places
-decide: a second choice is made of those rows.
+Libraries choose arbitrarily among equal elements. Rows in which only some of the equal elements are
+selected get a second top-k, which prefers smaller indices.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import torch
 
 Tensor = torch.Tensor
-FEW = 4  # of a row: the part up to which choosing takes less than sorting
+FEW = 4  # top-k is faster than a sort up to this fraction (1 / FEW) of a row
 
 
 def is_choice(key: Tensor, axis: int, count: int) -> bool:
-    """Whether so few elements of rows are chosen with less work than by a sort."""
+    """True if top-k of `count` elements is faster than a sort of the rows."""
     is_few = 0 < count <= key.shape[axis] // FEW and key.shape[axis] < 1 << 31
     return is_few and key.numel() > 0 and key.dtype is not torch.bool
 
 
 def first_places(key: Tensor, axis: int, count: int, descending: bool) -> Tensor:
-    """Where the first `count` of a stable sort along an axis are, in their order."""
+    """The indices of the first `count` elements of a stable sort along an axis, in order."""
     rows = key.movedim(axis, -1)
     shape = (*rows.shape[:-1], count)
     rows = rows.reshape(-1, rows.shape[-1])
@@ -35,7 +35,7 @@ def first_places(key: Tensor, axis: int, count: int, descending: bool) -> Tensor
 
 
 def _by_place(rows: Tensor, last: Tensor, count: int, descending: bool) -> Tensor:
-    """All that comes before the last element that stays, and the first of its equals."""
+    """Selects all elements before the last selected one, and the first of its equals by index."""
     nan, is_last_nan = rows != rows, last != last
     before = (
         (rows > last) | nan & ~is_last_nan if descending else (rows < last) | ~nan & is_last_nan

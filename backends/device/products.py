@@ -1,4 +1,4 @@
-"""Contractions as one library call: a dot is a batched matrix product over permuted views."""
+"""Contractions as one library call: a dot is a batched matmul over permuted views."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from stack.ir.node import Node
 Tensor = torch.Tensor
 # reads two operands, writes into the third tensor
 Product = Callable[[Tensor, Tensor, Tensor], None]
-CHUNK = 1 << 28  # bytes that an integer product holds at a time
+CHUNK = 1 << 28  # bytes of the intermediate of an integer matmul
 
 
 def is_product(node: Node) -> bool:
-    """Whether every axis has a role: one of a single operand that the result lacks has none."""
+    """True if every axis is a batch, row, column or contracted axis, so that a matmul computes it.
+
+    An axis that only one operand has, and not the result, has no such role.
+    """
     return not contraction(parse_rule(node.attrs["rule"])).lone
 
 
 class _Views:
-    """The three arrays of a dot as `[b, m, k]`, `[b, k, n]` and `[b, m, n]`."""
+    """Views of the arrays of a dot as `[b, m, k]`, `[b, k, n]` and `[b, m, n]`."""
 
     def __init__(self, node: Node) -> None:
         rule = parse_rule(node.attrs["rule"])
@@ -46,7 +49,7 @@ class _Views:
 
 
 def dot_into(node: Node) -> Product:
-    """A dot as one `mm` or `bmm`; operands are copied only where no view does."""
+    """Computes a dot by one `mm` or `bmm`; an operand is copied only if no view has the shape."""
     views = _Views(node)
     same = node.args[0].dtype == node.dtype
 
@@ -66,7 +69,7 @@ def dot_into(node: Node) -> Product:
 
 
 def _multiply(a: Tensor, b: Tensor, target: Tensor, same: bool) -> None:
-    """`[b, m, k] @ [b, k, n]`; cuBLAS sums 16-bit operands straight into a wider result."""
+    """`[b, m, k] @ [b, k, n]`; cuBLAS accumulates 16-bit operands directly into a wider result."""
     multiply = torch.bmm
     if a.shape[0] == 1:
         a, b, target, multiply = a[0], b[0], target[0], torch.mm
@@ -83,9 +86,9 @@ def _multiply(a: Tensor, b: Tensor, target: Tensor, same: bool) -> None:
 
 
 def integer_dot(node: Node, a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
-    """A dot of integers (or bools, held as integers) where the device has no matrix product.
+    """A dot of integers (or of bools stored as integers) on a device without an integer matmul.
 
-    Products are laid out and summed, as many rows at a time as `CHUNK` allows.
+    Elementwise products are materialized and summed, for as many rows at a time as `CHUNK` allows.
     """
     views = _Views(node)
     out = torch.empty([int(s) for s in node.shape], dtype=kind, device=a.device)  # pyright: ignore

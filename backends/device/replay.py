@@ -1,10 +1,11 @@
-"""CUDA graphs of a program: a call copies what moved into place and launches all steps at once.
+"""CUDA graphs of a program: a call copies inputs that moved and launches all steps at once.
 
-A graph reads where its inputs were and writes where its results were. Each call compares the
-addresses of all inputs: a small one that comes at another address gets a place of its own, into
-which later calls copy it; of large ones, each set of addresses has graphs of its own. Results are
-given out when nobody holds those of the last replay any more; two graphs take turns, and where
-both are held a third one's results are copied. No result is ever overwritten under its owner.
+A graph reads and writes fixed addresses, so each call compares the addresses of all inputs. A small
+input that arrives at a new address gets a buffer of its own, into which later calls copy it. For
+large inputs, each set of addresses has its own graphs. A graph's results are returned without a
+copy once nobody references those of its last replay. Two graphs alternate; if the results of both
+are still referenced, a third graph is replayed and its results are copied. No result is ever
+overwritten while its owner has it.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ from ..runtime.program import Program
 from .torch_device import TorchDevice
 
 Tensor = torch.Tensor
-WARM = 2  # calls with the same addresses before a capture
-TURNS = 2  # graphs of one set of addresses whose results are given out
+WARM = 2  # calls with the same addresses before a graph is captured
+TURNS = 2  # graphs per set of addresses whose results are returned without a copy
 SETS = 32  # sets of addresses that are remembered
-KEEP = 1 << 28  # bytes of results that a program's graphs together keep alive, and on a GPU
-SHARE = 16  # the part of its memory: a training step keeps what its backward pass reads
-COPIED = 1 << 22  # bytes of an input that are copied for less than launches cost
+# memory of results that all graphs of a program may keep alive: KEEP bytes, or on a GPU, if it is
+# more, 1 / SHARE of its memory (a training step keeps what its backward pass reads)
+KEEP = 1 << 28
+SHARE = 16
+COPIED = 1 << 22  # bytes of an input up to which a copy costs less than separate launches
 
 
-# how many share a storage: the tensors over it, views of any kind included, and we
+# the reference count of a storage: the tensors over it, including views, and this module
 _holders: Any = torch._C._storage_Use_Count  # pyright: ignore
-# copies a list of tensors into another, with one launch where their dtypes are the same
+# copies a list of tensors into another list, in one launch if their dtypes are equal
 _copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Captured:
-    """A graph and the results that it writes; where it is `private`, copies are given out."""
+    """A graph and the results that it writes. If it is `private`, copies of them are returned."""
 
     def __init__(self, graph: Any, results: list[Tensor], private: bool = False) -> None:
         self.graph = graph
@@ -47,14 +50,14 @@ class Captured:
 
     @property
     def is_free(self) -> bool:
-        """Whether a replay overwrites nothing that somebody holds."""
+        """True if a replay overwrites nothing that is still referenced."""
         return self.private or all(_holders(place) == count for place, count in self.alone)
 
     def replay(self) -> list[Tensor]:
         self.graph.replay()
         if self.private:
             return [r.clone() for r in self.results]
-        # other tensors over the same memory: who holds them is counted
+        # return other tensors over the same memory, so that their owners are counted
         return [r.detach() for r in self.results]
 
 
@@ -65,10 +68,9 @@ def _budget(device: torch.device) -> int:
 
 
 def _release_generators(device: torch.device) -> None:
-    """Let torch draw random numbers again.
+    """Take torch's random generators out of capturing mode.
 
-    A capture that fails leaves torch's generators in capturing mode; one that ends well, even of
-    nothing, takes them out of it.
+    A failed capture leaves them in it. A successful capture, even of nothing, ends it.
     """
     with warnings.catch_warnings(), torch.cuda.device(device), contextlib.suppress(RuntimeError):
         warnings.simplefilter("ignore")  # an empty graph
@@ -77,28 +79,28 @@ def _release_generators(device: torch.device) -> None:
 
 
 class Replays:
-    """Runs a program through graphs where it can, step by step where it cannot.
+    """Runs a program through CUDA graphs if possible, else step by step.
 
-    `problem` says why no graph is captured any more, where that is so.
+    `problem` is the reason why no graph is captured any more; "" if there is none.
     """
 
     def __init__(self, program: Program) -> None:
         assert isinstance(program.device, TorchDevice)
         self.program, self.device = program, program.device
         self.known: OrderedDict[tuple[int, ...], tuple[int, list[Captured]]] = OrderedDict()
-        self.at: list[int] = []  # where the inputs of the last call were
-        self.key: tuple[int, ...] = ()  # where those were that are read from there
-        self.places: dict[int, Tensor] = {}  # of inputs that moved, by number
+        self.at: list[int] = []  # addresses of the inputs of the last call
+        self.key: tuple[int, ...] = ()  # addresses of the inputs that are not copied
+        self.places: dict[int, Tensor] = {}  # buffers of inputs that moved, by input number
         size = sum(v.bytes for v in program.results)
-        # sets of addresses that memory allows
+        # number of sets of addresses that memory allows
         self.turns = _budget(self.device.where) // ((TURNS + 1) * max(size, 1))
         self.pool: Any = None
         self.problem = "" if self.device.is_gpu and program.capturable else "a step needs the host"
         if not self.problem and not self.turns:
-            self.problem = f"its results are {size} bytes, which its graphs would keep alive"
+            self.problem = f"its results take {size} bytes, too many for its graphs to keep alive"
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Dense tensors of the device in, tensors that the caller owns out."""
+        """Takes dense tensors of the device and returns tensors that the caller owns."""
         with self.program.lock:
             if self.problem or self.device.being_captured:
                 return self.program.run(inputs)
@@ -121,20 +123,20 @@ class Replays:
                 return free.replay()
 
     def _move(self, at: list[int], inputs: Sequence[Tensor]) -> None:
-        """Note where the inputs are; small ones that were somewhere else get a place."""
+        """Record the addresses of the inputs; small inputs that moved get buffers of their own."""
         moved = [i for i, (now, then) in enumerate(zip(at, self.at)) if now != then]
         fresh = [i for i in moved if i not in self.places and inputs[i].nbytes <= COPIED]
-        with torch.inference_mode(False):  # what is made there can be written only there
+        with torch.inference_mode(False):  # else they were writable in inference mode only
             self.places |= {i: torch.empty_like(inputs[i]) for i in fresh}
         if fresh:
-            self.known.clear()  # these graphs read them where they were
+            self.known.clear()  # these graphs read the inputs at their old addresses
         self.at = at
         self.key = tuple(a for i, a in enumerate(at) if i not in self.places)
         if self.key in self.known:
             self.known.move_to_end(self.key)
 
     def _placed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The inputs where graphs read them; those that have a place are copied there."""
+        """The inputs at the addresses that graphs read; those with buffers are copied into them."""
         found = list(inputs)
         if self.places:
             moved = [inputs[i] for i in self.places]
@@ -155,12 +157,12 @@ class Replays:
         try:
             with torch.inference_mode(False), torch.cuda.device(self.device.where):
                 graph = torch.cuda.CUDAGraph()
-                # torch refuses a pool whose graphs are all gone
+                # torch refuses a pool all of whose graphs are gone
                 if not any(graphs for _, graphs in self.known.values()):
                     self.pool = torch.cuda.graph_pool_handle()
                 with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                     results = self.program.run(inputs)
-        except Exception as error:  # of any library: the steps still run one by one
+        except Exception as error:  # from any library: the steps can still run one by one
             _release_generators(self.device.where)
             self.problem = str(error).strip().split("\n")[0]
             warnings.warn(

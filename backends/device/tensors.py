@@ -1,4 +1,4 @@
-"""Arrays of one device: allocation that says what it was for, and the ways in and out."""
+"""Arrays of one device: allocation with readable errors, upload and download."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
-# what Inductor's code allocates with: without the dispatcher, which costs more than the memory
+# the allocators of Inductor's code: they skip the dispatcher, which costs more than the allocation
 _EMPTY: dict[str, Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]] = {
     "cpu": torch._C._dynamo.guards._empty_strided_cpu,  # pyright: ignore
     "cuda": torch._C._dynamo.guards._empty_strided_cuda,  # pyright: ignore
 }
-ALIGNMENT = 16  # bytes: what vector loads and TMA descriptors ask of an address
+ALIGNMENT = 16  # bytes: required of an address by vector loads and TMA descriptors
 
 
 def shape_of(type_: TensorType) -> tuple[int, ...]:
@@ -30,9 +30,9 @@ def shape_of(type_: TensorType) -> tuple[int, ...]:
 def allocator(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, what: str
 ) -> Callable[[], Tensor]:
-    """What gives memory without values on a device, the current one of its kind.
+    """Returns an allocator of uninitialized memory on a device, the current one of its kind.
 
-    Raises StackError naming the value and how much it asked for.
+    The allocator raises StackError with the name of the value and the size it asked for.
     """
     empty = _EMPTY[device.type]
     strides = tuple(math.prod(max(s, 1) for s in shape[i + 1 :]) for i in range(len(shape)))
@@ -48,7 +48,7 @@ def allocator(
 
 
 def memory_text(error: BaseException, asked: int, device: torch.device, what: str) -> str:
-    """What ran out, for which value, and what is left."""
+    """An error text: the value that did not fit, its size, and the memory that is left."""
     text = f"out of memory on {device}: {what} needs {asked} bytes"
     if device.type == "cuda" and torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info(device)
@@ -59,7 +59,7 @@ def memory_text(error: BaseException, asked: int, device: torch.device, what: st
 
 
 def upload(arrays: Sequence[np.ndarray], types: Sequence[TensorType], device: torch.device) -> Any:
-    """Storage arrays to tensors on the device."""
+    """Copy storage arrays to tensors on the device."""
     found: list[Tensor] = []
     for array, type_ in zip(arrays, types, strict=True):
         held = from_numpy(np.asarray(array, order="C"), type_.dtype)
@@ -68,23 +68,23 @@ def upload(arrays: Sequence[np.ndarray], types: Sequence[TensorType], device: to
 
 
 def download(tensors: Sequence[Tensor], types: Sequence[TensorType]) -> list[np.ndarray]:
-    """Tensors to storage arrays that nobody else holds."""
+    """Copy tensors to storage arrays that nobody else references."""
     pairs = zip(tensors, types, strict=True)
     return [np.array(to_numpy(x, t.dtype), order="C", copy=True) for x, t in pairs]
 
 
 def adopt(arrays: Sequence[Any], types: Sequence[TensorType], device: torch.device) -> list[Tensor]:
-    """Arrays of any library on this device as tensors, through DLPack, without a copy.
+    """Takes arrays of any library on this device as tensors, through DLPack, without a copy.
 
-    Those that are not dense or not aligned are copied on the device.
-    Raises TypeError naming an array that is somewhere else or of another type.
+    An array that is not dense or not aligned is copied on the device.
+    Raises TypeError that names an array on another device or of another type.
     """
     found: list[Tensor] = []
     on_gpu = device.type == "cuda"
     for array, type_ in zip(arrays, types, strict=True):
         held = array if isinstance(array, Tensor) else torch.from_dlpack(array)
         wanted = TORCH_DTYPE[type_.dtype]
-        # asked of every array in every call: a device is an object made anew each time
+        # fast path, run for every array of every call: comparing devices would create objects
         elsewhere = held.is_cuda != on_gpu or not (held.is_cuda or held.is_cpu)
         if held.dtype is not wanted or elsewhere:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""CUDA's binary tools, from the path or the triton wheel, and machine code as text."""
+"""CUDA's binary tools, from the triton wheel or from PATH, and machine code as text."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 LONGEST = 60  # seconds
 _LINE = re.compile(r'\s*//## File "(.*?)", line (\d+)')
 
-# of a file that a compiler was told and a line there: the source line, "" where it has none
+# maps a file name that a compiler was given, and a line in it, to the source line ("" if none)
 Origin = Callable[[str, int], str]
 
 
 def find_tool(name: str) -> str | None:
-    """A tool of CUDA's: the one that comes with triton, or one on the path."""
+    """The path of a CUDA tool: the copy inside triton, or one on PATH; None if not found."""
     spec = importlib.util.find_spec("triton")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         path = Path(folder) / "backends" / "nvidia" / "bin" / name
@@ -28,7 +28,7 @@ def find_tool(name: str) -> str | None:
 
 
 def run_tool(name: str, code: bytes, *options: str) -> str:
-    """What a tool says of code, errors included; "" where it was not found."""
+    """A tool's output for code, errors included; "" if the tool was not found."""
     path = find_tool(name)
     if path is None:
         return ""
@@ -41,7 +41,7 @@ def run_tool(name: str, code: bytes, *options: str) -> str:
 
 
 def disassemble(cubin: bytes, origin: Origin) -> str:
-    """SASS with source lines, or a note on what is missing."""
+    """SASS annotated with source lines, or a note on the tool that is missing."""
     text = run_tool("nvdisasm", cubin, "-c", "-gi")
     if "/*0000*/" not in text:
         return f"// no disassembly: {text.strip() or 'nvdisasm was not found'}\n"
@@ -49,7 +49,7 @@ def disassemble(cubin: bytes, origin: Origin) -> str:
 
 
 def _listing(text: str, origin: Origin) -> Iterator[str]:
-    """The lines of nvdisasm; code that is inlined is of the line that calls it."""
+    """The lines of nvdisasm. Inlined code is attributed to the line that calls it."""
     found = shown = ""
     for line in text.splitlines():
         match = _LINE.match(line)

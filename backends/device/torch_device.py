@@ -1,4 +1,4 @@
-"""A GPU, or a CPU in its place, as a device of programs: torch's memory, streams and libraries."""
+"""A GPU, or a CPU instead, as a `Device` of programs: torch's memory, streams and libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class TorchDevice:
-    """A device of torch's.
+    """A device of torch, as the runtime's `Device`.
 
     Args:
         where: "cuda", "cuda:1" or "cpu".
@@ -35,7 +35,7 @@ class TorchDevice:
         self.where = torch.device(where)
         self.is_gpu = self.where.type == "cuda"
         self.space = DeviceSpace(self.where)
-        self.stream: torch.cuda.Stream | None = None  # that used the arena last
+        self.stream: torch.cuda.Stream | None = None  # the last one that used the arena
 
     def dtype(self, dtype: DType) -> torch.dtype:
         return TORCH_DTYPE[dtype]
@@ -49,7 +49,7 @@ class TorchDevice:
     def allocator(
         self, shape: tuple[int, ...], dtype: torch.dtype, what: str
     ) -> Callable[[], Tensor]:
-        """Allocates on the current device of its kind."""
+        """Allocates on the current device of this kind."""
         return allocator(shape, dtype, self.where, what)
 
     def shortage(self, error: BaseException, asked: int, what: str) -> str:
@@ -66,7 +66,10 @@ class TorchDevice:
         return library_of(node, self.space)
 
     def opaque(self, node: Node, call: CallOpaque) -> Make:
-        """Torch works where the tensors are, and draws from that device's generator."""
+        """Executes an opaque torch node on this device, with this device's random generator.
+
+        Nodes of other frameworks run on copies in host memory.
+        """
         target, how = str(node.attrs["target"]), node.attrs["call"]
         entering = [a.tensor for a in node.args]
         leaving = node.types
@@ -79,7 +82,7 @@ class TorchDevice:
             held = [self.space.enter(x, t) for x, t in zip(values, entering, strict=True)]
             found = self.space.op_opaque(node, *held)
             results = found if isinstance(found, tuple) else (found,)
-            # what is asked for in host memory goes on here: kernels read this device's memory
+            # results in host memory are moved here: kernels read this device's memory
             moved = [r.to(self.where) if isinstance(r, Tensor) else r for r in results]
             made = [self.space.leave(r, t) for r, t in zip(moved, leaving, strict=True)]
             return _unshared(made, values)
@@ -107,15 +110,15 @@ class TorchDevice:
 
     @property
     def being_captured(self) -> bool:
-        """Whether the current stream records a CUDA graph, ours or somebody else's."""
+        """True if the current stream is capturing a CUDA graph, ours or someone else's."""
         return self.is_gpu and torch.cuda.is_current_stream_capturing()
 
     def follow(self) -> int:
-        """Make the current stream wait for the one that used the arena last; its handle."""
+        """Make the current stream wait for the last one that used the arena. Returns its handle."""
         if not self.is_gpu:
             return 0
         current = torch.cuda.current_stream(self.where)
-        # a capture begins with the device idle, and may not wait for what is outside of it
+        # a capture starts on an idle device, and must not wait for streams outside of it
         if not self.being_captured:
             if self.stream is not None and self.stream != current:
                 current.wait_stream(self.stream)
@@ -137,7 +140,7 @@ class TorchDevice:
 
 
 def _unshared(made: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
-    """Dense tensors in memory of their own: an operator may give a view of what it was given."""
+    """Dense tensors that alias nothing: an operator may return a view of one of its operands."""
     taken = {t.untyped_storage().data_ptr() for t in others}
     found: list[Tensor] = []
     for tensor in made:

@@ -1,4 +1,4 @@
-"""Updates of rows of an array, in place where the array ends there."""
+"""Updates of rows of an array, in place if the array is not used afterwards."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Tensor = torch.Tensor
 
 
 class Update(NamedTuple):
-    """A call of torch's, by name. `run` gets the operands, and the result, which may be the first
-    of them."""
+    """A torch call, by name. `run` takes the operands and the result, which may be the first
+    operand."""
 
     name: str
     run: Callable[[Sequence[Tensor], Tensor], None]
 
 
 def row_update(node: Node) -> Update | None:
-    """A `scatter` of whole rows as one call: of sums of floats, or of one row that is set; None for
-    any other, whose rows might collide in an order that counts.
+    """Returns one torch call for a `scatter` of whole rows; None if there is none.
 
-    Rows are added by atomics, one after another where `torch.use_deterministic_algorithms` asks
-    for it.
+    Supported are sums of floats, and setting a single row. In other scatters, rows could collide
+    and the result would depend on their order. Sums use atomics, or are sequential if
+    `torch.use_deterministic_algorithms` is set.
     """
     rows = updated_rows(node)
     if rows is None or node.attrs.get("drop"):

@@ -1,4 +1,4 @@
-"""Compiles several kernels at a time, each in a process of its own: see `compile_server`."""
+"""Compiles several kernels concurrently, each in a process of its own: see `compile_server`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import stack
 from stack.errors import StackError
 
-TRIES = 2  # a compile server that is lost is started again, once
+TRIES = 2  # attempts: a compile server that dies is restarted once
 Request = dict[str, Any]
 Reply = dict[str, Any]
 
@@ -26,13 +26,13 @@ class Client:
     """A compile server and the pipes to it.
 
     Args:
-        service: the module that compiles: `load()`, then `answer(request)` for each kernel.
+        service: the module that compiles; it has `load()`, and `answer(request)` for each kernel.
     """
 
     def __init__(self, service: str) -> None:
         self.owner = os.getpid()
         root = str(Path(stack.__file__).parent.parent)
-        # fewer and larger pages for what compilers allocate: forks touch each for the first time
+        # fewer and larger pages for the compiler's memory: each fork takes a fault per page
         pages = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
@@ -44,18 +44,18 @@ class Client:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it, where this process started it."""
+        """Kill the server, if this process started it."""
         if self.owner == os.getpid():
             self.process.kill()
             self.process.wait()
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process started it, and it is still there."""
+        """True if this process started the server and it is still running."""
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, requests: list[Request]) -> list[Reply]:
-        """Replies in the order of requests. Raises StackError where the compile server is lost."""
+        """Replies in the order of the requests. Raises StackError if the server dies."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -66,7 +66,7 @@ class Client:
                     stdin.write(json.dumps({**request, "number": number}).encode() + b"\n")
                 stdin.flush()
             except OSError:
-                pass  # whoever reads the replies finds that it is gone
+                pass  # the reader of the replies reports that the server is gone
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -74,7 +74,7 @@ class Client:
         while len(found) < len(requests):
             line = stdout.readline()
             if not line:
-                raise StackError("the process that compiles kernels ended")
+                raise StackError("the compile server ended")
             reply = json.loads(line)
             found[reply["number"]] = reply
         writer.join()
@@ -82,9 +82,9 @@ class Client:
 
 
 class WorkerPool:
-    """What compiles the kernels of one service; its sidecar is started when it is needed.
+    """Compiles the kernels of one service, in a compile server that is started on first use.
 
-    A kernel that ended its compiler, or that it did not finish with, is not tried again by this
+    A kernel that crashed its compiler, or exceeded its time, is not tried again by this
     process.
     """
 
@@ -95,12 +95,12 @@ class WorkerPool:
         self.fatal: dict[str, Reply] = {}
 
     def warm(self) -> None:
-        """Start the compile server, and return at once."""
+        """Start the compile server without waiting for it."""
         with self.lock:
             self._running()
 
     def compile(self, requests: list[Request]) -> list[Reply]:
-        """A reply to each request, with `error` where it failed."""
+        """Returns a reply to each request; a failed one has `error`."""
         keys = [json.dumps(r, sort_keys=True) for r in requests]
         left = [i for i, key in enumerate(keys) if key not in self.fatal]
         replies = [self.fatal.get(key, {}) for key in keys]
@@ -132,9 +132,9 @@ class WorkerPool:
 
 @cache
 def worker_pool_for(service: str) -> WorkerPool:
-    """The one that all of this process share."""
+    """The worker pool of a service, shared by this whole process."""
     return WorkerPool(service)
 
 
-# in a fork of this process the compile servers, and who asks them, are the parent's
+# after a fork, the compile servers and the pools belong to the parent
 os.register_at_fork(after_in_child=worker_pool_for.cache_clear)

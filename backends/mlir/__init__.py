@@ -1,4 +1,4 @@
-"""The mlir backend: loop level to MLIR text to native code in this process."""
+"""The mlir backend: compiles the loop level to MLIR text and to native code in this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stack.target import cpu_at_hand
 from . import crossing, elf, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
-# no code for these yet: their groups run through a library and are labelled so
+# ops without code generation: their groups run through a library and are labelled so
 REFUSED = "digamma"
 
 

@@ -1,4 +1,4 @@
-"""Loads and stores as MLIR text: row-major offsets, masks, and bool held in bytes."""
+"""Loads and stores as MLIR text: row-major offsets, masks, and bools stored as bytes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .steps import covers, first_of, load_steps
 
 
 def memory_type(dtype: DType, lanes: int) -> str:
-    """What loads and stores of so many elements move."""
+    """The type that loads and stores of `lanes` elements move."""
     kind = memory_element(dtype)
     return f"vector<{lanes}x{kind}>" if lanes else kind
 
 
 class Accesses(Statements):
-    """Statements that read and write memory."""
+    """Prints statements that read and write memory."""
 
     def _offset(self, memory: Node, index: Sequence[Node], lanes: int, first: bool = False) -> str:
-        """Row-major offset of an index, as i64 or a vector of it; `first`: of its first lane."""
+        """Row-major offset of an index, as i64 or a vector of i64; `first`: only its first lane."""
         t = f"vector<{lanes}xi64>" if lanes else "i64"
         total: str | None = None
         stride = 1
@@ -101,7 +101,7 @@ class Accesses(Statements):
         memory = node.args[0]
         if mask is None or other is None:
             return self.do(f"llvm.load {self.address(memory, index, 0)} : !llvm.ptr -> {t}")
-        # element 0 exists: groups with empty arrays never get here
+        # element 0 exists: groups with empty arrays never come here
         offset = self._offset(memory, index, 0)
         safe = self.do(f"arith.select {self.value(mask)}, {offset}, {self._splat(0, 0)} : i64")
         address = self.do(
@@ -129,7 +129,7 @@ class Accesses(Statements):
         return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
 
     def to_memory(self, value: str, dtype: DType, lanes: int) -> str:
-        """A value as memory holds it, of `memory_type`."""
+        """A value as it is stored in memory, of `memory_type`."""
         if dtype.kind != "b":
             return value
         t = memory_type(dtype, lanes)
@@ -138,11 +138,11 @@ class Accesses(Statements):
     def _scatter(
         self, value: str, address: str, test: str, element: str, lanes: int, align: int
     ) -> None:
-        """Store each lane at its own address where `test` is set.
+        """Store each lane at its own address if `test` is set.
 
-        The number of lanes is rounded up to a power of two, with lanes that are off. LLVM
-        rounds up by itself for x86, but leaves the masks of some added lanes undefined:
-        17 lanes of f32 then write to addresses that nobody computed.
+        The number of lanes is rounded up to a power of two, with the added lanes disabled. LLVM
+        rounds up by itself on x86, but leaves the masks of some added lanes undefined: with 17
+        lanes of f32 it writes to addresses that were never computed.
         """
         wide = 1 << (lanes - 1).bit_length()
         if wide != lanes:
@@ -156,7 +156,7 @@ class Accesses(Statements):
         )
 
     def _widen(self, a: str, rest: str, element: str, lanes: int, wide: int) -> str:
-        """The lanes of `a`, and then lanes of `rest` up to `wide`; at most twice as many."""
+        """The lanes of `a`, followed by lanes of `rest` up to `wide`; at most twice as many."""
         kept = ", ".join(map(str, range(wide)))
         return self.do(f"llvm.shufflevector {a}, {rest} [{kept}] : vector<{lanes}x{element}>")
 

@@ -1,10 +1,11 @@
-"""The micro-kernel of a dot in AMX: tiles of sums in registers of 16 rows of 64 bytes.
+"""The micro-kernel of a dot with AMX: accumulator tiles in registers of 16 rows of 64 bytes.
 
-Two by two tiles of sums are under way, so that each tile of an operand that is read is multiplied
-twice. Registers are named, not allocated: nothing else in a kernel uses them. Where a tile has
-fewer rows than a register, those of sums and of the left operand have as many; a kernel with tiles
-of several heights says so before each product. Sums go to memory, row by row. No register is left
-to load into while others are multiplied: a panel in the second-level cache is asked for instead.
+A block of two by two accumulator tiles is computed at a time, so that each loaded operand tile is
+multiplied twice. Registers are named explicitly, as nothing else in a kernel uses them. If a tile
+has fewer rows than a register, the accumulators and the left operand are configured with that many
+rows; a kernel with tiles of several heights reconfigures before each matmul. Accumulators are
+stored to memory, row by row. No register is free to load ahead while others are multiplied, so
+panels in the L2 cache are prefetched instead.
 Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 """
 
@@ -28,16 +29,16 @@ if TYPE_CHECKING:
     from .printer import Printer
 
 REGISTERS = 8
-ROWS, ROW_BYTES = 16, 64  # of a register
-LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
-WIDTHS, HEIGHTS = 16, 48  # where in it
-RIGHT = 6  # the first register of the right operand, behind those of sums and of the left one
-BLOCK = 2  # tiles of sums below and beside each other, at most
+ROWS, ROW_BYTES = 16, 64  # per register
+LAYOUT = 64  # bytes of the tile configuration: a version, then widths and rows of registers
+WIDTHS, HEIGHTS = 16, 48  # offsets of widths and rows in it
+RIGHT = 6  # first register of the right operand, after accumulators and the left operand
+BLOCK = 2  # accumulator tiles per block in each direction, at most
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
 def layout(rows: int = ROWS) -> list[int]:
-    """Bytes that say that registers are whole, but for the rows of sums and of the left operand."""
+    """The tile configuration: full registers, except the rows of accumulators and left operand."""
     found = [1, *[0] * (LAYOUT - 1)]
     found[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
     found[HEIGHTS : HEIGHTS + REGISTERS] = [rows] * REGISTERS
@@ -47,9 +48,10 @@ def layout(rows: int = ROWS) -> list[int]:
 
 
 def configure(p: Printer, rows: int) -> None:
-    """Registers for products of so many rows; they are released at the end.
+    """Configure the registers for matmuls of `rows` rows; they are released at the end.
 
-    Once, before everything else, where all products of a kernel have as many; else for each.
+    If all matmuls of a kernel have equally many rows, this happens once, at its start; otherwise
+    before each matmul.
     """
     use = f'llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles{rows}) : (!llvm.ptr) -> ()'
     if not p.tile_rows:
@@ -68,35 +70,35 @@ def configure(p: Printer, rows: int) -> None:
 
 
 def _heights(p: Printer) -> list[int]:
-    """Rows of registers of sums, of all products of a kernel."""
+    """The numbers of rows of accumulators, over all matmuls of a kernel."""
     tiles = (tile_extents(n) for _, n in walk(p.block) if is_stored(n, p.cpu))
     return sorted({min(ROWS, t.rows) for t in tiles if t is not None})
 
 
 def store_sums(p: Printer, node: Node, target: View) -> None:
-    """Write a dot into memory of its sums, by an instruction with registers of its own."""
+    """Compute a dot by an instruction with tile registers, and store it to memory."""
     mma = mma_of(node, p.cpu)
     assert mma is not None
     _Tiles(p, node, mma).store(target)
 
 
 class _Tiles(Operands):
-    """Sums in tiles of AMX: a few at a time, over a loop for each contracted axis."""
+    """Accumulates tiles with AMX, a block at a time, in a loop over each contracted axis."""
 
     def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node)
         self.mma = mma
-        self.axes.pop()  # of neighbours
+        self.axes.pop()  # the axis of neighbours that one instruction multiplies
         self.fetches = fetches_of(p, node) if len(self.axes) == 1 else []
         self.height = min(mma.rows, len(self.offsets))
         configure(p, self.height)
 
     def store(self, target: View) -> None:
-        """All sums, block by block."""
+        """Compute and store all tiles, block by block."""
         p, mma = self.p, self.mma
         row, column = target.strides
         if column != 1:
-            raise Unprintable("sums whose lanes are apart in memory")
+            raise Unprintable("a matmul result whose lanes are strided in memory")
         below, beside = len(self.offsets) // self.height, self.lanes // mma.lanes
         across = gcd(BLOCK, below), gcd(BLOCK, beside)
         rows, lanes = across[0] * self.height, across[1] * mma.lanes
@@ -115,7 +117,7 @@ class _Tiles(Operands):
     def _block(
         self, left: str, right: str, out: str, row: int, across: tuple[int, int], turn: str
     ) -> None:
-        """A block of tiles of sums, by its number."""
+        """Compute one block of accumulator tiles; `turn` is its number."""
         p, mma = self.p, self.mma
         below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
@@ -152,7 +154,7 @@ class _Tiles(Operands):
         loop(p, extent // by, add)
 
     def _ask(self, right: str, beside: int) -> None:
-        """Ask for the tiles of the right operand that the next step multiplies, row by row."""
+        """Prefetch the tiles of the right operand for the next step, row by row."""
         p, mma, row = self.p, self.mma, self.b_stride[self.axes[-1][0]]
         rows = mma.depth // mma.group
         for i in range(rows, 2 * rows):
@@ -161,11 +163,11 @@ class _Tiles(Operands):
                 prefetch(p, at(p, right, place, self.b.dtype), FIRST)
 
     def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
-        """Add one tile of each operand's rows and lanes."""
+        """Multiply one tile of each operand per row and column of the block."""
         p, mma, size = self.p, self.mma, self.a.dtype.bytes
         a_row, b_row = self.offsets[1], self.b_stride[self.axes[-1][0]]
         beside = [RIGHT + j for j in range(len(sums[0]))]
-        behind = len(sums) * len(sums[0])  # registers behind those of sums
+        behind = len(sums) * len(sums[0])  # the first register after the accumulators
         for j, number in enumerate(beside):
             place = at(p, right, j * mma.lanes * self.lane_stride, self.b.dtype)
             self._do("llvm.x86.tileloadd64", number, memory=(place, b_row * size))
@@ -177,7 +179,7 @@ class _Tiles(Operands):
                 self._do(mma.intrinsic, total, number, other)
 
     def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
-        """An instruction on registers, and on rows of memory so many bytes apart."""
+        """Print an instruction on registers, and on memory with a row pitch in bytes."""
         p = self.p
         args = [p.constant(f"{r} : i8") for r in registers]
         types = ["i8"] * len(args)

@@ -1,4 +1,4 @@
-"""Instructions of AVX-512 that elementary functions take: on registers of up to 16 lanes of f32."""
+"""AVX-512 instructions for elementary functions, on registers of up to 16 lanes of f32."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ LANES = 16
 
 
 def scaled(b: Body, p: str, n: str, x: str, least: float) -> str:
-    """p * 2^n, with gradual underflow and overflow; 0 where x is below `least`.
+    """p * 2^n, with gradual underflow and overflow; 0 if x is below `least`.
 
-    Lanes that are 0 take no part: a result that underflows costs the CPU some hundred cycles.
+    Lanes with result 0 are masked off, because an underflow costs the CPU some hundred cycles.
     """
     width = min(b.lanes, LANES)
     t, bits = vector(b.element, width), max(width, 8)
@@ -35,7 +35,7 @@ def scaled(b: Body, p: str, n: str, x: str, least: float) -> str:
 
 
 def above_floor(b: Body, x: str) -> str:
-    """x - floor(x); 0 of infinities."""
+    """x - floor(x); 0 for infinities."""
     width = min(b.lanes, LANES)
     t, bits = vector(b.element, width), max(width, 8)
     how, every = b.do("arith.constant 9 : i32"), b.do(f"arith.constant -1 : i{bits}")
@@ -51,12 +51,12 @@ def above_floor(b: Body, x: str) -> str:
 
 
 def _rounding(b: Body, width: int) -> tuple[str, str]:
-    """The operand that instructions on whole registers alone have, to round as ever."""
+    """The rounding-mode operand, which only instructions on whole registers have."""
     return (", " + b.do("arith.constant 4 : i32"), ", i32") if width == LANES else ("", "")
 
 
 def looked_up(b: Body, table: Sequence[float], index: str) -> str:
-    """The entries of a table of 16 at the low 4 bits of an index, on a multiple of 16 lanes."""
+    """Looks up a table of 16 by the low 4 bits of an index, on a multiple of 16 lanes."""
     t = vector(b.element, LANES)
     entries = b.do(f"arith.constant dense<[{', '.join(map(repr, table))}]> : {t}")
 
@@ -70,7 +70,10 @@ def looked_up(b: Body, table: Sequence[float], index: str) -> str:
 
 
 def _by_register(b: Body, values: Sequence[tuple[str, str]], one: Callable[..., str]) -> str:
-    """What an instruction makes of values with their types, whose lanes are a power of two."""
+    """Applies an instruction register by register to values, given with their types.
+
+    The number of lanes is a power of two.
+    """
     width = min(b.lanes, LANES)
     made: list[str] = []
     for start in range(0, b.lanes, width):

@@ -1,8 +1,8 @@
-"""The MLIR Python bindings, wherever they come from; nothing else in the library imports them.
+"""The MLIR Python bindings, from any source; nothing else in the library imports them.
 
-Upstream names them `mlir`. PyPI carries the same bindings, with all core dialects, as
-`torch_mlir`, a namespace package, so that finding the name proves little: the part that is
-needed is imported and any failure counts as missing.
+Upstream calls them `mlir`. PyPI has the same bindings, with all core dialects, as `torch_mlir`.
+That is a namespace package, so finding the name proves little. The needed parts are imported, and
+any failure counts as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DISTRIBUTIONS = {"mlir": ("mlir-python-bindings", "mlir"), "torch_mlir": ("torch
 
 
 class Bindings(NamedTuple):
-    """What the backend uses of MLIR."""
+    """The parts of MLIR that the backend uses."""
 
     package: str
     ir: ModuleType
@@ -32,7 +32,7 @@ class Bindings(NamedTuple):
 
 @functools.cache
 def bindings() -> Bindings:
-    """The bindings; raises BackendMissing that names the extra when there are none."""
+    """Returns the bindings; raises BackendMissing that names the extra if there are none."""
     why: list[str] = []
     for package in PACKAGES:
         try:
@@ -51,7 +51,7 @@ def bindings() -> Bindings:
 
 @functools.cache
 def version() -> str:
-    """Package and version, found without importing the bindings: part of every cache key."""
+    """Package and version, without importing the bindings; a part of every cache key."""
     for package in PACKAGES:
         if importlib.util.find_spec(package) is None:
             continue
@@ -68,10 +68,12 @@ _own = threading.local()
 
 
 def context() -> Any:
-    """One context for each thread: loading the dialects again would cost 4 ms a kernel, and MLIR
-    translates without Python's lock."""
+    """Returns this thread's MLIR context.
+
+    Loading the dialects again would cost 4 ms per kernel, and MLIR translates without the GIL.
+    """
     if not hasattr(_own, "context"):
         _own.context = bindings().ir.Context()
-        # The text is ours; MLIR's own worker threads would only take cores from the measurements.
+        # MLIR's own worker threads would only take cores from measurements
         _own.context.enable_multithreading(False)
     return _own.context

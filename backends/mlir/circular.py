@@ -1,14 +1,14 @@
-"""Circular functions of f32, of angles below 1e8: an angle less a whole number of right ones.
+"""Trigonometric functions of f32, for angles below 1e8: reduces by multiples of a right angle.
 
-Reducing in f64 keeps every bit so far with two constants (Cody and Waite). Each function gives its
-value and a mask of the lanes that are too far, or nan.
+The reduction in f64 keeps every bit with two constants (Cody and Waite). Each function returns its
+value, and a mask of the lanes that are too large, or nan.
 """
 
 from __future__ import annotations
 
 from .writer import Body
 
-# Coefficients, lowest power first: Lawson-weighted fits, rounded to f32 one after the other.
+# coefficients, lowest power first: Lawson-weighted fits, rounded to f32 one after another
 SIN_P = (-0.166666672, 0.00833338033, -0.000198535126, 2.83754275e-06)
 COS_P = (0.0416666456, -0.00138873013, 2.44306684e-05)
 TAN_P = (0.3333335, 0.13332675, 0.054058902, 0.021286337, 0.010826924, 9.9133526e-05, 0.004372152)
@@ -29,7 +29,7 @@ def _wave(b: Body, turn: int) -> tuple[str, str]:
     r = b.narrow(r)
     s = b.mul(r, r)
     sine = b.fma(b.mul(r, s), b.polynomial(s, SIN_P), r)
-    sine = b.op("math.copysign", sine, r)  # of a zero, too
+    sine = b.op("math.copysign", sine, r)  # for the sign of a zero
     cosine = b.fma(b.mul(s, s), b.polynomial(s, COS_P), b.fma(s, -0.5, 1.0))
     sign = b.iop("shli", b.iop("andi", q, 2), 30)
     value = b.to_bits(b.select(_is_odd(b, q), cosine, sine))
@@ -45,7 +45,7 @@ def tan(b: Body) -> tuple[str, str]:
     slope = b.fma(b.add(r, tail), b.add(r, tail), 1.0)
     tail = b.fma(lost, slope, tail)
     t = b.op("math.copysign", b.add(r, tail), r)
-    # -1 / (t + what t lost)
+    # -1 / (t + rounding error of t)
     lost = b.sub(tail, b.sub(t, r))
     turned = b.div(-1.0, t)
     error = b.fma(turned, lost, b.fma(turned, t, 1.0))
@@ -54,7 +54,7 @@ def tan(b: Body) -> tuple[str, str]:
 
 
 def _reduced(b: Body) -> tuple[str, str]:
-    """The rest in f64, at most half a right angle, and the number of right angles."""
+    """The remainder in f64, at most half a right angle, and the number of right angles."""
     w = b.of_f64()
     x, magic = b.wide("%x0"), 6755399441055744.0
     z = w.fma(x, 0.6366197723675814, magic)

@@ -1,4 +1,4 @@
-"""A lowered function to an executable: compile each distinct kernel once, plan the rest."""
+"""Compiles a lowered function to an executable: each distinct kernel once; plans the rest."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from .together import ENTRY
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
-Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # a body without names and source lines
-# bytes of a kernel's text: LLVM compiles in this process, where nothing else bounds its time
+Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # parameters and results of a kernel's body
+# bytes of a kernel's text: LLVM compiles in this process, where its time has no other limit
 MOST_TEXT = 1 << 20
 
 
 class Compiler:
-    """Native kernels by text: equal bodies are compiled once, and have one name."""
+    """Native kernels by text: equal kernels are compiled once and share a name."""
 
     def __init__(
         self, cache: Cache | None, cpu: Cpu, given: Mapping[str, str] | None = None
     ) -> None:
         self.cache, self.cpu = cache, cpu
-        self.given = given or {}  # by name, in the place of what is printed
+        self.given = given or {}  # texts by kernel name, which replace printed ones
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Bare, str] = {}
         self.names: dict[str, str] = {}
@@ -51,19 +51,19 @@ class Compiler:
         self.origins: dict[Node, tuple[str, ...]] = {}
 
     def look(self, func: Func) -> list[Node]:
-        """The kernels of a function; learns what it calls their operands and results."""
+        """Returns the kernels of a function; records the names of their operands and results."""
         found = [(block, node) for block, node in walk(func.body) if is_kernel(node)]
         self.arguments.update((node, argument_names(block, node)) for block, node in found)
         self.origins.update((n, kernel_lines(n, b.locs.get(n, ()))) for b, n in found)
         return [node for _, node in found]
 
     def load_all(self, func: Func) -> None:
-        """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
+        """Load all kernels of a function. Raises KernelRefused with all that cannot be compiled."""
         nodes, whys = self.print_all(func), dict[Node, str]()
         texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
         few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
         self.kernels.update(together.build(few, self.cache))
-        for node in nodes:  # what is left, one by one: an error is a kernel's
+        for node in nodes:  # the rest one by one, so that an error belongs to one kernel
             try:
                 self.load(node)
             except jit.CompileError as error:
@@ -72,7 +72,7 @@ class Compiler:
             raise KernelRefused(whys)
 
     def print_all(self, func: Func) -> list[Node]:
-        """The kernels of a function, printed. Raises KernelRefused with all that have no text."""
+        """Returns a function's printed kernels. Raises KernelRefused with all unprintable ones."""
         nodes, whys = self.look(func), dict[Node, str]()
         for node in nodes:
             try:
@@ -88,7 +88,7 @@ class Compiler:
         text = self.text(node)
         if text not in self.kernels:
             if len(text) > MOST_TEXT:
-                raise jit.CompileError(f"{len(text)} bytes of text, at most {MOST_TEXT} are taken")
+                raise jit.CompileError(f"{len(text)} bytes of text, the limit is {MOST_TEXT}")
             given = self.given.get(self.name(node))
             if given is None:
                 self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
@@ -99,9 +99,9 @@ class Compiler:
         return kernel
 
     def _build_given(self, text: str, given: str) -> jit.Kernel:
-        """A kernel of which a person has written the text.
+        """Compiles a kernel whose text a person has written.
 
-        Raises ParseError, StackError, and UsageError where this CPU does not run it.
+        Raises ParseError, StackError, and UsageError if this CPU cannot run it.
         """
         check_text_runs_here(given)
         self.readable[text] = self.located[text] = lambda: given
@@ -115,7 +115,7 @@ class Compiler:
             raise ParseError(place[3], int(place[1]), int(place[2])) from error
 
     def name(self, node: Node) -> str:
-        """What a kernel is called; the first of equal ones is printed for readers."""
+        """The name of a kernel. The first of several equal kernels is the one shown to readers."""
         text = self.text(node)
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
@@ -129,7 +129,7 @@ class Compiler:
         return print_kernel(node, function_name(name), True, self.cpu, arguments, origin)
 
     def text(self, node: Node) -> str:
-        """What is compiled: the kernel without names and source lines."""
+        """The text to compile: the kernel without the program's names and source lines."""
         block = node.blocks[0]
         body = block.params, block.results
         if body not in self.texts:
@@ -143,14 +143,14 @@ class Compiler:
         return describe_kernel(func, node, self.names[text], self.readable[text], "mlir")
 
     def stage(self, lower: Callable[[str], str]) -> str:
-        """A stage of every distinct kernel, one after another."""
+        """The text of a stage, for every distinct kernel."""
         return "".join(
             f"// ---- {self.names[text]}\n{lower(located())}\n"
             for text, located in self.located.items()
         )
 
     def artifacts(self) -> Artifacts:
-        """Later stages of every kernel, made when asked for."""
+        """Later stages of every kernel as text, made on demand."""
         return {
             "mlir": lambda: self.stage(str),
             "llvm": lambda: self.stage(jit.lower),
@@ -164,26 +164,26 @@ class Compiler:
 
 
 def cache_of(options: Mapping[str, Any]) -> Cache | None:
-    """Where compiled kernels are kept."""
+    """The cache of compiled kernels; None if `options` turn it off."""
     return Cache(cache_folder() / "mlir") if options.get("cache", True) else None
 
 
 def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
-    """A program some of whose kernels are given as MLIR text, by name."""
+    """Compiles a program, some of whose kernels are given as MLIR text, by name."""
     compiler = Compiler(cache_of({}), cpu_of(options), texts)
     return _executable(func, compiler, options)
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
+    """Compiles to vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
 
     Options:
         cache: False to keep nothing on disk (default: `cache_folder()`).
-        call_opaque: what runs `opaque` nodes.
-        target: the CPU, a name or a file (default: the one at hand). Raises UsageError where this
-            CPU does not run its code.
+        call_opaque: the function that executes `opaque` nodes.
+        target: the CPU, a name or a file (default: this machine's). Raises UsageError if this CPU
+            cannot run its code.
 
-    Of compilation: `freeze=True` makes what depends on weights alone once, see `stack.compile`.
+        `freeze=True`: computes everything that depends only on weights once; see `stack.compile`.
     """
     cpu = cpu_of(options)
     check_runs_here(cpu)
@@ -211,9 +211,9 @@ def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Exec
 
 
 def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
-    """Kernels and later stages of a lowered function; nothing is compiled to run here.
+    """Returns kernels and later stages of a lowered function, without compiling it to run.
 
-    Raises KernelRefused with all kernels that have no text.
+    Raises KernelRefused with all kernels that cannot be printed.
 
     Options:
         target: the CPU, a name or a file.

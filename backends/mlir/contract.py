@@ -1,7 +1,7 @@
 """Blocks of several rows as MLIR text.
 
-A value with two or more axes is a list of vectors, one for each row of its last axis, unless it
-is still in memory (see `views`).
+A value with two or more axes is a list of vectors, one for each row of its last axis, unless it is
+still in memory (see `views`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_block(node: Node) -> bool:
-    """Whether a statement is about values with several rows."""
+    """True if a statement concerns values with several rows."""
     if isinstance(node.type, TupleType) or is_loop(node) or node.op == "alloc":
         return False
     value = (moved(node) or node).tensor
@@ -42,7 +42,7 @@ def cost(node: Node) -> float:
 
 
 def block(p: Printer, node: Node) -> str:
-    """Write the statements of such a node; returns its rows."""
+    """Print the statements of a block node; returns its rows."""
     hint, p.hint = p.hint, ""
     made = _block(p, node)
     p.hint = hint
@@ -65,11 +65,11 @@ def _block(p: Printer, node: Node) -> str | list[str]:
         return rows(p, node.args[0]) * _count(node)
     if is_elementwise(node):
         return _elementwise(p, node)
-    raise Unprintable(f"no statement for {node.op} of {node.type}")
+    raise Unprintable(f"op {node.op} of {node.type}")
 
 
 def rows(p: Printer, node: Node) -> list[str]:
-    """The rows of a block, loaded now where it is still in memory."""
+    """The rows of a block; loads them now if it is still in memory."""
     if not is_view(p, node):
         return p.values[node].split("|")
     where = view(p, node)
@@ -85,7 +85,7 @@ def _count(node: Node) -> int:
 
 
 def _regroup(p: Printer, node: Node) -> list[str]:
-    """Other axes before the last one: the same rows."""
+    """Reshapes the axes before the last one: the rows stay the same."""
     source = node.args[0]
     if not source.tensor.rank or not node.tensor.rank or _lanes(node) != _lanes(source):
         raise Unprintable(f"a reshape of {source.type} to {node.type}")

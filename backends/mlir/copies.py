@@ -1,4 +1,4 @@
-"""Copies of blocks in memory, under another order of axes: how panels get packed."""
+"""Copies of blocks in memory with another order of axes, which packs panels."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .views import View, at, loop, step
 if TYPE_CHECKING:
     from .printer import Printer
 
-LANES, COLUMNS = 16, 4  # a transpose takes 16 rows of 4 words at a time
-WORD = 4  # bytes of neighbours that an instruction multiplies at once
+LANES, COLUMNS = 16, 4  # a transpose in registers takes 16 rows of 4 words
+WORD = 4  # bytes of neighbours that one instruction multiplies
 
 
 def copy(p: Printer, source: View, target: View) -> None:
-    """Store a block in loops over its axes."""
+    """Copy a block, in loops over its axes."""
     if pairs := _as_words(source, target):
         return copy(p, *pairs)
     axes = _coalesced(source, target)
@@ -44,7 +44,7 @@ Body = Callable[[str, str], None]
 
 
 def _coalesced(source: View, target: View) -> list[Axis]:
-    """The axes of a copy; neighbours that are one run of steps on both sides are one."""
+    """The axes of a copy, with adjacent axes merged if they are contiguous on both sides."""
     made: list[Axis] = []
     for size, a, b in zip(source.shape, source.strides, target.strides):
         if size == 1:
@@ -83,7 +83,7 @@ def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Bo
 
 
 def _begin(p: Printer, k: str, width: int, size: int) -> str:
-    """Where step `k` of `width` begins; the last one starts early rather than ends late."""
+    """The start of step `k` of `width`; the last step starts earlier, so as not to overrun."""
     begin = p.do(f"arith.muli {k}, {p.constant(f'{width} : i64')} : i64")
     if size % width:
         begin = p.do(f"arith.minsi {begin}, {p.constant(f'{size - width} : i64')} : i64")
@@ -91,7 +91,7 @@ def _begin(p: Printer, k: str, width: int, size: int) -> str:
 
 
 def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Lanes are together on both sides: whole rows."""
+    """Copies whole rows, if lanes are contiguous on both sides."""
     *outer, (lanes, _, _) = axes
 
     def row(a: str, b: str) -> None:
@@ -101,13 +101,15 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
 
 
 def _is_line(axis: Axis, inner: Axis) -> bool:
-    """Whether an axis is a run of the source, with whole words of the target between its steps."""
+    """True if an axis is contiguous in the source, and its steps are whole words in the target."""
     return axis[1:] == (1, inner[0]) and inner[2] == 1 and axis[0] % 2 == 0
 
 
 def _in_registers(source: View, lanes: int) -> View | None:
-    """How rows of a transpose are read, where they fill registers: words, before or after they are
-    made what is written, or short elements that words hold."""
+    """Returns how a transpose reads rows, if they fill registers; else None.
+
+    It reads words, before or after conversion, or short elements that are packed in words.
+    """
     is_same = source.dtype == source.to and source.to.kind != "b"
     is_read_first = source.dtype.bytes == WORD > source.to.bytes
     read = replace(source, to=source.dtype) if is_read_first else source
@@ -116,7 +118,7 @@ def _in_registers(source: View, lanes: int) -> View | None:
 
 
 def _as_words(source: View, target: View) -> tuple[View, View] | None:
-    """Both sides with words of short elements that are together on both as one element."""
+    """Views both sides as words, if whole words of short elements are contiguous on both."""
     views, count = (source, target), WORD // source.to.bytes
     if count == 1 or source.dtype != source.to or target.dtype != source.to or source.raised:
         return None
@@ -132,7 +134,7 @@ def _as_words(source: View, target: View) -> tuple[View, View] | None:
 
 
 def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Some rows of the source to one, whose elements take turns."""
+    """Interleaves the elements of some source rows to one row."""
     *outer, (lanes, _, _), (count, apart, _) = axes
 
     def row(a: str, b: str) -> None:
@@ -143,14 +145,14 @@ def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> Non
 
 
 def _takes_turns(p: Printer, source: View, axes: Sequence[Axis]) -> bool:
-    """Whether elements of some rows take turns in the target, a part of a vector each time."""
+    """True if elements of some rows are interleaved in the target, less than a vector at a time."""
     (count, _, last), others = axes[-1], axes[:-1]
     is_short = 1 < count * source.to.bytes < p.cpu.vector_bytes
     return is_short and last == 1 and any(a[1:] == (1, count) for a in others[-1:])
 
 
 def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """As many vectors of the target from some rows of the source, a vector of each at a time."""
+    """Interleaves some source rows, one vector of each at a time, to as many target vectors."""
     *outer, (size, _, _), (count, apart, _) = axes
     most = p.cpu.vector_bytes // source.to.bytes
     width = min(most, 1 << (size.bit_length() - 1))
@@ -173,13 +175,13 @@ def _interleaved(p: Printer, source: View, target: View, axes: Sequence[Axis]) -
 
 
 def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
-    """As many vectors, in which elements of lines take turns: of two halves that do already."""
+    """Interleaves vectors to as many vectors, recursively: each half first."""
     count = len(lines)
     if count == 1:
         return lines
     half = 1 << ((count - 1).bit_length() - 1)
     left, right = (_in_turns(p, part, t, width) for part in (lines[:half], lines[half:]))
-    picks: list[tuple[int, int]] = []  # a vector of both halves, and a lane of it
+    picks: list[tuple[int, int]] = []  # vector (of both halves) and lane
     for turn in range(width):
         picks += [divmod(turn * half + i, width) for i in range(half)]
         rest = count - half
@@ -190,7 +192,7 @@ def _in_turns(p: Printer, lines: list[str], t: str, width: int) -> list[str]:
 
 
 def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) -> str:
-    """A vector of lanes of others, which come in one by one."""
+    """A vector of selected lanes of others, merged one vector at a time."""
     width = len(picks)
     first, *others = sorted({vector for vector, _ in picks})
     made, places = parts[first], [lane for _, lane in picks]
@@ -205,13 +207,13 @@ def _picked(p: Printer, parts: list[str], picks: list[tuple[int, int]], t: str) 
 
 
 def zipped(p: Printer, rows: list[str], dtype: DType, lanes: int) -> str:
-    """Vectors of so many lanes as one, whose elements take turns."""
+    """Interleaves vectors with so many lanes each to one vector."""
     picks = [place for i in range(lanes) for place in (i, lanes + i)]
     t, bits, count = shaped(dtype, lanes), dtype.bits, len(rows)
     while len(rows) > 1:
         pairs = zip(rows[::2], rows[1::2], strict=True)
         rows = [p.do(f"vector.shuffle {x}, {y} {picks} : {t}, {t}") for x, y in pairs]
-        # what took turns is one element of the next round, or of the whole
+        # an interleaved pair is one element of the next round, or of the result
         both = f"vector<{2 * lanes}x{t.rpartition('x')[2]}"
         bits *= 2
         t = f"vector<{lanes}xi{bits}>" if len(rows) > 1 else shaped(dtype, count * lanes)
@@ -229,15 +231,15 @@ def _squares(
     column: Axis,
     lane: Axis,
 ) -> None:
-    """Another axis is together in the source: transpose in registers.
+    """Transpose in registers: another axis than the lanes is contiguous in the source.
 
-    Some rows of short elements are made one of words first.
+    Rows of short elements are first packed to rows of words.
     """
     many = WORD // read.to.bytes
     width, word = many * LANES, read.to if many == 1 else I32
 
     def row(left: str, first: int) -> str:
-        """Words at the first columns of as many rows as one holds."""
+        """Words at the first columns, of as many rows as one word has elements."""
         parts = [
             read.read(p, at(p, left, (first + j) * lane[1], read.dtype), COLUMNS)
             for j in range(many)
@@ -270,12 +272,12 @@ def _squares(
 
 
 def _bits(p: Printer, x: str, source: DType, many: int, target: DType, lanes: int) -> str:
-    """The same bits as so many lanes of another type."""
+    """Bitcast to so many lanes of another type."""
     return p.do(f"vector.bitcast {x} : {shaped(source, many)} to {shaped(target, lanes)}")
 
 
 def _transpose(p: Printer, quarters: list[list[str]], dtype: DType) -> list[str]:
-    """16 rows of 4 to 4 rows of 16; `quarters[i][q]` is row 4 q + i."""
+    """Transposes 16 rows of 4 to 4 rows of 16; `quarters[i][q]` is row 4 q + i."""
 
     def mix(x: str, y: str, picks: Sequence[int], size: int) -> str:
         t = shaped(dtype, size)

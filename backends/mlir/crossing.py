@@ -1,9 +1,9 @@
-"""A whole call as one function of Python's, in native code.
+"""A whole call as a single Python function, in native code.
 
-A small kernel takes less time than a few steps of Python's interpreter. The function asks whether
-arguments are alike, makes memory for results, tells kernels their addresses and runs these, all
-through Python's C API: what an array is, the framework's own functions say, which it calls. While
-kernels run, Python's lock is free, and the program's own is held.
+A small kernel takes less time than a few steps of Python's interpreter. The function checks that
+arguments match, allocates results, writes addresses to the tables of kernels, and runs the kernels,
+all through Python's C API. For anything about arrays it calls the framework's own functions. While
+kernels run, the GIL is released and the program's own lock is held.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from . import elf, jit, threads, workers
 from .crossing_text import SYMBOL, TEXT
 from .loops import native_kernels
 
-Copy = tuple[int, int, int]  # to which array, from which, how many bytes
+Copy = tuple[int, int, int]  # target array, source array, bytes
 
-_TAKES_ONE = 8  # METH_O: the function itself, and its argument
+_TAKES_ONE = 8  # METH_O: takes one argument
 
 
 class _Method(ctypes.Structure):
-    """PyMethodDef. A function of Python's does not own it: what the function is bound to does."""
+    """PyMethodDef. A Python function does not own it; the object it is bound to keeps it alive."""
 
     code: jit.Library
     _fields_ = (
@@ -45,11 +45,11 @@ _bound: Any = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 _lock = threading.Lock()
-_methods: list[_Method | None] = []  # of this process: none before the first program
+_methods: list[_Method | None] = []  # for this process: empty before the first program
 
 
 def _method(cache: Cache | None) -> _Method | None:
-    """What Python calls; None where the code is the engine's, which takes packed arguments."""
+    """The method that Python calls; None if the code is the engine's, which packs arguments."""
     with _lock:
         if not _methods:
             library = jit.build(TEXT, [SYMBOL], cache)
@@ -60,7 +60,7 @@ def _method(cache: Cache | None) -> _Method | None:
 
 
 def ahead(cache: Cache | None) -> None:
-    """Have the function compiled beside what comes first, as `pool.ahead`."""
+    """Compile the function in the background, as `pool.ahead` does."""
     if not _methods and threads.cores() > 1:
         workers.submit(_method, cache)
 
@@ -68,13 +68,13 @@ def ahead(cache: Cache | None) -> None:
 def entering(
     program: Program, numbers: Mapping[Value, int], copies: Sequence[Copy], cache: Cache | None
 ) -> Callable[[Crossing], Direct | None]:
-    """What makes the function of a program, for arrays that cross in some way.
+    """Returns the factory of a program's call function, for arrays of some framework.
 
     Args:
-        program: one of kernels alone.
-        numbers: which parameter, or past these which result, has the memory of a value; others stay
-            where they are.
-        copies: what is done after the kernels, by such numbers.
+        program: one that consists only of kernels.
+        numbers: for each value, the number of the parameter, or after these of the result, whose
+            memory it has; other values stay where they are.
+        copies: the copies to make after the kernels, by such numbers.
     """
     steps = native_kernels(program) or []
 

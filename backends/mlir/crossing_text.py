@@ -1,11 +1,11 @@
-"""The text of `crossing`: what is called, told and run is in the tuple that the function has."""
+"""The text of `crossing`: functions to call, and a plan, are in the tuple it is bound to."""
 
 SYMBOL = "stack_enter"
 
-# The function is bound to a tuple: what is called and what is given, then a plan of numbers: how
-# many arguments, results, slots, kernels and copies there are; for each slot of a table its address
-# and the number of the array that belongs there, arguments first; for each kernel code and table;
-# for each copy to and from which array, and how many bytes.
+# The function is bound to a tuple: callables and arguments, then a plan of numbers. The plan has
+# the numbers of arguments, results, slots, kernels and copies. Then follow, for each slot of a
+# table, its address and the number of its array (arguments first); for each kernel, code and table;
+# and for each copy, target array, source array and bytes.
 _CHECK, _ADDRESS, _MAKE, _LAYOUTS, _ACQUIRE, _RELEASE, _NONE, _PLAN = range(8)
 
 _API = """\
@@ -36,7 +36,7 @@ llvm.func internal @item(%tuple: !llvm.ptr, %i: i64) -> !llvm.ptr {{
   llvm.return %found : !llvm.ptr
 }}
 
-// What a callable without arguments gives is let go of; false where it raises.
+// Calls a callable without arguments and drops the result; false if it raises.
 llvm.func internal @do(%callable: !llvm.ptr) -> i1 {{
   %null = llvm.mlir.zero : !llvm.ptr
   %no = arith.constant false
@@ -51,8 +51,8 @@ llvm.func internal @do(%callable: !llvm.ptr) -> i1 {{
   llvm.return %went : i1
 }}
 
-// The list of results. Null where Python raises, and where it did not, for other arguments and
-// where memory is short.
+// The list of results. Null if Python raises. None if it does not, but arguments do not match or
+// memory is short.
 llvm.func @{SYMBOL}(%self: !llvm.ptr, %given: !llvm.ptr) -> !llvm.ptr {{
   %null = llvm.mlir.zero : !llvm.ptr
   %none_i = arith.constant {_NONE} : i64
@@ -111,7 +111,7 @@ llvm.func internal @plan(%self: !llvm.ptr) -> !llvm.ptr {{
   llvm.return %plan : !llvm.ptr
 }}
 
-// A list of memory for results; null where there is none, which Python need not know.
+// A list of memory for results; null if there is none, with Python's error cleared.
 llvm.func internal @made(%self: !llvm.ptr) -> !llvm.ptr {{
   %null = llvm.mlir.zero : !llvm.ptr
   %zero = arith.constant 0 : i64
@@ -149,7 +149,7 @@ llvm.func internal @made(%self: !llvm.ptr) -> !llvm.ptr {{
   llvm.return %what : !llvm.ptr
 }}
 
-// Runs the program on the arguments, into the results; false where Python raises.
+// Runs the program on the arguments, into the results; false if Python raises.
 llvm.func internal @computed(%self: !llvm.ptr, %args: !llvm.ptr, %made: !llvm.ptr) -> i1 {{
   %null = llvm.mlir.zero : !llvm.ptr
   %no = arith.constant false

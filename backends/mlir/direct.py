@@ -1,4 +1,4 @@
-"""Programs of kernels alone, called by addresses: no array is made, held or asked."""
+"""Calls programs that consist of kernels by addresses only, without array objects."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .loops import native_kernels
 
 
 def by_address(program: Program, cache: Cache | None) -> ByAddress | None:
-    """How a program is called by addresses; None where a step or a fresh value needs an array."""
+    """Returns how to call a program by addresses; None if a step or fresh value needs an array."""
     roots = [value.root for value in program.results]
-    # what kernels write is a result of its own, any other result a copy of what has an address
+    # a kernel's output is a result of its own; any other result is a copy of an addressed value
     own = {root: number for number, root in reversed([*enumerate(roots)]) if root in program.fresh}
     numbers = {value: number for number, value in enumerate(program.inputs)}
     given = {**numbers, **{root: len(numbers) + number for root, number in own.items()}}

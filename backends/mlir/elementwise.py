@@ -1,4 +1,4 @@
-"""One elementwise op of the loop level as arith, math or vector statements."""
+"""Prints an elementwise op of the loop level as arith, math or vector statements."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .writer import BINARY_LIBM, Function, call
 F64, U32 = DTYPES["f64"], DTYPES["u32"]
 
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-# an op as one statement: {0} and {1} are operands, {t} their type, {s} is s(igned) or u(nsigned)
+# an op as a template: {0} and {1} are operands, {t} their type, {s} is s(igned) or u(nsigned)
 _FLOAT = {
-    # contracting a * b + c keeps a bit more precision than two roundings, never less
+    # contracting a * b + c to FMA is never less precise than two roundings
     **{op: f"arith.{op}f {{0}}, {{1}} fastmath<contract> : {{t}}" for op in ("add", "sub", "mul")},
-    # in f16, whose results an f32 holds exactly, it would leave out a rounding that is asked for
+    # for f16, whose results an f32 represents exactly, contraction would omit a requested rounding
     **{f"{op} alone": f"arith.{op}f {{0}}, {{1}} : {{t}}" for op in ("add", "sub", "mul")},
-    # a nan of the operand that comes first costs a look at it: that is beside a chain of maxima
+    # a nan in the first operand needs an extra compare, which here is off the chain of maxima
     "max": "arith.maximumf {1}, {0} fastmath<nsz> : {t}",
     "min": "arith.minimumf {1}, {0} fastmath<nsz> : {t}",
     "div": "arith.divf {0}, {1} : {t}", "neg": "arith.negf {0} : {t}",
@@ -43,17 +43,17 @@ _INTEGER = {
 
 
 class Unprintable(StackError):
-    """An op that no statement here expresses; the group runs another way."""
+    """Raised for an op that cannot be printed; its group is computed in another way."""
 
 
 class Scope(Protocol):
-    """What statements are written into."""
+    """The target of statements."""
 
     uses: set[Function]
     cpu: Cpu
 
     def do(self, text: str) -> str:
-        """Append a statement; returns the name of its value."""
+        """Append a statement; returns the name of its result."""
         ...
 
     def number(self, value: float, dtype: DType, lanes: int) -> str:
@@ -62,15 +62,15 @@ class Scope(Protocol):
 
 
 def is_short(dtype: DType) -> bool:
-    """Whether a type is a 16-bit float: bits to keep and to move, f32 to compute with."""
+    """True for 16-bit floats: they are stored as bits and computed in f32."""
     return dtype.is_float and dtype.bits == 16
 
 
 def element(dtype: DType) -> str:
     """The MLIR type of a value in a register.
 
-    16-bit floats are integers of as many bits. LLVM has no code for every vector of them on any
-    CPU: it aborts where 9, 17 or 33 bf16 go from one basic block to another.
+    16-bit floats are integers of the same width. LLVM cannot compile every vector of them on every
+    CPU: it aborts if 9, 17 or 33 bf16 are live across basic blocks.
     """
     if dtype.kind == "b":
         return "i1"
@@ -85,7 +85,7 @@ def shaped(dtype: DType, lanes: int) -> str:
 
 
 def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
-    """The value of an elementwise node; `args` have the node's lanes already."""
+    """Print an elementwise node and return its value; `args` already have the node's lanes."""
     dtype = node.args[0].dtype
     special = _SPECIAL.get(node.op)
     if special is not None:
@@ -103,12 +103,12 @@ def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
 
 
 def _is_from_f16(node: Node) -> bool:
-    """Whether a value was f16: where CPUs have its arithmetic, LLVM goes back to it."""
+    """True for a value cast from f16: on CPUs with f16 arithmetic, LLVM would undo the cast."""
     return node.op == "cast" and node.args[0].dtype == F16
 
 
 def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:
-    """One of the combining ops of reductions, on two values."""
+    """Print one of the combining ops of reductions, on two values."""
     if is_short(dtype):
         raise Unprintable(f"{op} of {dtype}: kernels compute in f32")
     if dtype.is_float:
@@ -141,7 +141,7 @@ def _is_finite(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: 
 def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
     if dtype.name not in ("f32", "f64") or not (functions.supported(name) or name in BINARY_LIBM):
         raise Unprintable(f"no code for {name} of {dtype}")
-    if lanes == 1:  # the functions of one lane take scalars
+    if lanes == 1:  # functions for one lane take scalars
         one, t = shaped(dtype, 1), element(dtype)
         parts = [scope.do(f"vector.extract {a}[0] : {t} from {one}") for a in args]
         return scope.do(
@@ -155,7 +155,7 @@ def _sign(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) 
     t, x = shaped(dtype, lanes), args[0]
     zero, one = scope.number(0.0, dtype, lanes), scope.number(1.0, dtype, lanes)
     signed = scope.do(f"math.copysign {one}, {x} : {t}")
-    # zero and nan stay what they are
+    # zero and nan are unchanged
     other = scope.do(f"arith.cmpf one, {x}, {zero} : {t}")
     return _choose(scope, other, signed, x, dtype, lanes)
 
@@ -219,10 +219,10 @@ def _integer_sign(scope: Scope, op: str, dtype: DType, args: Sequence[str], lane
 
 
 def _shift(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    """A shift by too much, or by less than nothing, shifts everything out: LLVM's is undefined."""
+    """A shift, defined for all counts: by too many or a negative number, it shifts all bits out."""
     t = shaped(dtype, lanes)
     x, y = args
-    # as an unsigned number, a negative count is a large one
+    # as an unsigned number, a negative count is large
     most = scope.number(dtype.bits - 1, dtype, lanes)
     inside = scope.do(f"arith.cmpi ule, {y}, {most} : {t}")
     count = _choose(scope, inside, y, most, dtype, lanes)
@@ -233,10 +233,10 @@ def _shift(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int)
 
 
 def _power(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    """Integer power by squaring, one bit of the exponent after the other; it wraps as products do.
+    """Integer power by repeated squaring, with wraparound as in products.
 
-    An exponent below 0 leaves 0, except of 1 and -1, whose powers repeat: all bits but its lowest
-    square the base to 1.
+    A negative exponent gives 0, except for 1 and -1, whose powers alternate: all bits of the
+    exponent but the lowest square the base to 1.
     """
     t = shaped(dtype, lanes)
     base, y = args
@@ -262,7 +262,7 @@ def _power(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int)
 
 
 def _divide(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    """Integer division that never traps: by 0 as XLA, and the least integer / -1 wraps."""
+    """Integer division that never traps: by 0 it does as XLA, and the least integer / -1 wraps."""
     t = shaped(dtype, lanes)
     sign = "s" if dtype.kind == "i" else "u"
     x, y = args
@@ -301,7 +301,7 @@ def _cast(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
 
 
 def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
-    """Convert a value; floats to integers truncate, anything to bool asks whether it is not 0."""
+    """Convert a value: float to integer truncates, anything to bool compares with 0."""
     if source == target:
         return x
     if is_short(source):
@@ -317,7 +317,7 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
         name = "extf" if target.bits > source.bits else "truncf"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
     if source.is_float:
-        if target.bits < 32:  # narrow integers wrap, as they do in C through int
+        if target.bits < 32:  # wrap like C: convert through int
             return cast(scope, cast(scope, x, source, I32, lanes), I32, target, lanes)
         name = "fptosi" if target.kind == "i" else "fptoui"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
@@ -334,13 +334,13 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
 
 
 def as_float(scope: Scope, bits: str, dtype: DType, lanes: int) -> tuple[str, str]:
-    """A 16-bit float as LLVM's own, and its type: for the instruction that takes it, at once."""
+    """A 16-bit float as LLVM's type, and that type's name, for use in the next instruction."""
     t = f"vector<{lanes}x{dtype.name}>" if lanes else dtype.name
     return scope.do(f"arith.bitcast {bits} : {shaped(dtype, lanes)} to {t}"), t
 
 
 def _widen(scope: Scope, bits: str, dtype: DType, lanes: int) -> str:
-    """A 16-bit float as f32. That of bf16 has its bits in the upper half."""
+    """Converts a 16-bit float to f32; a bf16 is its upper half."""
     i, f = shaped(U32, lanes), shaped(F32, lanes)
     if dtype == F16:
         x, t = as_float(scope, bits, dtype, lanes)
@@ -351,7 +351,7 @@ def _widen(scope: Scope, bits: str, dtype: DType, lanes: int) -> str:
 
 
 def _narrow(scope: Scope, x: str, dtype: DType, lanes: int) -> str:
-    """An f32 as a 16-bit float, rounded."""
+    """Rounds an f32 to a 16-bit float."""
     if dtype != F16 and "avx512bf16" not in scope.cpu.features:
         return _narrow_to_bf16(scope, x, lanes)
     t = f"vector<{lanes}x{dtype.name}>" if lanes else dtype.name
@@ -360,10 +360,11 @@ def _narrow(scope: Scope, x: str, dtype: DType, lanes: int) -> str:
 
 
 def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
-    """f32 to bf16 as integers: without an instruction LLVM would call a function we lack.
+    """Rounds f32 to bf16 by integer ops.
 
-    The upper half, after half of its last place is added, one bit less where that is even. What is
-    added would carry a nan away.
+    Without an instruction for it, LLVM would call a function that does not exist here. The code
+    adds half of the last kept digit, one bit less if that digit is even, and takes the upper half.
+    As the addition could destroy a nan, nans are handled separately.
     """
     i, f = shaped(U32, lanes), shaped(F32, lanes)
     sixteen = scope.number(16, U32, lanes)
@@ -380,10 +381,10 @@ def _narrow_to_bf16(scope: Scope, x: str, lanes: int) -> str:
 
 
 def _round_to_odd(scope: Scope, x: str, lanes: int) -> str:
-    """f64 to f16 with one rounding: x86 has no instruction, and LLVM would call a function we lack.
+    """Rounds f64 to f16 once. x86 has no instruction, and LLVM would call a missing function.
 
-    The f32 between them is rounded to odd, so that it is never halfway by accident. (bf16 is
-    rounded twice by the reference, as by torch.)
+    The f32 in between is rounded to odd, so that it is never halfway by accident. (bf16 is rounded
+    twice in the reference, and in torch.)
     """
     middle = cast(scope, x, F64, F32, lanes)
     d, f, i = (shaped(t, lanes) for t in (F64, F32, I32))

@@ -1,10 +1,10 @@
-"""Loads ELF objects into this process without a linker; places them anywhere.
+"""Loads ELF objects into this process without a linker.
 
-The execution engine can dump the object it compiled but cannot take one back, and a machine
-without a C compiler has no linker either. The objects of the JIT's large code model need little:
-64-bit absolute addresses and distances within the object. So a cached kernel starts in well
-under a millisecond, and without importing MLIR. What runs here is x86-64; objects of another
-machine can be placed where it is emulated, by a function for its relocations.
+The execution engine can dump the object it compiled but cannot load one, and a machine without a C
+compiler has no linker either. Objects of the JIT's large code model need few relocations: 64-bit
+absolute addresses, and distances within the object. So a cached kernel starts in well under a
+millisecond, without importing MLIR. Only x86-64 code runs here. Objects of another machine can be
+placed in the memory of an emulator, with a function for their relocations.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-X86_64 = 62  # what ELF calls the machine
+X86_64 = 62  # ELF's number of the machine
 SHT_RELA, SHT_SYMTAB, SHT_NOBITS = 4, 2, 8
 SHF_WRITE, SHF_ALLOC = 1, 2
 SHN_UNDEF, SHN_ABS, SHN_LORESERVE = 0, 0xFFF1, 0xFF00
@@ -30,17 +30,17 @@ Relocate = Callable[[Memory, int, int, int, int], None]
 
 
 class LoadError(Exception):
-    """The bytes are no object that this loader understands."""
+    """The bytes are not an object that this loader supports."""
 
 
 def supported() -> bool:
-    """Whether objects of this machine's JIT can be loaded here."""
+    """True if objects of this machine's JIT can be loaded here."""
     return sys.platform == "linux" and platform.machine() == "x86_64"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One header of the section table, and where the section went in memory."""
+    """One entry of the section header table."""
 
     name: str
     kind: int
@@ -55,7 +55,7 @@ class Section:
 
 @dataclass
 class Image:
-    """A loaded object. The code lives as long as this value does."""
+    """A loaded object. Its code exists as long as this object."""
 
     addresses: dict[str, int]
     memory: mmap.mmap
@@ -79,12 +79,12 @@ def _text(data: bytes, start: int) -> str:
 
 
 def _layout(sections: list[Section]) -> tuple[dict[int, int], int, int]:
-    """Offsets of the sections that occupy memory, code and constants first, then data."""
+    """Offsets of sections in memory, code and constants first, then data; and the sizes of both."""
     places: dict[int, int] = {}
     end, frozen = 0, 0
     for writable in (0, SHF_WRITE):
         for i, s in enumerate(sections):
-            # .eh_frame is left out: nothing unwinds through a kernel.
+            # .eh_frame is omitted, because nothing unwinds through a kernel
             if s.flags & SHF_ALLOC and s.flags & SHF_WRITE == writable and s.name != ".eh_frame":
                 end = -(-end // s.align) * s.align
                 places[i] = end
@@ -95,7 +95,7 @@ def _layout(sections: list[Section]) -> tuple[dict[int, int], int, int]:
 
 
 def load(data: bytes, resolve: Resolve) -> Image:
-    """Place the object in memory; `resolve` gives the addresses of symbols it does not define."""
+    """Load an object into memory; `resolve` returns addresses of symbols it does not define."""
     try:
         return _load(data, resolve)
     except (struct.error, ValueError, IndexError, OSError, OverflowError) as error:
@@ -113,12 +113,12 @@ def _load(data: bytes, resolve: Resolve) -> Image:
             ctypes.c_void_p(base), ctypes.c_size_t(made.frozen), mmap.PROT_READ | mmap.PROT_EXEC
         )
         if done != 0:
-            raise LoadError("this system does not let a process make code executable")
+            raise LoadError("this system does not allow a process to make memory executable")
     return Image(exported, memory)
 
 
 class Object:
-    """An object file of a machine, and how much memory it takes; `frozen` bytes are not written."""
+    """An object file and its size in memory, of which the first `frozen` bytes are read-only."""
 
     def __init__(self, data: bytes, machine: int = X86_64) -> None:
         self.data = data
@@ -128,7 +128,7 @@ class Object:
     def place(
         self, memory: Memory, base: int, resolve: Resolve, relocate: Relocate | None = None
     ) -> dict[str, int]:
-        """Fill in memory whose first byte has the address `base`; where exported functions are."""
+        """Fill memory that starts at address `base`. Returns addresses of exported functions."""
         for i, at in self.places.items():
             s = self.sections[i]
             if s.kind != SHT_NOBITS:
@@ -150,7 +150,7 @@ class Object:
         return exported
 
     def _symbols(self, base: int) -> tuple[list[str], list[int | None], dict[str, int]]:
-        """Names and addresses of all symbols; those of exported functions."""
+        """Names and addresses of all symbols, and the addresses of exported functions."""
         table = next((s for s in self.sections if s.kind == SHT_SYMTAB), None)
         if table is None:
             raise LoadError("no symbol table")
@@ -164,7 +164,7 @@ class Object:
             if shndx == SHN_ABS:
                 address = value
             elif shndx >= SHN_LORESERVE:
-                raise LoadError(f"symbol {label!r} sits in no section")
+                raise LoadError(f"symbol {label!r} is in no section")
             else:
                 address = base + self.places[shndx] + value if shndx in self.places else None
             if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
@@ -181,7 +181,7 @@ def _relocate(memory: Memory, where: int, place: int, kind: int, value: int) -> 
         struct.pack_into("<q", memory, where, value - place)
     elif kind in (R_PC32, R_PLT32):
         if not -(2**31) <= value - place < 2**31:
-            raise LoadError("a 32-bit distance is out of reach")
+            raise LoadError("a 32-bit relocation is out of range")
         struct.pack_into("<i", memory, where, value - place)
     else:
-        raise LoadError(f"relocation type {kind} is not handled")
+        raise LoadError(f"relocation type {kind} is not supported")

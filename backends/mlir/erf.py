@@ -1,8 +1,8 @@
-"""erf of f32 by a table, where an instruction looks entries up in a register.
+"""erf of f32 by tables, with an instruction that looks up entries in a register.
 
-One polynomial for each of 16 intervals, about a place where erf is almost an f32 (Gal, "Computing
-elementary functions", 1986): erf(x) = value + t P(t), t = |x| - place. In the first interval, whose
-value is 0, |x| stands for it: small results are exact to their own last bit.
+There is one polynomial for each of 16 intervals, around a place where erf is almost an f32 (Gal,
+"Computing elementary functions", 1986): erf(x) = value + t P(t), t = |x| - place. In the first
+interval value is 0, and |x| replaces it, so that small results are exact to their last bit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from .avx512 import LANES, looked_up
 from .writer import MAGIC, Body, Function, call, vector
 
-END = 3.925  # from here on erf is 1
-INTERVALS = 3.9440205  # in a unit of |x|: END is in the last of them
+END = 3.925  # erf is 1 from here on
+INTERVALS = 3.9440205  # per unit of |x|: END is in the last one
 
-# Places and values, by interval; coefficients, lowest power first: Lawson-weighted fits, rounded to
-# f32 one after the other.
+# places and values per interval; then coefficients, lowest power first: Lawson-weighted fits,
+# rounded to f32 one after another
 # fmt: off
 PLACES, VALUES, *COEFFICIENTS = (
     (0.0, 0.25353548, 0.5069223, 0.76071304, 1.0141723, 1.2681195, 1.5217239, 1.7752097,
@@ -42,7 +42,7 @@ PLACES, VALUES, *COEFFICIENTS = (
 
 
 def erf_by_table(b: Body) -> str:
-    """erf of `%x0`, which has any number of lanes."""
+    """erf of `%x0`, for any number of lanes."""
     lanes = max(LANES, 1 << (b.lanes - 1).bit_length())
     if lanes != b.lanes:
         return _on_more_lanes(b, lanes)

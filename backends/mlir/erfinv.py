@@ -1,7 +1,7 @@
-"""The inverse of erf: x times a polynomial of w = -log(1 - x x), in the tails of sqrt(w).
+"""The inverse of erf: x times a polynomial of w = -log(1 - x x), or of sqrt(w) in the tails.
 
-As Giles ("Approximating the erfinv function", GPU Computing Gems 2, 2012) all lanes take all
-polynomials and choose. 1 - x x is (1 - |x|) (1 + |x|), whose factors are exact or nearly so.
+As in Giles ("Approximating the erfinv function", GPU Computing Gems 2, 2012), all lanes compute all
+polynomials and select one. 1 - x x is (1 - |x|) (1 + |x|), whose factors are almost exact.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from .logarithm import log_of
 from .writer import Body
 
 INF = float("inf")
-# What x is multiplied by, on each interval: its value at the lower end, then the coefficients,
-# lowest power first, of P(t) in value + (t + 1) P(t), where t runs from -1 to 1. Both terms are
-# positive, so that no rounding grows. From the values at Chebyshev nodes. Center: of w; others: of
-# sqrt(w).
+# The factor of x on each interval: its value at the lower end, then the coefficients, lowest power
+# first, of P(t) in value + (t + 1) P(t), with t from -1 to 1. Both terms are positive, so rounding
+# errors do not grow. Interpolated at Chebyshev nodes. CENTER is in w, the others in sqrt(w).
 CENTER = (0.88622695, 0.6151824, 0.0014182337, -0.027526649, 0.0079534175, 0.0005744331)
 CENTER += (-0.0010625041, 0.00021905216, 7.022899e-05, -3.5735004e-05)
 TAIL = (2.0798128, 0.8715158, 0.013642703, -0.008073339, 0.004362478, -0.0020134994)
@@ -41,12 +40,12 @@ TAIL_F64 += (5.877643026488974e-08, -2.913754380697012e-08, 1.3554485021518623e-
 TAIL_F64 += (-5.496562838305168e-09, 1.8229012276467922e-09, -4.3485634301425615e-10)
 TAIL_F64 += (3.047886807748957e-11, 3.988805086652891e-11, -2.5749779407523932e-11)
 TAIL_F64 += (7.059506053963764e-12, -6.175548955598028e-13)
-# ends of the intervals: of w, then of sqrt(w); w of the number next to 1 is in the last
+# ends of the intervals: of w, then of sqrt(w); the last one includes the largest x below 1
 ENDS, ENDS_F64 = (0.0, 5.0, 5.0**0.5, 4.0), (0.0, 6.25, 2.5, 4.0, 4.0, 6.01)
 
 
 def erfinv(b: Body) -> str:
-    """The inverse of erf at `%x0`, but for the sign at 0, 1 and -1; nan beyond these."""
+    """The inverse of erf at `%x0`, except for signs at 0, 1 and -1; nan beyond."""
     size = b.op("math.absf", "%x0")
     log = log_of(b, b.mul(b.sub(1.0, size), b.add(1.0, size)))
     w = b.op("arith.negf", log)

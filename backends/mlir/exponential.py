@@ -1,4 +1,4 @@
-"""Exponentials: a power of two, which is a shift of bits, times a polynomial of the rest."""
+"""Exponentials: a power of two, by shifting bits, times a polynomial of the remainder."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .writer import MAGIC, Body
 
 LOG2E = 1.4426950408889634
 
-# Coefficients, lowest power first. Of f32: Lawson-weighted fits, rounded one after the other.
+# Coefficients, lowest power first. For f32: Lawson-weighted fits, rounded one after another.
 EXP_Q = (0.5, 0.166665196, 0.0416664034, 0.00836883113, 0.00139405322)
 EXPM1_Q = (0.5, 0.166666672, 0.0416664891, 0.00833320804, 0.00139326858, 0.000199442555)
 EXP2_Q = (0.693147182, 0.240226507, 0.0555035956, 0.00961806253, 0.00133909844, 0.000154628797)
 EXP2_FLOOR_Q = (0.69314706, 0.24022909, 0.055486184, 0.009673775, 0.001248229, 0.00021565972)
-# Of f64: from the values at Chebyshev nodes.
+# for f64: interpolated at Chebyshev nodes
 EXP_Q_F64 = (0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326125)
 EXP_Q_F64 += (0.001388888888888287, 0.0001984126987485156, 2.480158732789466e-05)
 EXP_Q_F64 += (2.755725536098087e-06, 2.7557271127809506e-07, 2.5105233325420758e-08)
@@ -23,15 +23,15 @@ EXP_Q_F64 += (2.0915618510554166e-09,)
 
 
 class _Type(NamedTuple):
-    """A float type: where its exponent is, and where its exponentials end."""
+    """Constants of a float type: its exponent field, and the range of its exponentials."""
 
     digits: int
     bias: int
     magic: float
-    ln2: tuple[float, float]  # in two parts: of the first, products with exponents are exact
-    end: float  # from there on exp(x) / 2 is inf
-    least: float  # below, exp(x) is 0
-    no_more: float  # below, exp(x) - 1 is -1
+    ln2: tuple[float, float]  # in two parts; products of the first with exponents are exact
+    end: float  # exp(x) / 2 is inf from here on
+    least: float  # exp(x) is 0 below
+    no_more: float  # exp(x) - 1 is -1 below
     exp: tuple[float, ...]
     expm1: tuple[float, ...]
 
@@ -48,8 +48,8 @@ _TYPES = {
 
 
 def _times_power(b: Body, p: str, z: str) -> str:
-    """p * 2^n with gradual underflow and overflow; z is n + the magic number."""
-    # Two factors of half the exponent each, so that neither leaves the normal range.
+    """p * 2^n, with gradual underflow and overflow; z is n + the magic number."""
+    # two factors with half the exponent each, so that neither leaves the normal range
     t = _TYPES[b.element]
     n = b.iop("subi", b.to_bits(z), b.to_bits(b.f(t.magic)))
     half = b.iop("shrsi", n, 1)
@@ -67,7 +67,7 @@ def _has_scalef(b: Body) -> bool:
 
 
 def _powers(b: Body, x: str, least: float, near: Callable[[str], tuple[str, str]]) -> str:
-    """A power that is 0 where x is below `least`. `near` gives n + magic and p of p * 2^n."""
+    """A power that is 0 if x is below `least`. `near` returns n + magic, and p of p * 2^n."""
     if _has_scalef(b):
         z, p = near(x)
         return scaled(b, p, b.sub(z, MAGIC), x, least)
@@ -76,7 +76,7 @@ def _powers(b: Body, x: str, least: float, near: Callable[[str], tuple[str, str]
 
 
 def _reduced(b: Body, x: str) -> tuple[str, str]:
-    """z = n + magic and r with x = n ln 2 + r, |r| <= ln 2 / 2."""
+    """Returns z = n + magic, and r, with x = n ln 2 + r, |r| <= ln 2 / 2."""
     t = _TYPES[b.element]
     z = b.fma(x, LOG2E, t.magic)
     n = b.sub(z, t.magic)
@@ -84,7 +84,7 @@ def _reduced(b: Body, x: str) -> tuple[str, str]:
 
 
 def _tail(b: Body, x: str, coefficients: tuple[float, ...]) -> tuple[str, str]:
-    """n + magic and t with exp(x) = (1 + t) 2^n."""
+    """Returns n + magic, and t, with exp(x) = (1 + t) 2^n."""
     z, r = _reduced(b, x)
     return z, b.fma(b.mul(r, r), b.polynomial(r, coefficients), r)
 
@@ -100,12 +100,12 @@ def exp_of(b: Body, x: str) -> str:
 
 
 def half_sum(b: Body, x: str, sign: float) -> str:
-    """(exp(x) + exp(-x)) / 2, or half the difference; x >= 0. Rounded as one exponential is."""
+    """(exp(x) + exp(-x)) / 2, or half the difference, for x >= 0; as precise as one exponential."""
     t = _TYPES[b.element]
 
     def near(x: str) -> tuple[str, str]:
         z, tail = _tail(b, b.at_most(x, t.end), t.exp)
-        most = b.at_most(z, t.magic + 30)  # beyond, the other exponential does not show
+        most = b.at_most(z, t.magic + 30)  # beyond, the other exponential is negligible
         power = _power(b, b.iop("subi", b.to_bits(b.f(t.magic)), b.to_bits(most)))
         other = b.mul(b.div(power, b.add(tail, 1.0)), b.mul(power, sign))
         return z, b.mul(b.add(b.add(tail, other), 1.0), 0.5)
@@ -115,15 +115,15 @@ def half_sum(b: Body, x: str, sign: float) -> str:
 
 def expm1_of(b: Body, x: str) -> str:
     t = _TYPES[b.element]
-    # Half of 2^n, so that the greatest n does not overflow too early.
+    # half of 2^n, so that the largest n does not overflow too early
     z, tail = _tail(b, b.at_most(b.at_least(x, t.no_more), t.end - 1), t.expm1)
     half = b.from_bits(b.iop("shli", b.iop("addi", b.to_bits(z), t.bias - 1), t.digits))
     return b.mul(b.fma(half, tail, b.sub(half, 0.5)), 2.0)
 
 
 def exp2(b: Body) -> str:
-    """Of f32."""
-    if _has_scalef(b):  # which takes the floor itself
+    """2^x of f32."""
+    if _has_scalef(b):  # the instruction takes the floor of n
         r = above_floor(b, "%x0")
         return scaled(b, b.fma(r, b.polynomial(r, EXP2_FLOOR_Q), 1.0), "%x0", "%x0", -151.0)
 

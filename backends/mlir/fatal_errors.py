@@ -1,8 +1,9 @@
-"""LLVM's fatal errors as exceptions of Python.
+"""Converts LLVM's fatal errors to Python exceptions.
 
-LLVM ends the process where it has no code for something, unless a handler takes the error, to
-which it must not return from. So code is generated in a thread of its own: the handler hands the
-message to who waits for that thread, and blocks the thread for good, with all that LLVM holds.
+LLVM terminates the process if it cannot compile something, unless a handler takes the error; but
+the handler must not return. So code is generated in a thread of its own. The handler passes the
+message to the thread that waits for it, and blocks its own thread forever, with everything that
+LLVM holds.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
-_own = threading.local()  # `job`: what a thread generates code for
+_own = threading.local()  # `job`: the call that a thread runs
 
 
 class FatalError(Exception):
-    """LLVM would have ended the process. The message is LLVM's own."""
+    """An error on which LLVM would have terminated the process. The message is LLVM's."""
 
 
 class _Job:
-    """A call in another thread, and what came of it."""
+    """A call in another thread, and its result or error."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -41,22 +42,22 @@ class _Job:
 
 
 def caught(call: Callable[[], Made], owner: Any) -> Made:
-    """The result of a call that has LLVM generate code.
+    """Runs a call in which LLVM generates code, and returns its result.
 
     Args:
-        owner: what LLVM works on. It is never freed after a fatal error.
+        owner: the object that LLVM works on. It is never freed after a fatal error.
 
     Raises:
-        FatalError: LLVM has no code for something.
+        FatalError: LLVM cannot compile something.
     """
     job = _Job(call)
     try:
         threading.Thread(target=job.run, name="stack-llvm", daemon=True).start()
-    except RuntimeError:  # Python is about to end, and starts no threads
+    except RuntimeError:  # Python is shutting down and starts no threads
         return call()
     try:
         job.ended.wait()
-    except BaseException:  # an interrupt, after which the caller frees what LLVM works on
+    except BaseException:  # an interrupt: wait, as the caller will free what LLVM uses
         job.ended.wait()
         raise
     if isinstance(job.error, FatalError):
@@ -67,7 +68,7 @@ def caught(call: Callable[[], Made], owner: Any) -> Made:
 
 
 def install(library: ctypes.CDLL) -> None:
-    """Take the fatal errors of the LLVM in a library, those of threads of `caught`."""
+    """Handle the fatal errors of the LLVM in a library, for threads started by `caught`."""
     function = getattr(library, "LLVMInstallFatalErrorHandler", None)
     if function is not None:
         function(_take)
@@ -77,7 +78,7 @@ def install(library: ctypes.CDLL) -> None:
 def _take(message: bytes) -> None:
     job: _Job | None = getattr(_own, "job", None)
     if job is None:
-        return  # another user of this LLVM, which ends the process as ever
+        return  # another user of this LLVM: the process terminates as usual
     job.error = FatalError(message.decode(errors="replace").strip())
     job.ended.set()
     forever = threading.Lock()

@@ -1,4 +1,4 @@
-"""Memory that comes later, asked for line by line between the steps of a product."""
+"""Prefetches the memory of a later block, line by line, between the steps of a matmul."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from .views import fetched, step, view
 if TYPE_CHECKING:
     from .printer import Printer
 
-FIRST, SECOND = 3, 2  # levels of cache, as LLVM counts them
+FIRST, SECOND = 3, 2  # cache levels, in LLVM's numbering
 
 
 def prefetch(p: Printer, address: str, level: int) -> None:
-    """Ask for the line of an address, to be read."""
+    """Prefetch the cache line of an address, for reading."""
     how = f"cache = 1 : i32, hint = {level} : i32, rw = 0 : i32"
     p.put(f'"llvm.intr.prefetch"({address}) <{{{how}}}> : (!llvm.ptr) -> ()')
 
 
 class Fetch:
-    """The lines of a block, a few in each step of a loop."""
+    """Prefetches the lines of a block, a few in each step of a loop."""
 
     def __init__(self, p: Printer, block: Node) -> None:
         self.p, self.block = p, view(p, block)
         runs = [(s, t) for s, t in zip(self.block.shape, self.block.strides) if s != 1]
         *outer, (size, _) = runs or [(1, 1)]
-        while outer and outer[-1][1] == size:  # rows one after another are one
+        while outer and outer[-1][1] == size:  # contiguous rows are merged
             size *= outer.pop()[0]
         self.apart = outer[-1][1] if outer else size
         self.lines = -(-size * self.block.dtype.bytes // LINE)
         self.rows = outer[-1][0] if outer else 1
-        self.is_plain = len(outer) < 2  # rows that are evenly apart
+        self.is_plain = len(outer) < 2  # rows with a constant stride
 
     def step(self, number: str, steps: int) -> None:
-        """The lines of one of so many steps; the last ones again where they do not divide."""
+        """Prefetch the lines of one of `steps` steps; surplus steps repeat the last line."""
         if not self.is_plain:
             return
         p, total = self.p, self.rows * self.lines
@@ -49,7 +49,7 @@ class Fetch:
             self._line(line)
 
     def _line(self, number: str) -> None:
-        """One line, by its number among all."""
+        """Prefetch one line, by its number."""
         base, size = self.block.base, LINE // self.block.dtype.bytes
         if self.rows > 1:
             many = self._number(self.lines)
@@ -65,5 +65,5 @@ class Fetch:
 
 
 def fetches_of(p: Printer, node: Node) -> list[Fetch]:
-    """What the operands of a product say is to be fetched meanwhile."""
+    """The blocks that the operands of a matmul say to prefetch during it."""
     return [Fetch(p, block) for arg in node.args for block in fetched(arg)]

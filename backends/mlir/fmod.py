@@ -1,4 +1,4 @@
-"""fmod where the quotient has few digits, in any type: it is then at most one too large."""
+"""fmod for quotients with few digits, in any type: the rounded one is at most one too large."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from .writer import Body
 
 
 def fmod_of_near(b: Body) -> tuple[str, str]:
-    """x - n y with n = x / y without its fraction, and a mask of lanes where that is not it.
+    """Returns x - n y, with n = trunc(x / y), and a mask of lanes where that is not exact.
 
-    n is an integer that a division rounds to: the exact quotient, or one more where that was just
-    below. Both make a difference that the type has, so that a fused multiply-add rounds nothing.
+    The division rounds the quotient, so that n is exact, or one too large if the quotient was just
+    below an integer. In both cases the difference is representable, so the fused multiply-add is
+    exact.
     """
     x, y = "%x0", "%x1"
     quotient = b.div(x, y)
     near = b.fma(b.op("arith.negf", b.op("math.trunc", quotient)), y, x)
-    # one too many leaves the sign of the divisor's other side
+    # if n is one too large, the result has the wrong sign
     other = b.compare("olt", b.mul(b.op("math.copysign", 1.0, near), x), 0.0)
     back = b.add(near, b.op("math.copysign", y, x))
     is_one_more = b.do(f"arith.andi {other}, {b.compare('one', near, 0.0)} : {b.mask}")

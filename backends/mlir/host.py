@@ -1,4 +1,4 @@
-"""The CPU as a device of programs: storage arrays of NumPy, kernels by address."""
+"""The CPU as a device of programs: NumPy storage arrays, and kernels called by address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .loops import Loop, native_kernels
 
 
 class Host:
-    """This machine's memory. `cache` keeps the code of loops."""
+    """This machine's memory. `cache` is for the compiled code of loops."""
 
     out_of_memory = MemoryError
 
@@ -42,7 +42,7 @@ class Host:
     def allocator(
         self, shape: tuple[int, ...], dtype: np.dtype[Any], what: str
     ) -> Callable[[], np.ndarray]:
-        """What makes arrays that start at a line of the cache: no vector then lies in two."""
+        """Returns an allocator of arrays aligned to cache lines: no vector straddles two lines."""
         size = math.prod(shape) * dtype.itemsize
 
         def allocate() -> np.ndarray:
@@ -89,13 +89,13 @@ class Host:
         return Library(kernel.kind, make=run)
 
     def loop(self, test: Program, body: Program) -> Make | None:
-        """Native where every step is a kernel of ours."""
+        """Returns a native loop if every step is one of our kernels; else None."""
         if native_kernels(test) is None or native_kernels(body) is None:
             return None
         return Loop(test, body, self.cache).run
 
     def within(self, run: Work, arrays: Iterable[np.ndarray]) -> list[np.ndarray]:
-        # a NumPy scalar has no memory that stays
+        # a NumPy scalar has no memory that persists
         return run((np.asarray(a, order="C") for a in arrays), 0)
 
     def mark(self) -> float:
@@ -108,7 +108,7 @@ class Host:
 def _own(
     results: Sequence[Any], dtypes: Sequence[np.dtype[Any]], others: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Dense results that share no memory with each other, nor with other arrays."""
+    """Dense results that share no memory with each other or with other arrays."""
     made: list[np.ndarray] = []
     for result, dtype in zip(results, dtypes, strict=True):
         held = np.ascontiguousarray(result, dtype=dtype).reshape(np.shape(result))

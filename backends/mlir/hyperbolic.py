@@ -1,7 +1,8 @@
-"""Hyperbolic functions, and of f32 their inverses: of an exponential or a logarithm, away from 0.
+"""Hyperbolic functions and, for f32, their inverses; away from 0 by an exponential or logarithm.
 
-Around 0, where these lose digits by differences, a polynomial; a sum that a logarithm is taken of
-keeps what rounding lost (Muller, "Elementary Functions", 2016). Odd functions are of |x|.
+Around 0, where differences would lose digits, they use a polynomial. The logarithm of a sum is
+corrected for the sum's rounding error (Muller, "Elementary Functions", 2016). Odd functions compute
+with |x|.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from .exponential import exp_of, half_sum
 from .logarithm import LN2, log1p_of, log_of
 from .writer import Body
 
-# f(x) = x + x s P(s) with s = x x; of acosh x = sqrt(2 s), s = the operand - 1. Lowest power first:
-# Lawson-weighted fits at Chebyshev nodes, rounded to f32 one after the other.
+# f(x) = x + x s P(s) with s = x x; for acosh, x = sqrt(2 s), s = the operand - 1. Lowest power
+# first: Lawson-weighted fits at Chebyshev nodes, rounded to f32 one after another.
 SINH_P = (0.16666667, 0.0083333105, 0.00019842896, 2.7822132e-06)
 TANH_P = (-0.333333254, 0.133330032, -0.0539227128, 0.0215780102, -0.00789591391, 0.00190422707)
 ATANH_P = (0.33333302, 0.20002455, 0.14223745, 0.11816767, 0.051589165, 0.17640032)
 ASINH_P = (-0.1666666, 0.074997045, -0.044599187, 0.030059874, -0.02098806, 0.013573907)
 ASINH_P += (-0.007007027, 0.002389529, -0.00038589755)
 ACOSH_P = (-0.08333309, 0.01874505, -0.0055463323, 0.0017883229, -0.00050690526, 8.281769e-05)
-# Of f64: from the values at Chebyshev nodes.
+# for f64: interpolated at Chebyshev nodes
 SINH_P_F64 = (0.16666666666666666, 0.008333333333333299, 0.00019841269841324198)
 SINH_P_F64 += (2.7557319191381816e-06, 2.5052117695907823e-08, 1.6057679623801638e-10)
 SINH_P_F64 += (7.746178593018828e-13,)
@@ -70,9 +71,9 @@ def _around(b: Body, x: str, end: float, coefficients: tuple[float, ...], far: s
 
 
 def _log_of_sum(b: Body, x: str, root: str) -> str:
-    """log(x + root), root = sqrt(x x +- 1), x at least 1."""
+    """log(x + root), with root = sqrt(x x +- 1), for x of at least 1."""
     is_wide = b.compare("ogt", x, WIDE)
     total = b.add(x, root)
     lost = b.div(b.sub(root, b.sub(total, x)), total)
-    # of twice x where that overflows
+    # if x x overflows, the logarithm of 2 x
     return log_of(b, b.select(is_wide, x, total), b.select(is_wide, LN2, lost))

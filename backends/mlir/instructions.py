@@ -1,4 +1,4 @@
-"""Which instructions LLVM may use: those of the CPU that the code is for."""
+"""The instructions that LLVM may use: those of the target CPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _FEATURES = re.compile(r"#llvm\.target_features<\[(.*?)\]>")
 
 
 def cpu_of(options: Mapping[str, Any]) -> Cpu:
-    """The CPU of `options["target"]`; by default the one at hand. Raises UsageError."""
+    """The CPU of `options["target"]`; by default this machine's. Raises UsageError."""
     asked = options.get("target")
     return as_cpu(load(str(asked))) if asked else cpu_at_hand()
 
 
 def check_runs_here(cpu: Cpu) -> None:
-    """Raise UsageError for a CPU whose instructions this one does not have."""
+    """Raise UsageError for a CPU with instructions that this one does not have."""
     missing = missing_here(cpu.features)
     if missing:
         raise UsageError(
@@ -32,7 +32,7 @@ def check_runs_here(cpu: Cpu) -> None:
 
 
 def check_text_runs_here(text: str) -> None:
-    """Raise UsageError for a module that asks for instructions which this CPU does not have."""
+    """Raise UsageError for a module that requires instructions which this CPU does not have."""
     asked = (f for found in _FEATURES.findall(text) for f in re.findall(r'"\+([^"]+)"', found))
     missing = missing_here(dict.fromkeys(asked))
     if missing:
@@ -40,7 +40,7 @@ def check_text_runs_here(text: str) -> None:
 
 
 def with_instructions(text: str, cpu: Cpu) -> str:
-    """The module with the CPU on each of its functions; as it is for the one at hand."""
+    """Sets the target CPU on each function of a module; nothing is set for this machine's CPU."""
     if cpu.arch == NATIVE:
         return text
     listed = ", ".join(f'"+{f}"' for f in cpu.features)
@@ -54,6 +54,6 @@ def with_instructions(text: str, cpu: Cpu) -> str:
 
 
 def is_assembled_here(cpu: Cpu) -> bool:
-    """Whether the LLVM of this process, which knows one architecture, has code for it."""
+    """True if the LLVM of this process, which has one architecture, can assemble for a CPU."""
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     return cpu.arch == NATIVE or is_arm == ("neon" in cpu.features)

@@ -1,8 +1,8 @@
-"""Inverse circular functions of f32: an odd polynomial around 0, elsewhere what leads there.
+"""Inverse trigonometric functions of f32: an odd polynomial around 0; elsewhere a reduction to it.
 
-An angle above 45 degrees is a right one less that of the inverse quotient; an arcsine above 1/2 is
-a right angle less twice that of half the angle (Muller, "Elementary Functions", 2016). All lanes
-take both ways and choose, so that none branches. Odd functions are of |x|.
+An angle above 45 degrees is a right angle minus that of the inverse quotient. An arcsine above 1/2
+is a right angle minus twice the arcsine of half the angle (Muller, "Elementary Functions", 2016).
+All lanes compute both and select, so there are no branches. Odd functions compute with |x|.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from math import pi
 from .writer import Body
 
 # f(x) = x + x s P(s) with s = x x, lowest power first: Lawson-weighted fits at Chebyshev nodes,
-# rounded to f32 one after the other.
+# rounded to f32 one after another
 ATAN_P = (-0.333333, 0.19998531, -0.14264043, 0.10951064, -0.083999395, 0.05789356)
 ATAN_P += (-0.031110168, 0.010876211, -0.0017845817)
 ASIN_P = (0.16666752, 0.074953094, 0.04546915, 0.024184778, 0.042158306)
-REST = -4.371139e-08  # of pi / 2 beyond f32
+REST = -4.371139e-08  # pi / 2 minus its f32 value
 
 
 def atan(b: Body) -> str:
@@ -32,7 +32,7 @@ def atan2(b: Body) -> str:
 
 
 def _angle(b: Body, y: str, x: str) -> str:
-    """That of a point of the first quadrant; between infinities 45 degrees, at the origin 0."""
+    """The angle of a point in the first quadrant; 45 degrees for infinities, 0 at the origin."""
     is_steep = b.compare("ogt", y, x)
     less, more = b.select(is_steep, x, y), b.select(is_steep, y, x)
     more = b.select(b.compare("oeq", more, 0.0), 1.0, more)
@@ -44,7 +44,7 @@ def _angle(b: Body, y: str, x: str) -> str:
 def asin(b: Body) -> str:
     is_small, sine, tail = _arcsine(b)
     small = b.add(sine, tail)
-    # in two halves of the right angle: of the first one a difference is exact
+    # in two halves of the right angle, because the first difference is exact
     less = b.add(b.sub(pi / 4, b.add(sine, sine)), b.sub(REST, b.add(tail, tail)))
     return b.select(is_small, small, b.add(less, pi / 4))
 
@@ -58,7 +58,7 @@ def acos(b: Body) -> str:
 
 
 def _arcsine(b: Body) -> tuple[str, str, str]:
-    """Whether |x| is small, it or the sine of half the other angle, and the arcsine less that."""
+    """Returns if |x| is small; |x|, or the sine of half the other angle; and arcsine minus sine."""
     size = b.op("math.absf", "%x0")
     is_small = b.compare("olt", size, 0.5)
     half = b.op("math.sqrt", b.fma(size, -0.5, 0.5))
@@ -68,5 +68,5 @@ def _arcsine(b: Body) -> tuple[str, str, str]:
 
 
 def _from(b: Body, turn: float, angle: str) -> str:
-    """turn - angle, where a turn has twice the digits: pi or half of it."""
+    """turn - angle, with twice the digits for `turn`, which is pi or pi / 2."""
     return b.add(b.sub(turn, angle), REST * (turn / (pi / 2)))

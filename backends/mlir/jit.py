@@ -1,12 +1,12 @@
-"""MLIR text to native code: lower, compile, cache, load, call.
+"""Compiles MLIR text to native code: lower, compile, cache, load, call.
 
-A kernel takes one pointer, to a table of 8-byte slots that hold buffer addresses and integers.
-The same pointer travels through the pool to every thread, so nothing is packed twice, and a call
-from Python costs what one ctypes call costs.
+A kernel takes one pointer, to a table of 8-byte slots that contain buffer addresses and integers.
+The thread pool passes the same pointer to every thread, so arguments are packed only once, and a
+call from Python costs one ctypes call.
 
-The printer is expected to emit `!llvm.ptr` with `llvm.getelementptr`, `llvm.load` and
-`llvm.store` for memory, `i64` (not `index`) for loops, and `arith`, `math`, `vector`, `scf` for
-the rest. That needs three passes. memref would need eight and carries its sizes a second time.
+The printer must emit `!llvm.ptr` with `llvm.getelementptr`, `llvm.load` and `llvm.store` for
+memory, `i64` (not `index`) for loops, and `arith`, `math`, `vector`, `scf` for the rest. That needs
+three passes. memref would need eight, and store sizes twice.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from ..runtime.values import Value
 from . import bindings, elf, fatal_errors, locations, pool, threads, unlocked
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
-# Kernels come in vectors, unrolled, with what is equal made once: LLVM's passes over its IR make
-# them no faster, and take it as long as to generate code. That (registers, the order of
-# instructions, what stays the same in a loop) is as at any other level; a test looks at it.
+# Printed kernels are already vectorized, unrolled, and without common subexpressions. LLVM's passes
+# over its IR make them no faster, but take as long as code generation. Code generation (registers,
+# instruction order, loop-invariant code) is the same at every level; a test checks this.
 OPT_LEVEL = 0
-MADE_OF_OTHERS = 2  # where functions become part of another, and memory that they share registers
+MADE_OF_OTHERS = 2  # for functions that need inlining, and memory promoted to registers
 
-# A change of how text becomes code that a key would not show otherwise.
+# Increase it when text is compiled differently without a change of any other part of the key.
 FORMAT = "stack.mlir/2"
 
 Address = int
 
-# A module that declares the pool's entry. The text is asked: to look at a module, the bindings
-# load the ops of all its dialects, which takes longer than to compile it.
+# A module that declares the pool's entry. The text is searched, because inspecting a module would
+# load the ops of all its dialects, which takes longer than compiling it.
 _ASKS_FOR_POOL = re.compile(rf"llvm\.func[^@\n]*@{threads.SYMBOL}\((?!%)")
 
 
 class CompileError(StackError):
-    """MLIR or LLVM refused a module. The message is theirs, with the lines it points at."""
+    """An error of MLIR or LLVM for a module; the message is theirs, with the lines it refers to."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """Loaded kernels of one module, by name; their code lives as long as this value does."""
+    """Loaded kernels of one module, by name. Their code exists as long as this object."""
 
     addresses: dict[str, Address]
     owner: Any
@@ -66,10 +66,10 @@ class Library:
 
 
 class Kernel:
-    """A native function of one argument, the table.
+    """A native function with one argument, the table.
 
     Attributes:
-        text: the module that it is alone in, as `kernel`; "" where that is not known.
+        text: a module with only this kernel, named `kernel`; "" if not known.
     """
 
     text = ""
@@ -77,12 +77,12 @@ class Kernel:
     def __init__(self, name: str, address: Address, owner: Any) -> None:
         self.name = name
         self.address = address
-        # Kept: a caller that has prepared its table calls this with the table's address.
+        # kept for callers that have prepared a table and call this with its address
         self.raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._owner = owner
 
     def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
-        """What runs it on the arrays of these values, whose addresses it has in a table."""
+        """Returns a function that runs the kernel on the arrays of these values."""
         values = [*args, *outs]
         kept = table([0] * len(values))
         for slot, value in enumerate(values):
@@ -95,30 +95,30 @@ class Kernel:
         return run
 
     def __call__(self, *slots: int) -> None:
-        """Run on the given buffer addresses and integers."""
+        """Run the kernel on the given buffer addresses and integers."""
         kept = table(slots)
         self.raw(ctypes.addressof(kept))
 
 
 def table(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
-    """The slots as memory. Keep it while a kernel runs on it; slots can be replaced in place."""
+    """The slots as memory. Keep it while a kernel uses it; slots can be changed in place."""
     return (ctypes.c_int64 * len(slots))(*slots)
 
 
 def lower(text: str) -> str:
-    """The module in the llvm dialect with its locations, as text: the `llvm` stage."""
+    """Returns the module in the llvm dialect with locations, as text: the `llvm` stage."""
     module = _lowered(text, located=True)
     return module.operation.get_asm(enable_debug_info=True)
 
 
 @phase("MLIR")
 def _lowered(text: str, located: bool = False) -> Any:
-    """The module in the llvm dialect; with debug information where it is `located`."""
+    """The module in the llvm dialect; with debug information if `located`."""
     mlir, context = bindings.bindings(), bindings.context()
     try:
         module = mlir.ir.Module.parse(text, context)
         passes = mlir.passmanager.PassManager.parse(PIPELINE, context)
-        # The parser verified the text; llvm-dialect ops are verified once more on translation.
+        # the parser has verified the text; llvm-dialect ops are verified again on translation
         passes.enable_verifier(False)
         passes.run(module.operation)
         if located:
@@ -150,7 +150,7 @@ def _engine(module: Any, text: str, cache: Cache | None = None, level: int = OPT
 
 
 def _lookup(engine: Any, name: str) -> Address:
-    """The address of a function, 0 for none. The first one asked for compiles all of a module."""
+    """The address of a function, or 0. The first lookup compiles the whole module."""
     try:
         return unlocked.lookup(engine, name)
     except fatal_errors.FatalError as error:
@@ -158,13 +158,13 @@ def _lookup(engine: Any, name: str) -> Address:
 
 
 def compile_object(text: str) -> bytes:
-    """The object file of a module in any mixture of the dialects above, with DWARF lines."""
+    """Returns the object file of a module in the dialects above, with DWARF lines."""
     module = _lowered(text, located=True)
     return _object(_engine(module, text), _public(module))
 
 
 def _public(module: Any) -> str:
-    """Some function that the module defines and exports."""
+    """The name of a function that the module defines and exports."""
     for op in module.body.operations:
         if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks) > 0:
             if "internal" not in str(op.operation.attributes["linkage"]):
@@ -174,10 +174,10 @@ def _public(module: Any) -> str:
 
 @phase("codegen")
 def _object(engine: Any, name: str) -> bytes:
-    # A dump compiles on demand by looking up every function, internal ones too, and fails there.
-    # Looking up an exported one first compiles all; then the dump only writes.
+    # Dumping looks up every function in order to compile it, and fails for internal ones. Looking
+    # up an exported one first compiles the module, so that the dump only writes.
     _lookup(engine, name)
-    # MLIR writes objects only to files, and returns without a word where it cannot.
+    # MLIR writes objects only to files, and returns without an error if it cannot
     with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
         path = Path(folder, "kernel.o")
         engine.dump_to_object_file(str(path))
@@ -200,7 +200,7 @@ def _math() -> ctypes.CDLL | None:
 
 
 def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
-    """Address of a libm or libc function, or of the pool, which may come from the cache."""
+    """The address of a function of libm or libc, or of the pool, which may come from the cache."""
     if symbol == threads.SYMBOL:
         return pool.address(cache)
     for library in (_math(), _process()):
@@ -212,20 +212,20 @@ def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
 
 @functools.cache
 def _host() -> str:
-    """What the generated code depends on besides the text: CPU, bindings, options."""
+    """Everything that determines the machine code besides the text: CPU, bindings, options."""
     wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
     try:
         told = Path("/proc/cpuinfo").read_text(errors="replace").split("\n\n")[0].splitlines()
     except OSError:
         told = []
     cpu = "\n".join(line for line in told if line.split("\t")[0].strip() in wanted)
-    cpu = cpu or platform.node()  # a CPU that is not told of has its objects to itself
+    cpu = cpu or platform.node()  # an unknown CPU shares objects with no other machine
     parts = [FORMAT, platform.machine(), cpu, bindings.version(), PIPELINE, str(OPT_LEVEL)]
     return "\n".join(parts)
 
 
 def key(text: str, level: int = OPT_LEVEL) -> str:
-    """Content address of a module's object code on this machine."""
+    """The cache key of a module's object code on this machine."""
     own = "" if level == OPT_LEVEL else f"level {level}\n"
     return hashlib.sha256(f"{_host()}\n{own}{text}".encode()).hexdigest()
 
@@ -233,10 +233,10 @@ def key(text: str, level: int = OPT_LEVEL) -> str:
 def build(
     text: str, names: Iterable[str], cache: Cache | None = None, optimized: bool = False
 ) -> Library:
-    """Compile a module, or take its object code from the cache, and load the named kernels.
+    """Compile a module, or get its object code from the cache, and load the named kernels.
 
     Args:
-        optimized: whether LLVM's passes over its IR run: for functions that call each other.
+        optimized: run LLVM's passes over its IR, for functions that call each other.
     """
     level = MADE_OF_OTHERS if optimized else OPT_LEVEL
     wanted = list(names)
@@ -252,7 +252,7 @@ def build(
         try:
             library = _loaded(code, wanted, cache)
         except elf.LoadError:
-            pass  # The engine can always run what it compiled; only the cache does without.
+            pass  # the engine can always run what it compiled; it is only not cached
         else:
             if cache is not None:
                 cache.put(entry, code)
@@ -261,19 +261,19 @@ def build(
 
 
 def stored(entry: str, names: Sequence[str], cache: Cache | None) -> Library | None:
-    """Kernels of the object that an entry of the cache holds; None where it holds none."""
+    """The kernels of the object in a cache entry; None if there is none."""
     code = cache.get(entry) if cache is not None and elf.supported() else None
     if code is None:
         return None
     try:
         return _loaded(code, names, cache)
     except elf.LoadError:
-        return None  # another process's idea of an object: as if nothing had been found
+        return None  # not an object that can be loaded here: treat it as missing
 
 
 @phase("load")
 def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> Library:
-    """The kernels of an object. Raises LoadError."""
+    """Loads the kernels of an object. Raises LoadError."""
     return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
 
 
@@ -285,7 +285,7 @@ def _pick(image: elf.Image, names: Sequence[str]) -> Library:
 
 
 def _from_engine(engine: Any, names: list[str]) -> Library:
-    """Kernels that the engine keeps, for machines whose objects we do not load ourselves."""
+    """The kernels inside the engine, for machines whose objects we cannot load ourselves."""
     found: dict[str, Address] = {}
     keep: list[Any] = [engine]
     for name in names:
@@ -299,7 +299,7 @@ def _from_engine(engine: Any, names: list[str]) -> Library:
 
 
 def _unpacked(packed: Callable[[int], None]) -> Any:
-    """The engine's entries take the address of each argument's address: undo that."""
+    """Adapts the engine's entries, which take the address of each argument's address."""
 
     def call(slots: int) -> None:
         first = ctypes.c_void_p(slots)
@@ -310,12 +310,12 @@ def _unpacked(packed: Callable[[int], None]) -> Any:
 
 
 def assembly(text: str) -> str:
-    """Disassembly of what the module compiles to, or why there is none: the `asm` stage."""
+    """Returns the disassembly of a compiled module, or why there is none: the `asm` stage."""
     return disassemble(compile_object(text))
 
 
 def disassemble(code: bytes) -> str:
-    """An object as text, through objdump where there is one."""
+    """An object as text, through objdump if it is installed."""
     tool = shutil.which("objdump") or shutil.which("llvm-objdump")
     if tool is None:
         return f"; no disassembly: neither objdump nor llvm-objdump is installed ({len(code)} B)\n"
@@ -326,6 +326,6 @@ def disassemble(code: bytes) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return f"; no disassembly: {tool} failed: {done.stderr.strip()}\n"
-    # The first lines name the temporary file.
+    # the first lines name the temporary file
     text = done.stdout[done.stdout.find("Disassembly") :]
     return "\n".join(locations.listing(text.splitlines())) + "\n"

@@ -1,7 +1,7 @@
-"""Masks of lanes before or behind a place, as one comparison of bytes.
+"""Masks of lanes before or after a position, as one comparison of bytes.
 
-Whether lane `i` of `begin + i < end` is on follows from `end - begin` alone: as bytes, the numbers
-of all lanes are one vector, where 64-bit positions would be as many as there are lanes in eight.
+For `begin + i < end`, the mask of lane `i` depends on `end - begin` only. As bytes, the lane
+numbers fit one vector; as 64-bit positions, they would take eight times as many.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from .steps import first_of, step_of_index
 if TYPE_CHECKING:
     from .statements import Statements
 
-MOST_LANES = 127  # as numbers of a byte with its sign
+MOST_LANES = 127  # largest signed byte
 MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def lane_mask(p: Statements, node: Node) -> str | None:
-    """The value of a comparison of neighbouring places with another one; None for other nodes."""
+    """The mask of a comparison of consecutive positions with another one; None for other nodes."""
     lanes = lanes_of(node.tensor)
     if node.op not in MIRRORED or not 0 < lanes <= MOST_LANES or node.args[0].dtype is not I64:
         return None
@@ -31,7 +31,7 @@ def lane_mask(p: Statements, node: Node) -> str | None:
     if steps not in ([1, 0], [0, 1]) or None in reach:
         return None
     if sum(r + 1 for r in reach if r is not None) >> 63:
-        return None  # a difference may be none of 64 bits
+        return None  # a difference may overflow 64 bits
     op, (place, other) = node.op, node.args
     if steps[0] == 0:
         op, place, other = MIRRORED[op], other, place
@@ -49,7 +49,7 @@ def lane_mask(p: Statements, node: Node) -> str | None:
 
 
 def _reach(index: Node) -> int | None:
-    """How far from 0 a place may be, and all that it is made of; None where data says so."""
+    """A bound on the size of a position and of its parts; None if it depends on data."""
     if is_number(index):
         return abs(int(index.attrs["value"].array))
     if is_positions(index):

@@ -1,4 +1,4 @@
-"""Library steps: through torch (oneDNN, MKL) where it is installed, and else through NumPy."""
+"""Library steps: through torch (oneDNN, MKL) if it is installed, else through NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runtime.device import Fill, Library
 
 
 def library_of(node: Node) -> Library:
-    """What runs a library fusion."""
+    """Returns the library call of a library fusion."""
     body = node.blocks[0]
     inner = body.nodes
     torch_is_there = importlib.util.find_spec("torch") is not None
@@ -38,7 +38,7 @@ def library_of(node: Node) -> Library:
 
 
 def _torch_steps(node: Node) -> Library:
-    """As on a device: op by op, on tensors over the same memory."""
+    """Runs op by op as on a device, on tensors over the same memory."""
     from stack.backends.device.library import DeviceSpace
     from stack.backends.device.library import library_of as steps_of
 
@@ -59,7 +59,7 @@ def _torch_steps(node: Node) -> Library:
 
 
 def _typed(array: np.ndarray, dtype: DType) -> Any:
-    """A torch tensor over storage, unsigned where that is."""
+    """A torch tensor over storage, unsigned if the storage is."""
     made = tensor(array, dtype)
     is_unsigned = array.dtype.kind == "u" and dtype is not BF16
     return made.view(getattr(_torch(), array.dtype.name)) if is_unsigned else made
@@ -86,7 +86,7 @@ def _torch() -> Any:
 
 
 class _Writable:
-    """The same memory without the read-only flag: torch warns of it, and only reads here."""
+    """The same memory without the read-only flag, which torch warns about; it is only read."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.base = array
@@ -95,7 +95,7 @@ class _Writable:
 
 
 def tensor(array: np.ndarray, dtype: DType) -> Any:
-    """A torch tensor over storage."""
+    """A torch tensor over the memory of a storage array."""
     torch = _torch()
     if not array.flags.writeable:
         array = np.asarray(_Writable(array))
@@ -107,7 +107,7 @@ def tensor(array: np.ndarray, dtype: DType) -> Any:
 
 
 def _torch_dot(node: Node) -> Fill:
-    """A dot as one batched matrix product over permuted views; copies only where it must."""
+    """Computes a dot by one batched matmul over permuted views; copies only if necessary."""
     from stack.backends.device.products import dot_into
 
     product = dot_into(node)
@@ -132,6 +132,6 @@ def _torch_conv(node: Node) -> Fill:
 
 
 def _is_torch_conv(node: Node) -> bool:
-    """Whether torch has it: of floats, over one to three axes, with elements on all sides."""
+    """True if torch supports it: floats, one to three spatial axes, and no empty array."""
     known = node.op == "conv" and node.dtype.kind == "f" and 3 <= node.tensor.rank <= 5
     return known and all(x.tensor.size for x in (node, *node.args))

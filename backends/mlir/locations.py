@@ -1,7 +1,7 @@
-"""Source lines on their way to machine code: MLIR's locations, LLVM's debug information, listings.
+"""Carries source lines to machine code: MLIR locations, LLVM debug information, listings.
 
-Kernels that run are compiled without them, so that equal kernels have equal text; those that are
-looked at have the same instructions with lines.
+Kernels that run are compiled without lines, so that equal kernels have equal text. Those shown to
+readers have the same instructions, with lines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SCOPE = re.compile(r"(?:; )?[\w.$]+\(\):")
 
 
 def location(lines: Sequence[str]) -> str:
-    """`loc("block.py":42:0)` of `block.py:42 Attn.wq`; of several lines, all of them fused."""
+    """`loc("block.py":42:0)` for `block.py:42 Attn.wq`; several lines become a fused location."""
     places = dict.fromkeys(_place(line) for line in lines)
     return f"loc({next(iter(places))})" if len(places) == 1 else f"loc(fused[{', '.join(places)}])"
 
@@ -30,10 +30,9 @@ def _place(line: str) -> str:
 
 
 def add_debug_info(mlir: Any, module: Any, context: Any) -> None:
-    """Give a module in the llvm dialect what DWARF lines are made of.
+    """Add debug information for DWARF lines to a module in the llvm dialect.
 
-    Functions without a source line have none, so that what is inlined of them has the line that
-    calls them.
+    Functions without a source line get none, so that their inlined code has the line of the call.
     """
     mlir.passmanager.PassManager.parse(SCOPES, context).run(module.operation)
     nowhere = mlir.ir.Location.unknown(context)
@@ -57,7 +56,7 @@ def _is_source(found: Any) -> bool:
 
 
 def listing(lines: Iterable[str]) -> Iterator[str]:
-    """A disassembly with lines, as `objdump -l` prints it, with each source line as a comment."""
+    """A disassembly as printed by `objdump -l`, with each source line as a comment."""
     for line in lines:
         found = _LINE.fullmatch(line)
         if found is None:

@@ -9,17 +9,17 @@ from .writer import Body, vector
 LN2 = 0.6931471805599453
 INF, NAN = float("inf"), float("nan")
 
-# Coefficients, lowest power first. Of f32, log(1 + f) less f - f f / 2, over f f f: a weighted
-# (Lawson) fit, rounded one after the other.
+# Coefficients, lowest power first. For f32, of (log(1 + f) - f + f f / 2) / (f f f): a
+# Lawson-weighted fit, rounded one after another.
 LOG_P = (0.333333135, -0.250000089, 0.200020716, -0.166679904, 0.142203629, -0.124062084)
 LOG_P += (0.118834712, -0.116701826, 0.0674953908)
-# Of f64, 2 atanh(s) less 2 s, over s s s, s = f / (2 + f): from the values at Chebyshev nodes.
+# for f64, of (2 atanh(s) - 2 s) / (s s s), s = f / (2 + f): interpolated at Chebyshev nodes
 LOG_P_F64 = (0.666666666666667, 0.3999999999989938, 0.28571428626031065, 0.22222211125722807)
 LOG_P_F64 += (0.18182889786191203, 0.15331699633539508, 0.14616721179907316)
 
 
 def _log_parts(b: Body, x: str, more: float | str = 0.0) -> tuple[str, str]:
-    """e and log(m) + more with x = m 2^e, m around 1; x positive and finite."""
+    """Returns e and log(m) + more, with x = m 2^e and m around 1, for positive finite x."""
     digits, root = b.by_type((23, 0x3F3504F3), (52, 0x3FE6A09E667F3BCD))  # sqrt(1/2)
     tiny = b.compare("olt", x, b.by_type(2.0**-126, 2.0**-1022))
     scaled = b.select(tiny, b.mul(x, 2.0**digits), x)
@@ -49,13 +49,13 @@ def _tail_f64(b: Body, f: str) -> str:
 
 
 def _log_ends(b: Body, x: str, inside: str) -> str:
-    above = b.select(b.compare("olt", x, INF), inside, x)  # inf and nan stay
+    above = b.select(b.compare("olt", x, INF), inside, x)  # inf and nan are unchanged
     zero = b.select(b.compare("oeq", x, 0.0), -INF, above)
     return b.select(b.compare("olt", x, 0.0), NAN, zero)
 
 
 def log_of(b: Body, x: str, more: float | str = 0.0) -> str:
-    """log(x) + more, of which more is small: what rounding x lost, over x."""
+    """log(x) + more, for a small `more`, such as the relative rounding error of x."""
     e, log_m = _log_parts(b, x, more)
     return _log_ends(b, x, b.fma(e, LN2, log_m))
 

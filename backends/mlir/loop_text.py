@@ -1,4 +1,4 @@
-"""The text of a native loop: kernels, the cells and arrays that they are given, what is carried."""
+"""The text of a native loop: its kernels, their cells and arrays, and its carried state."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ..runtime.values import Table
 from .together import module_of
 
 NAME = "iterations"
-_HEAD = 1  # slots of the table before pointers: whether the last state is in the other arrays
+_HEAD = 1  # slots before pointers: 1 if the final state is in the other arrays
 _COPY = "(!llvm.ptr, !llvm.ptr, i64) -> ()"
 
 
 class State(NamedTuple):
-    """The place of a part of the state: as an iteration finds it, or leaves it for the next."""
+    """A part of the state, as an iteration reads it, or as it writes it for the next."""
 
     slot: int
     is_next: bool = False
 
 
 class Cell(NamedTuple):
-    """An element that the function holds itself."""
+    """A single element in a local variable of the function."""
 
     name: str
 
 
 class Static(NamedTuple):
-    """Memory that stays where it is, by its number among pointers."""
+    """Memory at a fixed address, by its number among the pointers."""
 
     number: int
 
@@ -37,23 +37,23 @@ Pointer = State | Cell | Static
 
 
 class LoopText:
-    """Statements of one function over a table of addresses.
+    """The statements of one function over a table of addresses.
 
     Args:
-        sizes: bytes of each part of the state that is a single element; 0 of an array.
-        kept: parts that have one place.
+        sizes: bytes of each part of the state that is a single element; 0 for an array.
+        kept: parts that are updated in place, without a second buffer.
     """
 
     def __init__(self, sizes: Sequence[int], kept: set[int]) -> None:
         self.sizes = sizes
         self.kept = kept
-        self.pointers: list[int] = []  # addresses behind the head; those of the state come first
+        self.pointers: list[int] = []  # addresses after the head, those of the state first
         self.numbers: dict[int, int] = {}
         self.entry: list[str] = []
         self.body: list[str] = []
         self.texts: list[str] = []
         self.count = 0
-        # arrays that iterations exchange
+        # arrays with two buffers, which iterations swap
         self.pairs = [s for s, size in enumerate(sizes) if not size and s not in kept]
         for slot, size in enumerate(sizes):
             self._pointer(0, f"%state{slot}")
@@ -64,25 +64,25 @@ class LoopText:
                 self._move(self.entry, f"%now{slot}", f"%state{slot}", size)
 
     def fill(self, table: Table, state: Sequence[int], other: Sequence[int]) -> None:
-        """Put the addresses of the state into a table."""
+        """Write the addresses of the state into a table."""
         for slot, pair in enumerate(zip(state, other, strict=True)):
             table[_HEAD + 2 * slot], table[_HEAD + 2 * slot + 1] = pair
 
     def cell(self, size: int) -> Cell:
-        """A new cell of so many bytes."""
+        """A new cell of `size` bytes."""
         name = self._fresh("cell")
         self._alloca(name, f"i{8 * size}", 1)
         return Cell(name)
 
     def static(self, address: int) -> Static:
-        """The place at an address."""
+        """The memory at a fixed address."""
         if address not in self.numbers:
             self.numbers[address] = len(self.pointers)
             self._pointer(address, f"%static{len(self.pointers)}")
         return Static(self.numbers[address])
 
     def call(self, kernel: str | int, operands: Sequence[Pointer]) -> None:
-        """Run a kernel, given by its text or by its address, on some places."""
+        """Run a kernel, given by its text or address, on some memory."""
         table = self._fresh("table")
         self._alloca(table, "!llvm.ptr", len(operands))
         for i, operand in enumerate(operands):
@@ -99,7 +99,7 @@ class LoopText:
             self.body.append(f"llvm.call {code}({table}) : !llvm.ptr, (!llvm.ptr) -> ()")
 
     def test(self, flag: Pointer) -> None:
-        """Leave the loop where a bool is false."""
+        """Exit the loop if a bool is false."""
         self.body += [
             f"%flag = llvm.load {self._name(flag)} : !llvm.ptr -> i8",
             "%go = arith.cmpi ne, %flag, %off : i8",
@@ -108,7 +108,7 @@ class LoopText:
         ]
 
     def copy(self, target: State, source: Pointer, size: int) -> None:
-        """Copy so many bytes."""
+        """Copy `size` bytes."""
         to, start = self._name(target), self._name(source)
         if self.sizes[target.slot]:
             self._move(self.body, to, start, size)
@@ -119,7 +119,7 @@ class LoopText:
             self.body.append(move)
 
     def module(self) -> tuple[str, str]:
-        """The text, and the name of the function."""
+        """The text, and the name of its function."""
         held = [f"%here{s}, %beside{s}" for s in self.pairs]
         swapped = [f"%beside{s}, %here{s}" for s in self.pairs]
         first = [f"%state{s}, %other{s}" for s in self.pairs]

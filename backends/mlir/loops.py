@@ -1,9 +1,9 @@
-"""Loops of a program whose steps are all kernels of ours, as one native function.
+"""Compiles a loop whose steps are all our kernels to one native function.
 
-Small kernels become part of the function, where LLVM keeps single elements that the loop carries in
-registers; larger ones are called. An array that an iteration makes anew is written beside the one
-that it reads, and the next iteration exchanges the two. What is updated in place, or only passed
-on, has one place.
+Small kernels are inlined into the function, where LLVM keeps carried single elements in registers.
+Larger ones are called. An array that each iteration computes anew is double buffered: the iteration
+writes one buffer and reads the other, and the next one swaps them. Values that are updated in
+place, or only passed on, have a single buffer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from . import jit
 from .address import address
 from .loop_text import Cell, LoopText, Pointer, State
 
-# bytes of the text of a kernel: a call takes as long as a few instructions
+# bytes of a kernel's text up to which it is inlined: a call takes as long as a few instructions
 MOST_INLINED = 1 << 13
 
 
 def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
-    """The steps of a program with their code; None where one is no kernel of ours."""
+    """The steps of a program with their code; None if any step is not one of our kernels."""
     found: list[tuple[Step, jit.Kernel]] = []
     for step in program.steps:
         if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.Kernel):
@@ -38,17 +38,17 @@ def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
 
 
 class Loop:
-    """A loop whose steps are all kernels."""
+    """A loop whose steps are all kernels, as a native function."""
 
     def __init__(self, test: Program, body: Program, cache: Cache | None) -> None:
-        self.held = test, body  # their code, constants and arenas
+        self.held = test, body  # keeps their code, constants and arenas alive
         try:
             self._build(test, body, cache, MOST_INLINED)
-        except jit.CompileError:  # of all kernels in one function; each by itself is compiled
+        except jit.CompileError:  # with all kernels in one function; each alone compiles
             self._build(test, body, cache, 0)
 
     def _build(self, test: Program, body: Program, cache: Cache | None, most: int) -> None:
-        """Compile the function; `most`: bytes of the text of a kernel that becomes part of it."""
+        """Compile the function; kernels with at most `most` bytes of text are inlined."""
         self.most = most
         self.types = [(v.shape, v.dtype) for v in body.inputs]
         self.kept = {i for i, v in enumerate(body.results) if v.root is body.inputs[i]}
@@ -58,7 +58,7 @@ class Loop:
         self.text = LoopText(sizes, self.kept)
         flag = self._steps(test, {})[test.results[0].root]
         self.text.test(flag)
-        # what of a state is written where the next iteration reads it
+        # parts of the next state that a kernel writes directly where the next iteration reads them
         written: dict[Value, State] = {}
         for slot, value in enumerate(body.results):
             if slot not in self.kept and value.root.source == "output":
@@ -72,13 +72,13 @@ class Loop:
         self.table = jit.table([0, *self.text.pointers])
 
     def _steps(self, program: Program, written: dict[Value, State]) -> dict[Value, Pointer]:
-        """Put the kernels of a block into the text; the place of each value of the block."""
+        """Add the kernels of a block to the text; returns the memory of each value of the block."""
         steps = native_kernels(program) or []
         places: dict[Value, Pointer] = {v: State(i) for i, v in enumerate(program.inputs)}
         places.update(written)
         made = {root for step, _ in steps for v in step.outs if (root := v.root) not in places}
         cells: dict[tuple[int, int], Cell] = {}
-        # a place of the arena is that of one element, then perhaps that of another
+        # an offset of the arena may be reused for another single element
         shown = {address(v.array) if v.array is not None else id(v) for v in made if _is_element(v)}
 
         def place(value: Value) -> Pointer:
@@ -91,7 +91,7 @@ class Loop:
                 if key not in cells:
                     cells[key] = self.text.cell(root.bytes)
                 return cells[key]
-            assert root.array is not None, f"{root.what} has no place"
+            assert root.array is not None, f"{root.what} has no memory"
             return self.text.static(at)
 
         for step, kernel in steps:
@@ -102,7 +102,7 @@ class Loop:
         return places
 
     def run(self, args: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
-        """The state after the last iteration. Results may be operands that none changed."""
+        """Returns the state after the last iteration. A result may be an operand left unchanged."""
         state = [a if slot in self.passed else a.copy() for slot, a in enumerate(args)]
         other = [
             state[slot] if slot in self.kept | self.cells else np.empty(shape, dtype)
@@ -114,5 +114,5 @@ class Loop:
 
 
 def _is_element(value: Value) -> bool:
-    """Whether a value fits a register."""
+    """True if a value fits in a register."""
     return math.prod(value.shape) == 1 and value.bytes <= ctypes.sizeof(ctypes.c_int64)

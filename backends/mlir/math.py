@@ -1,14 +1,13 @@
 """Elementary functions as MLIR text, over scalars and vectors of f32 and f64.
 
-Upstream's polynomial pass is missing from the wheels, and its precision is not ours to choose, so
-they are written out here: range reduction and a minimax polynomial, at most about 2 ulp off, with
-the IEEE results for inf, nan and overflow; the modules beside this one have most of them. They are
-branch-free except where a lane falls outside the range (huge angles and quotients, powers of
-negative numbers): then libm does the vector. Everything else, as much of f64, calls libm lane by
-lane.
+The wheels lack upstream's polynomial pass, and its precision is fixed. So the functions are written
+out here: range reduction and a minimax polynomial, at most about 2 ulp off, with IEEE results for
+inf, nan and overflow. Most of them are in sibling modules. They are branch-free, except if a lane
+is out of range (huge angles and quotients, powers of negative numbers): then libm computes the
+vector. All other functions, among them many of f64, call libm lane by lane.
 
-`call` gives the text at the place of use, `definitions` the functions to append to the module
-once. LLVM inlines them, which keeps the printed kernels short and readable.
+`call` returns the text at the place of use, `definitions` the functions to append to the module
+once. LLVM inlines them, which keeps printed kernels short and readable.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ __all__ = ["Function", "call", "constant", "definitions", "supported", "vector"]
 LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 INF, NAN = float("inf"), float("nan")
 
-# Coefficients, lowest power first: Lawson-weighted fits, rounded to f32 one after the other.
+# coefficients, lowest power first: Lawson-weighted fits, rounded to f32 one after another
 ERF_SMALL = (0.128379166, -0.376126111, 0.112833694, -0.0268438179, 0.00516832992)
 ERF_SMALL += (-0.00078297552, 7.25112623e-05)
 ERFC_BIG = (0.00038569342, -0.00292096566, 0.0103399307, -0.0224671867, 0.0328693055)
 ERFC_BIG += (-0.0330770314, 0.0217959955, -0.00656444998, -0.00402808888, 0.00600553025)
 ERFC_BIG += (-0.00204809383, -0.000873330398, 0.000582750188)
-ERF_SPLIT, ERF_END = 1.1, 3.92  # below, erf(x) / x - 1 of x x; above, 1 - erf(x); then 1
-# 2 / ln 2 / (2k + 1), and (ln 2)^k / k!: pow works in f64, where plain series are good enough.
+ERF_SPLIT, ERF_END = 1.1, 3.92  # below: erf(x) / x - 1 in x x; above: 1 - erf(x); then 1
+# 2 / ln 2 / (2k + 1), and (ln 2)^k / k!: pow works in f64, where plain series are precise enough
 LOG2_ATANH = tuple(2 / LN2 / (2 * k + 1) for k in range(9))
 
 UNARY_LIBM = (
@@ -44,12 +43,12 @@ UNARY_LIBM = (
 
 
 def supported(name: str) -> bool:
-    """Whether `call` knows the function."""
+    """True if `call` supports the function."""
     return name in _F32 or name in _F64 or name in UNARY_LIBM or name in BINARY_LIBM
 
 
 def definitions(functions: Iterable[Function], scalef: bool) -> str:
-    """The functions and what they call, each once, in a stable order.
+    """Returns the functions and those they call, each once, in a stable order.
 
     `scalef`: use the AVX-512 instruction for x * 2^n.
     """
@@ -88,7 +87,7 @@ def _define(f: Function, scalef: bool) -> Body:
 
 
 def _libm(b: Body, name: str, arity: int) -> str:
-    """A libm call per lane, through memory: a loop is much shorter code than extracts."""
+    """A libm call per lane, through memory: a loop is much shorter code than extracting lanes."""
     b.libm.append(name)
     c = name if b.element == "f64" else name + "f"
     e, types = b.element, ", ".join([b.element] * arity)
@@ -120,7 +119,7 @@ llvm.store %x{k}, %m{k} : {b.type}, !llvm.ptr""")
 
 
 def _unless(b: Body, outside: str, fast: str, name: str) -> str:
-    """`fast`, but libm for the whole vector if the mask `outside` has a lane."""
+    """`fast`, or libm for the whole vector if any lane of the mask `outside` is set."""
     any_lane = outside
     if b.lanes > 1:
         bits = b.do(f"llvm.bitcast {outside} : {b.mask} to i{b.lanes}")
@@ -145,7 +144,7 @@ def _sigmoid(b: Body) -> str:
 
 
 def _erf(b: Body) -> str:
-    """A table's entry is one instruction of AVX-512; elsewhere two polynomials take less."""
+    """erf by a table, whose lookup is one AVX-512 instruction; without it, two polynomials."""
     return erf_by_table(b) if b.scalef else _erf_by_polynomials(b)
 
 
@@ -160,7 +159,7 @@ def _erf_by_polynomials(b: Body) -> str:
 
 
 def _or_libm(write: Callable[[Body], tuple[str, str]], name: str) -> _Writer:
-    """What `write` gives, but libm's where its mask of lanes has one."""
+    """Returns a writer that uses `write`, or libm if any lane of its mask is set."""
 
     def checked(b: Body) -> str:
         fast, outside = write(b)
@@ -170,7 +169,7 @@ def _or_libm(write: Callable[[Body], tuple[str, str]], name: str) -> _Writer:
 
 
 def _pow(b: Body) -> str:
-    # In f64, so that the error of y log2(x), which is large before exp2, does not show.
+    # in f64, so that the large error of y log2(x) before exp2 is negligible
     x, y = "%x0", "%x1"
     shifted = b.iop("subi", b.to_bits(x), 0x3F3504F3)
     e = b.do(f"arith.sitofp {b.iop('shrsi', shifted, 23)} : {b.bits} to {b.type}")
@@ -189,7 +188,7 @@ def _pow(b: Body) -> str:
         series.append(term)
     power = w.from_bits(w.iop("shli", w.iop("addi", w.to_bits(z), 1023), 52))
     fast = b.narrow(w.mul(w.polynomial(r, series), power))
-    # Zero, negative, subnormal, inf and nan bases, and inf and nan exponents.
+    # bases that are zero, negative, subnormal, inf or nan, and exponents that are inf or nan
     base = b.compare("ult", x, 1.17549435e-38)
     far = b.compare("uge", b.op("math.absf", y), INF)
     huge = b.compare("uge", x, INF)
@@ -203,7 +202,7 @@ def _rsqrt(b: Body) -> str:
 
 
 def _signed(write: _Writer) -> _Writer:
-    """A function that has the sign of its operand, that of a zero too."""
+    """A function that has the sign of its operand, also for zeros."""
     return lambda b: b.op("math.copysign", write(b), "%x0")
 
 

@@ -1,6 +1,6 @@
-"""The micro-kernel of a dot as MLIR text: which instructions multiply, and how they take operands.
+"""The micro-kernel of a dot as MLIR text: the instructions that multiply, and their operands.
 
-It is made of multiply-adds, or of an instruction for short numbers; `amx` has another one.
+It uses multiply-adds, or an instruction for 8- and 16-bit numbers; `amx` has a separate one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def multiply(p: Printer, node: Node) -> list[str]:
-    """The rows of a dot."""
+    """Returns the rows of a dot."""
     mma, found = mma_of(node, p.cpu), tile_extents(node)
     if is_along_depth(node) and (found is None or found.group == 1):
         return _DepthSums(p, node, mma).rows()
@@ -34,26 +34,26 @@ def multiply(p: Printer, node: Node) -> list[str]:
 
 
 class _MmaSums(Sums):
-    """The same with an instruction that multiplies and sums neighbours, or with multiply-adds."""
+    """Sums by an instruction that multiplies and adds neighbours, or by multiply-adds."""
 
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
         self.mma = mma
         super().__init__(p, node)
         self.raise_by = mma.offset - self.a.raised if mma else 0
-        if self.raise_by:  # one row more: products with the offset alone
+        if self.raise_by:  # one more row: products with only the offset
             self.offsets = [*self.offsets, 0]
 
     def widen_steps(self, by: int) -> None:
-        """Take so many elements of the last contracted axis at a time."""
+        """Take `by` elements of the last contracted axis at a time."""
         name, extent = self.axes[-1]
         if extent % by:
-            raise Unprintable(f"{extent} products of a dot in steps of {by}")
+            raise Unprintable(f"a contracted axis of {extent}, not a multiple of {by}")
         self.axes[-1] = name, extent // by
         for strides in (self.a_stride, self.b_stride):
             strides[name] *= by
 
     def added(self, total: str, left: str, right: str) -> str:
-        """Sums with the products of two vectors."""
+        """Add the products of two vectors to sums."""
         p, mma = self.p, self.mma
         if mma is None:
             return self.multiply_add(left, right, total)
@@ -67,7 +67,7 @@ class _MmaSums(Sums):
         )
 
     def without_offset(self, rows: list[list[str]]) -> list[list[str]]:
-        """Sums without what the offset adds, which the last row has."""
+        """Subtract the contribution of the offset, which is in the last row."""
         if not self.raise_by:
             return rows
         *rows, more = rows
@@ -75,20 +75,20 @@ class _MmaSums(Sums):
         return [[self.p.do(f"arith.subi {x}, {y} : {t}") for x, y in zip(r, more)] for r in rows]
 
     def as_words(self, vector: str) -> tuple[str, str]:
-        """A vector of neighbours as one of words, and its type."""
+        """Bitcast a vector of neighbours to words; also returns its type."""
         assert self.mma is not None
         words = shaped(I32, self.mma.lanes)
         t = shaped(self.b.dtype, self.mma.group * self.mma.lanes)
         return self.p.do(f"vector.bitcast {vector} : {t} to {words}"), words
 
     def offset_word(self) -> str:
-        """The offset for each neighbour of a word."""
+        """The offset for each neighbour in a word."""
         assert self.mma is not None
         each = bytes([self.mma.offset] * self.mma.group)
         return self.p.constant(f"{int.from_bytes(each, 'little', signed=True)} : i32")
 
     def from_words(self, word: str) -> str:
-        """A vector of one word again and again, as its neighbours."""
+        """Repeats a word over a vector, bitcast to neighbours."""
         assert self.mma is not None
         words = shaped(I32, self.mma.lanes)
         spread = self.p.do(f"vector.broadcast {word} : i32 to {words}")
@@ -97,21 +97,21 @@ class _MmaSums(Sums):
 
 
 class _WordSums(_MmaSums):
-    """Sums along the lanes: neighbours of a row, which are one word, times those of each lane."""
+    """Sums along the lanes: a word of neighbours from a row, times those of each lane."""
 
     def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node, mma)
         self.mma: Mma = mma
-        self.b = replace(self.b, to=self.b.dtype)  # the instruction widens
+        self.b = replace(self.b, to=self.b.dtype)  # the instruction converts
         self.is_packed = self.lane_stride == mma.group
         if self.is_packed:
-            name, _ = self.axes.pop()  # of neighbours
+            name, _ = self.axes.pop()  # the axis of neighbours
         else:
-            # the operand with lanes may have another contracted axis last
+            # the operand with lanes may have its contracted axes in another order
             self.axes.sort(key=lambda axis: self.a_stride[axis[0]] == 1)
             name, _ = self.axes[-1]
         if self.a_stride[name] != 1:
-            raise Unprintable("a dot of words whose elements are apart in memory")
+            raise Unprintable("a dot of words whose elements are strided in memory")
         if not self.is_packed:
             self.widen_steps(mma.group)
         self.join_axes()
@@ -125,7 +125,7 @@ class _WordSums(_MmaSums):
         return [self._joined(row) for row in self.without_offset(made)]
 
     def _joined(self, parts: list[str]) -> str:
-        """Vectors one after another as one."""
+        """Concatenates vectors."""
         size = self.width
         while len(parts) > 1:
             t = shaped(self.dtype, size)
@@ -148,7 +148,7 @@ class _WordSums(_MmaSums):
         return made
 
     def _line(self, right: str, lane: int) -> str:
-        """Neighbours of some lanes."""
+        """Loads the neighbours of some lanes."""
         p, group, width = self.p, self.mma.group, self.width
         right = at(p, right, lane * self.lane_stride, self.b.dtype)
         if self.is_packed:
@@ -158,18 +158,18 @@ class _WordSums(_MmaSums):
         return zipped(p, rows, self.b.dtype, width)
 
     def _word(self, left: str) -> str:
-        """Neighbours of a row, as the instruction takes them."""
+        """Loads the neighbours of a row, converted for the instruction."""
         p, size = self.p, self.a.dtype.bytes
         word = p.do(f"llvm.load {left} {{alignment = {size} : i64}} : !llvm.ptr -> i32")
-        # raised by half of what 8 bits hold: another sign
+        # an offset of half the range of 8 bits flips the sign bit
         return p.do(f"arith.xori {word}, {self.offset_word()} : i32") if self.mma.offset else word
 
 
 class _DepthSums(_MmaSums):
-    """Sums along the contracted axis, which both operands have last: a vector for each element.
+    """Sums along the contracted axis, which is last in both operands: one vector per element.
 
-    A few lanes at a time, so that their sums are in registers; what a vector holds is added up at
-    the end.
+    It computes a few lanes at a time, so that their sums stay in registers. The elements of each
+    vector are added at the end.
     """
 
     def __init__(self, p: Printer, node: Node, mma: Mma | None) -> None:
@@ -184,7 +184,7 @@ class _DepthSums(_MmaSums):
     def rows(self) -> list[str]:
         p = self.p
         lefts = [at(p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
-        made: list[list[str]] = []  # of each lane the sums of all rows
+        made: list[list[str]] = []  # per lane, the sums of all rows
         for lane in range(0, self.lanes, self.few):
             right = at(p, self.b.base, lane * self.lane_stride, self.b.dtype)
             sums = self.sum(0, lefts, right, [self.zero] * (len(lefts) * self.few))
@@ -204,7 +204,7 @@ class _DepthSums(_MmaSums):
         return made
 
     def _raised(self, row: str) -> str:
-        """A part of a row, as the instruction takes it."""
+        """Converts a part of a row for the instruction."""
         if not self.mma or not self.mma.offset:
             return row
         words, t = self.as_words(row)
@@ -213,7 +213,7 @@ class _DepthSums(_MmaSums):
         return self.p.do(f"vector.bitcast {raised} : {t} to {shaped(self.a.dtype, self.run)}")
 
     def _row(self, parts: list[str]) -> str:
-        """The sums of vectors as one vector."""
+        """Reduces each vector to its sum, and collects the sums in one vector."""
         p, scalar, t = self.p, shaped(self.dtype, 0), shaped(self.dtype, self.lanes)
         flags = " fastmath<reassoc>" if self.dtype.is_float else ""
         made = p.number(0, self.dtype, self.lanes)
@@ -226,5 +226,5 @@ class _DepthSums(_MmaSums):
 
 
 def _parts(values: Sequence[str], count: int) -> list[list[str]]:
-    """Runs of so many."""
+    """Splits values into parts of `count`."""
     return [list(values[i : i + count]) for i in range(0, len(values), count)]

@@ -1,4 +1,4 @@
-"""Which instruction multiplies the operands of a dot, where it is one for short numbers."""
+"""Selects the instruction for the operands of a dot, if there is one for short numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stack.target import Cpu, Mma
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
-    """The instruction of a dot. Where neighbours do not lie together, one that works on vectors."""
+    """The instruction of a dot; one that works on vectors if neighbours are not contiguous."""
     found = tile_extents(dot)
     *_, sums = types = product_types(dot)
     if found is None or found.group == 1:
@@ -20,20 +20,20 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
 
 
 def is_raised(node: Node) -> bool:
-    """Whether a node is a block of integers plus a number."""
+    """True if a node is a block of integers plus a constant."""
     is_sum = node.op == "add" and node.dtype.is_integer and node.tensor.rank > 1
     return is_sum and is_number(node.args[1])
 
 
 def _unraised(operand: Node) -> Node:
-    """What an operand is before it is widened and raised."""
+    """The operand before it is widened and offset."""
     while is_raised(operand) or converts(operand):
         operand = operand.args[0]
     return operand
 
 
 def is_stored(node: Node, cpu: Cpu) -> bool:
-    """Whether a node is a dot whose sums an instruction stores from registers of its own."""
+    """True for a dot whose result an instruction stores from tile registers."""
     if not is_contraction(node):
         return False
     mma = mma_of(node, cpu)

@@ -1,6 +1,7 @@
-"""What threads reach with one instruction again and again: multiply-adds, tiles of AMX, loads.
+"""Measures peak rates of threads with one repeated instruction: multiply-adds, AMX tiles, loads.
 
-Chains in registers, so that nothing else bounds them; loads are from the first-level cache.
+Instructions form dependency chains in registers, so that nothing else limits them. Loads are from
+L1.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from stack.target.record import LINE
 
 from . import amx, jit, threads
 
-TILES = 4  # of AMX, which has eight registers
+TILES = 4  # accumulator tiles of AMX, which has eight registers
 PROGRAMS, STEPS = 64, 4000
 ALIGNED = f"{{alignment = {LINE} : i64}}"
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Instructions that wait for nothing but themselves, as many as fill the registers for sums.
+    """Chains of instructions that depend only on themselves, as many as there are accumulators.
 
     Attributes:
-        vector: of 32-bit floats.
-        sums: type of what they add to, "" where that is named, not carried.
-        before: statements ahead of the loop.
-        step: those of one turn, which make %n0, %n1 and so on of %s0, %s1.
-        count: instructions of one turn.
+        vector: type of a vector of 32-bit floats.
+        sums: type of the accumulators; "" if they are named registers and not carried values.
+        before: statements before the loop.
+        step: statements of one iteration, which compute %n0, %n1, ... from %s0, %s1, ...
+        count: instructions per iteration.
     """
 
     vector: str
@@ -40,7 +41,7 @@ class Chains:
 
 
 def multiplying(cpu: Cpu, mma: Mma | None = None) -> Chains:
-    """Of an instruction that multiplies and adds; by default that of f32."""
+    """Chains of an instruction that multiplies and adds; by default that of f32."""
     vector, count = _vector(cpu), cpu.sums
     if mma is None:
         step = [f"%n{i} = math.fma %x, %y, %s{i} : {vector}" for i in range(count)]
@@ -61,7 +62,7 @@ def multiplying(cpu: Cpu, mma: Mma | None = None) -> Chains:
 
 
 def loading(cpu: Cpu) -> Chains:
-    """Of a load of a vector."""
+    """Chains of a vector load."""
     vector, step = _vector(cpu), list[str]()
     for i in range(cpu.sums):
         step.append(f"%l{i} = llvm.load volatile %q{i} {ALIGNED} : !llvm.ptr -> {vector}")
@@ -74,7 +75,7 @@ def _vector(cpu: Cpu) -> str:
 
 
 def _configured() -> list[str]:
-    """Tiles of zeros in all registers."""
+    """Statements that set all tile registers to zero."""
     numbers = range(amx.REGISTERS)
     layout = f"vector<{amx.LAYOUT}xi8>"
     return [
@@ -88,7 +89,7 @@ def _configured() -> list[str]:
 
 
 def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str:
-    """A kernel of `PROGRAMS` that threads share: each takes `steps` turns of the chains."""
+    """Returns a kernel of `PROGRAMS` parallel iterations; each runs the chains `steps` times."""
     sums, vector, numbers = chains.sums, chains.vector, range(chains.count if chains.sums else 0)
     types = ", ".join([sums] * len(numbers))
     lines = [
@@ -120,7 +121,7 @@ def kernel_text(chains: Chains, steps: int = STEPS, name: str = "kernel") -> str
 
 
 def operands(chains: Chains) -> np.ndarray:
-    """What kernels read, a line for each chain, and as many lines that they write: zeros."""
+    """Zeros: a cache line per chain that kernels read, and as many that they write."""
     lines, words = 2 * chains.count, LINE // 4
     held = np.zeros((lines + 1) * words, np.float32)
     start = -held.ctypes.data % LINE // held.itemsize
@@ -128,12 +129,12 @@ def operands(chains: Chains) -> np.ndarray:
 
 
 def rate(chains: Chains, rounds: int = 5) -> float:
-    """Instructions a second, of all threads: the best of some calls."""
+    """Instructions per second, over all threads: the best of some calls."""
     return PROGRAMS * STEPS * chains.count / seconds(chains, STEPS, rounds)
 
 
 def seconds(chains: Chains, steps: int, rounds: int) -> float:
-    """The best of some calls."""
+    """Seconds of a call: the best of some calls."""
     kernel = jit.build(kernel_text(chains, steps), ["kernel"])["kernel"]
     memory = operands(chains)
     times: list[float] = []

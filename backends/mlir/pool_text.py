@@ -1,38 +1,38 @@
-"""The pool's own code as MLIR text: how threads find pieces of a job, spin, sleep and are woken."""
+"""The pool's code as MLIR text: how threads take chunks of a job, spin, sleep and are woken."""
 
 from __future__ import annotations
 
 from . import team_text, threads
 
-# About 150 us of a processor's clock: longer than the gap between two calls of a program, which is
-# 25 to 50 us of Python, and than most kernels' last pieces; shorter than OpenMP's threads wait.
+# About 150 us of CPU clock. That is longer than the gap between two calls of a program (25 to 50 us
+# of Python) and than most kernels' last chunks, and shorter than OpenMP's threads spin.
 SPIN_TICKS = 400_000
 
-# 8-byte slots of the shared state. Each group is on cache lines of its own: threads write the
+# 8-byte slots of the shared state. Each group has its own cache lines, because threads write the
 # groups at different times.
 SLOTS = {
-    # generation of the job (32 bits), end (16) and start (16) of what nobody has taken
+    # generation of the job (32 bits), and end (16) and start (16) of the units nobody has taken
     "ticket": 0,
-    "pending": 16,  # i32: units that are not done
+    "pending": 16,  # i32: unfinished units
     "waiting": 17,  # i32: the caller sleeps on `pending`
     "function": 32,
     "table": 33,
     "count": 34,
-    "unit": 35,  # iterations of one unit
-    "team": 36,  # threads that share the job, the caller among them
-    "open": 37,  # how many of them are the caller and workers of this pool: others join by region
-    "sleepers": 48,  # i32: workers asleep on the generation, or about to be
-    "busy": 64,  # i32: a job is under way
+    "unit": 35,  # iterations per unit
+    "team": 36,  # threads that share the job, including the caller
+    "open": 37,  # of these, the caller and workers of this pool; others join by region
+    "sleepers": 48,  # i32: workers that sleep on the generation, or are about to
+    "busy": 64,  # i32: a job is in progress
     "started": 65,  # workers that were created
-    "arrived": 66,  # workers that have begun
-    "limit": 67,  # threads to use at most
-    "ask": 68,  # address of a function that gives a lower limit, or 0
+    "arrived": 66,  # workers that have started running
+    "limit": 67,  # maximum number of threads
+    "ask": 68,  # address of a function that returns a lower limit, or 0
     **team_text.SLOTS,
 }
 SIZE = 96
 
-# A ticket changes as a whole, by compare and exchange. So whoever succeeds knows that the job it
-# read the fields of is still under way: with a unit left, no other job can have replaced it.
+# A ticket is replaced as a whole, by compare-and-exchange. If that succeeds, the job whose fields
+# were read is still in progress: with a unit left, no other job can have replaced it.
 _TEXT = """\
 llvm.mlir.global internal @state(dense<0> : tensor<{size}xi64>) {{alignment = 128 : i64}}
   : !llvm.array<{size} x i64>
@@ -60,10 +60,10 @@ llvm.func internal @futex(%word: !llvm.ptr, %op: i64, %value: i64)
   llvm.return
 }}
 
-// Takes pieces of the job until none is left: `back` from the end, else from the start. Threads
-// meet their part of the memory again in the next kernel, in their own cache. A piece is half of
-// an equal part of what is left: twice as many pieces lost time to small ones, and gained none on
-// a busy machine.
+// Takes chunks of the job until none is left: from the end if `back`, else from the start. So
+// threads find their part of the memory in their own cache in the next kernel. A chunk is half of
+// an equal share of the rest: chunks half as large lost time to overhead, and gained none on a
+// busy machine.
 llvm.func internal @take(%back: i1) attributes {{passthrough = ["noinline"]}} {{
   {slots}
   %none = arith.constant 0 : i32
@@ -138,7 +138,7 @@ llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
   %word = arith.constant 32 : i64
   %wait = arith.constant 128 : i64
   %ticks = arith.constant {ticks} : i64
-  // Signals are for Python's threads, but for those that this thread causes itself.
+  // Signals are left to Python's threads, except those that this thread causes itself.
   %signals = arith.constant {signals} : i64
   %block = arith.constant 0 : i32
   %sixteen_words = arith.constant 16 : i64
@@ -175,7 +175,7 @@ llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
   %enough = arith.cmpi ugt, %spent, %ticks : i64
   llvm.cond_br %enough, ^sleep, ^look
 ^sleep:
-  // The system compares the generation again: a job published since then is not slept through.
+  // The system compares the generation again, so that a job published since then is not missed.
   %generation = arith.shrui %ticket, %word : i64
   %a = llvm.atomicrmw add %sleepers_at, %one32 seq_cst : !llvm.ptr, i32
   llvm.call @futex(%generation_at, %wait, %generation) : (!llvm.ptr, i64, i64) -> ()
@@ -183,7 +183,7 @@ llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
   llvm.br ^idle
 }}
 
-// Workers up to the size of the team. Where the system gives no more, what is there has to do.
+// Starts workers up to the size of the team, or as many as the system allows.
 llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {{
   {slots}
   %one = arith.constant 1 : i64
@@ -214,7 +214,7 @@ llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {
   llvm.return
 }}
 
-// Until the job is done.
+// Waits until the job is done.
 llvm.func internal @await() attributes {{passthrough = ["noinline"]}} {{
   {slots}
   %none = arith.constant 0 : i32
@@ -234,7 +234,7 @@ llvm.func internal @await() attributes {{passthrough = ["noinline"]}} {{
   %enough = arith.cmpi ugt, %spent, %ticks : i64
   llvm.cond_br %enough, ^settle, ^watch
 ^settle:
-  // Asleep, so that a worker without a core gets this one.
+  // Sleeps, so that a worker without a core gets this one.
   %told = llvm.atomicrmw xchg %waiting_at, %one32 seq_cst : !llvm.ptr, i32
   llvm.br ^again
 ^again:
@@ -278,7 +278,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   %same = arith.cmpi eq, %lower, %wide : i64
   llvm.br ^sized(%lower, %same : i64, i1)
 ^sized(%team: i64, %equal: i1):
-  // Units: as fine as asked for, as many as a ticket can count.
+  // Units: as small as `grain`, but no more than a ticket can count.
   %over = arith.addi %count, %most : i64
   %over1 = arith.subi %over, %one : i64
   %least = arith.divui %over1, %most : i64
@@ -292,7 +292,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   %no = arith.ori %single, %alone : i1
   llvm.cond_br %no, ^serial, ^enter
 ^enter:
-  // One job at a time: a second caller runs its own by itself.
+  // One job at a time: a second caller runs its own job alone.
   %held = llvm.atomicrmw xchg %busy_at, %one32 acq_rel : !llvm.ptr, i32
   %free = arith.cmpi eq, %held, %none : i32
   llvm.cond_br %free, ^publish, ^serial
@@ -300,7 +300,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   llvm.call %body(%table, %zero, %count) : !llvm.ptr, (!llvm.ptr, i64, i64) -> ()
   llvm.return
 ^publish:
-  // A region of another size would end some of torch's threads.
+  // A region of another size would terminate some of torch's threads.
   llvm.cond_br %equal, ^meet, ^own
 ^meet:
   %joined = llvm.call @torch_helps() : () -> i1
@@ -340,7 +340,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
   %sleeping = arith.cmpi ne, %sleepers, %none : i32
   llvm.cond_br %sleeping, ^rouse, ^help
 ^rouse:
-  // Workers beyond the team may be the ones that wake: then all have to.
+  // Workers outside the team may be woken instead: then wake all.
   %started = llvm.load %started_at : !llvm.ptr -> i64
   %extra = arith.cmpi uge, %started, %team : i64
   %others = arith.subi %team, %one : i64
@@ -359,7 +359,7 @@ llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i6
 }}
 """
 
-# SIGILL, SIGBUS, SIGFPE and SIGSEGV are left to whoever causes them.
+# SIGILL, SIGBUS, SIGFPE and SIGSEGV are delivered to the thread that causes them
 _SIGNALS = ~sum(1 << (number - 1) for number in (4, 7, 8, 11))
 
 
@@ -370,7 +370,7 @@ def text() -> str:
         f"%{name}_at = llvm.getelementptr %state[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64"
         for name, slot in SLOTS.items()
     ]
-    # The upper half of the ticket, which the system can wait on.
+    # the upper half of the ticket, which the system can wait on
     places.append(
         "%generation_at = llvm.getelementptr %ticket_at[1] : (!llvm.ptr) -> !llvm.ptr, i32"
     )

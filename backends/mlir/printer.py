@@ -1,8 +1,7 @@
-"""The loop level as MLIR text: one kernel, one function over a table of buffer addresses.
+"""Prints the loop level as MLIR text: each kernel is a function over a table of buffer addresses.
 
-Parallel loops at the top of a kernel become one range of iterations that threads share. Memory is
-an address with row-major offsets; bool is held in bytes. Statements carry the source lines that
-they came from.
+Parallel loops at the top of a kernel become one range of iterations, which threads share. Memory is
+an address with row-major offsets; a bool takes a byte. Statements carry their source lines.
 """
 
 from __future__ import annotations
@@ -40,26 +39,27 @@ def print_kernel(
     arguments: Sequence[str] = (),
     origin: Sequence[str] | None = None,
 ) -> str:
-    """The module of one kernel node.
+    """Returns the MLIR module of one kernel node.
 
     Args:
-        name: of the function; its one argument is a table of addresses, inputs then outputs.
-        readable: with names and source lines of the IR; without them equal kernels have equal
-            text, which is what the cache is keyed by.
-        target: the CPU that it is for; the one at hand.
-        arguments: what operands and results are called where the kernel is used, for readers.
-        origin: the kernel's own source lines; with them, statements have theirs as locations,
-            which become debug information.
+        name: of the function; its only argument is a table of addresses, inputs first, then
+            outputs.
+        readable: use the IR's names and source lines. Without them, equal kernels have equal text,
+            which is the cache key.
+        target: the CPU to print for; by default this machine's.
+        arguments: readable names of operands and results, from where the kernel is used.
+        origin: the kernel's own source lines. If given, statements get their source lines as
+            locations, which become debug information.
 
     Raises:
-        Unprintable: naming the op that has no statement.
+        Unprintable: names the op that cannot be printed.
     """
     cpu = as_cpu(target or cpu_at_hand())
     return Printer(kernel.blocks[0], name, readable, cpu, arguments, origin).module()
 
 
 class Printer(Accesses):
-    """One kernel, statement by statement."""
+    """Prints one kernel, statement by statement."""
 
     # ---- frame
 
@@ -84,12 +84,12 @@ class Printer(Accesses):
         return self._assemble(total if threaded else 0, grain)
 
     def _memory(self, node: Node) -> str:
-        """The name of an argument, or of memory of the kernel's own."""
+        """The name of an argument, or of memory allocated by the kernel."""
         known = self.memories.get(node) if self.readable else None
         return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
     def _work_in(self, seconds: float) -> int:
-        """Scalar operations that vectors do in some time, one vector a cycle."""
+        """Scalar operations that the CPU does in some seconds, with one vector per cycle."""
         return round(seconds * self.cpu.clock * self.cpu.lanes)
 
     def _range(self, loops: list[Block], extents: list[int], total: int, threaded: bool) -> None:
@@ -121,7 +121,7 @@ class Printer(Accesses):
         self.put("}")
 
     def _assemble(self, shared: int, grain: int) -> str:
-        """The module; `shared` iterations go through the pool, in pieces of at least `grain`."""
+        """Returns the module; the pool runs `shared` iterations, in chunks of at least `grain`."""
         body = f"{self.name}_body"
         parts = [f"llvm.func @{self.name}(%table: !llvm.ptr) {{\n"]
         if shared:
@@ -136,7 +136,7 @@ class Printer(Accesses):
         return with_instructions("".join(parts), self.cpu)
 
     def body(self, block: Block) -> None:
-        """The nodes of an open block."""
+        """Print the nodes of an open block."""
         for node in block.nodes:
             self.statement(node)
 
@@ -161,7 +161,7 @@ class Printer(Accesses):
         elif ops.lookup(node.op).kind == "elementwise":
             self.values[node] = self._elementwise(node)
         else:
-            raise Unprintable(f"no statement for {node.op}")
+            raise Unprintable(f"op {node.op}")
         self.location = outer
 
     def _elementwise(self, node: Node) -> str:
@@ -174,7 +174,7 @@ class Printer(Accesses):
         return made
 
     def _rename(self, name: str, hint: str) -> str:
-        """Give the last statement the IR's name."""
+        """Rename the result of the last statement after the IR's name."""
         self.hint = hint
         new = self.fresh()
         if self.lines[-1].strip().startswith(f"{name} = "):
@@ -221,16 +221,16 @@ class Printer(Accesses):
         return name
 
     def reserve(self, name: str, size: int, kind: str) -> None:
-        """Memory of the kernel's own, on the stack."""
+        """Allocate memory on the stack."""
         count = self.constant(f"{size} : i64")
         self.top.append(
             f"  {name} = llvm.alloca {count} x {kind} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
         )
 
-    # ---- products by an instruction with registers of its own
+    # ---- matmuls by an instruction with tile registers
 
     def sums(self, node: Node) -> View:
-        """Where such a product lies; the first reader has it computed."""
+        """The memory of such a matmul's result; its first reader causes the computation."""
         if node not in self.stored:
             name, shape = f"%sums{len(self.stored)}", sizes(node)
             self.reserve(name, math.prod(shape), memory_element(node.dtype))
@@ -289,7 +289,7 @@ class Printer(Accesses):
 
 
 def cost_of(node: Node) -> float:
-    """Scalar operations of one node of a kernel, loops inside of it included."""
+    """Scalar operations of one node of a kernel, including loops inside it."""
     if is_loop(node):
         return iterations(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
     if isinstance(node.type, TupleType):

@@ -1,7 +1,7 @@
-"""Running values of a vector as MLIR text: steps of 1, 2, 4, ... lanes in each register.
+"""Scans (running values) of a vector as MLIR text: steps of 1, 2, 4, ... lanes per register.
 
-A register that is scanned then takes on the last lane of the one before it. That is a chain of two
-operations a register; the steps inside of registers do not wait for it.
+Each scanned register is then combined with the last lane of the one before it. That is a chain of
+two operations per register; the steps inside of registers are independent of it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def scan(p: Statements, node: Node) -> str:
-    """The running values of a vector, from its first lane or from its last."""
+    """Print the running values of a vector, from its first lane or from its last."""
     dtype, op, back = node.dtype, COMBINE[node.attrs["kind"]], node.attrs["reverse"]
     x, lanes = p.value(node.args[0]), lanes_of(node.tensor)
     width = min(p.cpu.vector_bytes // max(dtype.bytes, 1), 1 << (lanes - 1).bit_length())
@@ -32,7 +32,7 @@ def scan(p: Statements, node: Node) -> str:
         return p.do(f"vector.shuffle {a}, {b} {picks} : {type_}, {type_}")
 
     def moved(a: str, by: int) -> str:
-        """Lanes from so many places before; what comes before the first changes nothing."""
+        """Shift by some lanes, and fill with the identity."""
         picks = [i - by for i in range(width)] if not back else [i + by for i in range(width)]
         return shuffled(a, none, [i if 0 <= i < width else width for i in picks], t)
 

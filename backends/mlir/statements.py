@@ -1,4 +1,4 @@
-"""Statements of a kernel as MLIR text: names, constants, what stands for each value."""
+"""Statements of a kernel as MLIR text: names, constants, and the text of each value."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def lanes_of(type_: TensorType) -> int:
-    """Lanes of a vector, 0 for a scalar."""
+    """Number of lanes of a vector; 0 for a scalar."""
     return int(math.prod(type_.shape)) if type_.rank else 0  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
@@ -34,17 +34,17 @@ def memory_element(dtype: DType) -> str:
     return "i8" if dtype.kind == "b" else element(dtype)
 
 
-# names of this printer's own, which it numbers: a value of the program is called otherwise
+# numbered names of this printer; a value of the program must not have one of them
 _OWN = re.compile(
     r"lo|hi|step|table|tiles|layout|(?:t|k|k_|i|loop|slot|sums?|carry\d+_|part\d+_)\d+"
 )
 
 
 class Statements:
-    """Lines under way, and the text of every value so far.
+    """The printed lines, and the text of every value so far.
 
-    `readable` text has names and source lines of the IR, and `arguments` for its memory. With an
-    `origin`, the kernel's own source lines, statements have theirs as MLIR's locations, too.
+    `readable` text has names and source lines of the IR, and `arguments` as names of memory. If the
+    kernel's own source lines are given as `origin`, statements also have MLIR locations.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Statements:
         self.name = name
         self.readable = readable
         self.is_located = origin is not None
-        # of the statement that is being printed; all of a kernel of one line are of that line
+        # location of the current statement; a kernel of one source line has it everywhere
         self.location = location(origin) if origin and len(origin) == 1 else ""
         self.cpu = cpu
         self.uses: set[Function] = set()
-        self.top: list[str] = []  # constants and stack memory, before everything
+        self.top: list[str] = []  # constants and stack memory, printed first
         self.constants: dict[str, str] = {}
         self.lines: list[str] = []
         self.depth = 1
         self.values: dict[Node, str] = {}
-        self.stored: dict[Node, View] = {}  # sums that an instruction has stored
-        self.tile_rows: list[int] = []  # of registers of AMX, where they are in use
+        self.stored: dict[Node, View] = {}  # matmul results stored from tile registers
+        self.tile_rows: list[int] = []  # numbers of rows of AMX registers, if used
         self.count = 0
         self.hint = ""
 
@@ -85,7 +85,7 @@ class Statements:
         return f"%{self.count}" if not self.readable else f"%t{self.count}"
 
     def named(self, hint: str) -> str:
-        """A name of the program, as MLIR can write it and unlike any other."""
+        """A name of the program, made valid for MLIR and unique."""
         name = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in hint)
         name = f"v{name}" if name[0].isdigit() else name
         name = f"{name}_" if _OWN.fullmatch(name) else name
@@ -97,7 +97,7 @@ class Statements:
         return name
 
     def put(self, text: str) -> None:
-        # an operation with a region has its location after it
+        # an operation with a region has its location after the region
         after = f" {self.location}" if self.location and not text.endswith("{") else ""
         self.lines.append("  " * self.depth + text + after)
 
@@ -120,7 +120,7 @@ class Statements:
         return self.values[node]
 
     def on_lanes(self, node: Node, lanes: int) -> str:
-        """A value as a vector of `lanes`, a scalar repeated."""
+        """A value as a vector of `lanes`; a scalar is repeated."""
         if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, lanes)
         if lanes and not node.tensor.rank:

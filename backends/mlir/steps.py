@@ -1,8 +1,8 @@
-"""Lanes that are equally far apart in memory: whole vectors are loaded, and shuffled into one.
+"""Strided loads: loads whole vectors and shuffles their lanes into one.
 
-A gather takes as long as a load for each lane. Where a vector covers several lanes there are fewer
-loads, and nothing past the last lane is read: the last vector ends there. Lanes that go backwards
-are read as they lie, and turned around.
+A gather takes as long as a load per lane. If a vector covers several lanes, fewer loads are needed.
+Nothing past the last lane is read, because the last vector ends there. Lanes with a negative stride
+are loaded in memory order, and reversed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .statements import lanes_of
 if TYPE_CHECKING:
     from .statements import Statements
 
-LEAST_LANES = 2  # that a vector covers
+LEAST_LANES = 2  # minimum number of lanes per vector
 
 
 def step_of(load: Node) -> int | None:
-    """Elements of memory between the lanes of a load; None where they are not alike."""
+    """The stride, in elements, between lanes of a load; None if it is not constant."""
     index, _, _ = access_parts(load)
     found = [step_of_index(i) for i in index]
     total, apart = 0, 1
@@ -37,14 +37,14 @@ def step_of(load: Node) -> int | None:
 
 
 def step_of_index(index: Node) -> int | None:
-    """What an index grows by from lane to lane."""
+    """The increment of an index from lane to lane; None if it is not constant."""
     if not index.tensor.rank or repeats(index):
         return 0
     if is_positions(index):
         return 1
     taken, scaled = signs(index), multiplies(index)
     if index.dtype is not I64 or (taken is None and not scaled):
-        return None  # before its operands: many values of data have one in common
+        return None  # checked before operands, which data may share deeply
     parts = [step_of_index(a) for a in index.args]
     if None in parts:
         return None
@@ -56,7 +56,7 @@ def step_of_index(index: Node) -> int | None:
 
 
 def first_of(p: Statements, index: Node) -> str:
-    """An index of the first lane, as i64; for indices that `step_of` follows."""
+    """The index of the first lane, as i64; for indices that `step_of` supports."""
     if not index.tensor.rank:
         return cast(p, p.on_lanes(index, 0), index.dtype, I64, 0)
     if is_positions(index):
@@ -71,23 +71,23 @@ def first_of(p: Statements, index: Node) -> str:
 
 
 def covers(load: Node, vector_bytes: int) -> bool:
-    """Whether vectors of so many bytes hold several lanes of a load."""
+    """True if a vector of `vector_bytes` contains several lanes of a load."""
     step = step_of(load)
     return step is not None and 1 <= abs(step) <= vector_bytes // load.dtype.bytes // LEAST_LANES
 
 
 def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = "") -> str:
-    """The lanes of a load that `covers`, from the address of the first one on, as a `type_`.
+    """Loads the lanes of a load that `covers` accepts, from the address of the first, as `type_`.
 
-    Their bits move: not every CPU has code to shuffle the lanes of every type. Only lanes of a mask
-    are read; what the others hold is not said.
+    Lanes are shuffled as integers, because not every CPU can shuffle every type. Only lanes in the
+    mask are read; the others are undefined.
     """
     step, lanes = step_of(load) or 1, lanes_of(load.tensor)
     kind, most = f"i{8 * load.dtype.bytes}", p.cpu.vector_bytes // load.dtype.bytes
     made, width = "", 0
     for begin in range(0, lanes, most):
         count = min(most, lanes - begin)
-        picks = [*range(begin, begin + count)][:: 1 if step > 0 else -1]  # as they lie
+        picks = [*range(begin, begin + count)][:: 1 if step > 0 else -1]  # in memory order
         own = _lanes_of_mask(p, mask, lanes, picks) if mask else ""
         first = _past(p, address, picks[0] * step, kind)
         part = _part(p, load, first, abs(step), count, own)
@@ -101,14 +101,14 @@ def load_steps(p: Statements, load: Node, address: str, type_: str, mask: str = 
 
 
 def _lanes_of_mask(p: Statements, mask: str, lanes: int, picks: list[int]) -> str:
-    """A mask of some lanes of another; none for what is past these."""
+    """Selects lanes of a mask; indices past its end give false."""
     none = p.constant(f"dense<false> : vector<{lanes}xi1>")
     t = f"vector<{lanes}xi1>"
     return p.do(f"vector.shuffle {mask}, {none} {picks} : {t}, {t}")
 
 
 def _part(p: Statements, load: Node, address: str, step: int, count: int, mask: str = "") -> str:
-    """Some lanes from an address on: vectors of as many elements, the last ends with them."""
+    """Loads lanes from an address on, by vectors of as many elements; the last ends with them."""
     kind = f"i{8 * load.dtype.bytes}"
     t, align = f"vector<{count}x{kind}>", f"{{alignment = {load.dtype.bytes} : i64}}"
     last = (count - 1) * (step - 1)
@@ -139,7 +139,7 @@ def _part(p: Statements, load: Node, address: str, step: int, count: int, mask: 
 
 
 def _joined(p: Statements, left: str, width: int, right: str, count: int, kind: str) -> str:
-    """Two vectors as one."""
+    """Concatenates two vectors."""
     if not width:
         return right
     types = f"vector<{width}x{kind}>, vector<{count}x{kind}>"
@@ -147,7 +147,7 @@ def _joined(p: Statements, left: str, width: int, right: str, count: int, kind: 
 
 
 def _past(p: Statements, address: str, count: int, kind: str) -> str:
-    """The address of an element further on."""
+    """The address of an element `count` further on."""
     if not count:
         return address
     return p.do(f"llvm.getelementptr {address}[{count}] : (!llvm.ptr) -> !llvm.ptr, {kind}")

@@ -1,4 +1,4 @@
-"""Sums of a dot as MLIR text: vectors in registers, in loops over contracted axes."""
+"""Computes a dot as MLIR text: accumulators in registers, in loops over contracted axes."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from .writer import multiply_add
 if TYPE_CHECKING:
     from .printer import Printer
 
-BLOCKS = 8192, 256  # products of a block of sums, and of a block inside of it
-STEPS = 16  # of the last axis between fetches, where a line of a row does not say how many
-AHEAD = 2048  # bytes of a panel between what is multiplied and what is asked for
-TURNED_AHEAD = 16  # steps between them, where each step reads other lines of the rows
-# places of the last axis in one step of its loop, where they divide it: what counts steps takes
-# turns with multiply-adds where two threads share a core; more of them take longer to compile
+BLOCKS = 8192, 256  # products per block of a sum, and per block inside of it
+STEPS = 16  # steps of the last axis between prefetches, if they do not follow from a cache line
+AHEAD = 2048  # prefetch distance in a panel, in bytes
+TURNED_AHEAD = 16  # prefetch distance in steps, if each step reads other lines of the rows
+# Steps of the last axis per iteration of its loop (unrolling), if they divide it. If two threads
+# share a core, loop counting competes with multiply-adds. More unrolling takes longer to compile.
 AT_ONCE = 2
 
-Step = Callable[[str, list[str]], list[str]]  # a place of an axis, and sums before and after it
-Walk = Callable[[str, str, list[str]], list[str]]  # from one place to another
+Step = Callable[[str, list[str]], list[str]]  # takes an index of an axis, and sums; returns sums
+Walk = Callable[[str, str, list[str]], list[str]]  # the same for a range of an axis
 
 
 class Operands:
-    """Both sides of a dot in memory.
+    """Both operands of a dot, in memory.
 
     Attributes:
-        a, b: the operand without lanes, and the one with them.
+        a, b: the operand without lanes, and the one with lanes.
         axes: the contracted axes with their extents, in the order of `b`.
-        offsets: elements of `a` from its start to each row.
+        offsets: of the rows of `a`, in elements.
     """
 
     def __init__(self, p: Printer, node: Node) -> None:
@@ -58,7 +58,7 @@ class Operands:
         self.lane_stride = self.b_stride[output[-1]]
         self.is_by_lane = output[-1] in self.a_stride
         if self.is_by_lane and self.a_stride[output[-1]] != 1:
-            raise Unprintable("a dot whose lanes are apart in memory")
+            raise Unprintable("a dot whose lanes are strided in memory")
         self.axes = [(n, extents[n]) for n in names[right] if n in shared and extents[n] > 1]
         self.offsets, self.row_stride = [0], 0
         if len(output) == 2:
@@ -66,7 +66,7 @@ class Operands:
             self.offsets = [self.row_stride * r for r in range(extents[output[0]])]
 
     def join_axes(self) -> None:
-        """Make one axis of neighbours that are one run of steps on both sides."""
+        """Merge adjacent axes that are contiguous on both sides."""
         made: list[tuple[str, int]] = []
         for name, extent in self.axes:
             strides = self.a_stride, self.b_stride
@@ -76,16 +76,16 @@ class Operands:
         self.axes = made
 
     def is_far(self) -> bool:
-        """Whether lanes are those of a packed panel that the first-level cache does not hold."""
+        """True if lanes are from a packed panel that does not fit the L1 cache."""
         width = self.lanes * self.lane_stride
         size = width * math.prod(extent for _, extent in self.axes) * self.b.dtype.bytes
         return self.b_stride[self.axes[-1][0]] == width and size > FIRST_LEVEL
 
 
 class Sums(Operands):
-    """Sums in registers, one vector for each row, over a loop for each contracted axis.
+    """Accumulators in registers, one vector per row, in a loop over each contracted axis.
 
-    Long sums are made of blocks that start from zero: rounding grows with their number.
+    Long sums are split into blocks that start from zero, because rounding errors grow with length.
     """
 
     def __init__(self, p: Printer, node: Node) -> None:
@@ -98,19 +98,19 @@ class Sums(Operands):
         self.zero = p.number(0, self.dtype, self.width)
 
     def _width(self, node: Node) -> int:
-        """Lanes of a vector of sums."""
+        """Lanes of an accumulator vector."""
         if self.lane_stride != 1:
-            raise Unprintable("a dot whose lanes are apart in memory")
+            raise Unprintable("a dot whose lanes are strided in memory")
         return self.lanes
 
     def rows(self) -> list[str]:
-        """The sums, a vector for each row."""
+        """The sums, one vector per row."""
         lefts = [at(self.p, self.a.base, offset, self.a.dtype) for offset in self.offsets]
         zeros = [self.zero] * (len(lefts) * (self.lanes // self.width))
         return self.sum(0, lefts, self.b.base, zeros)
 
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
-        """Sums with the products at one place of all contracted axes."""
+        """Adds the products at one index of all contracted axes to the sums."""
         line = self.b.read(self.p, right, self.lanes)
         return [self._multiply(left, line, total) for left, total in zip(lefts, sums, strict=True)]
 
@@ -147,7 +147,7 @@ class Sums(Operands):
     def _blocked(
         self, first: str, last: str, sizes: Sequence[int], sums: list[str], walk: Walk
     ) -> list[str]:
-        """Sums from one place to another: of blocks of such sizes, which are inside each other."""
+        """Sums over a range of an axis, in nested blocks of the given sizes."""
         if not sizes:
             return walk(first, last, sums)
         p, (size, *smaller) = self.p, sizes
@@ -163,12 +163,12 @@ class Sums(Operands):
         return self.loop(first, last, length, sums, add_block)
 
     def _at_once(self, depth: int) -> int:
-        """Places of an axis in one step of its loop."""
+        """Steps of an axis per iteration of its loop."""
         is_last, extent = depth == len(self.axes) - 1, self.axes[depth][1]
         return AT_ONCE if is_last and extent % AT_ONCE == 0 else 1
 
     def _near(self) -> range:
-        """Where lines of a packed panel begin that a step asks the second-level cache for."""
+        """Offsets of the cache lines of a packed panel that a step prefetches from the L2 cache."""
         if not self.is_far():
             return range(0)
         width = self.lanes * self.lane_stride
@@ -176,7 +176,7 @@ class Sums(Operands):
         return range(first, first + width, LINE // self.b.dtype.bytes)
 
     def _is_turned(self) -> bool:
-        """Whether rows share lines, and steps do not: more lines than the first level holds."""
+        """True if rows share cache lines and steps do not, with more lines than fit in L1."""
         name, extent = self.axes[-1]
         step, row = (n * self.a.dtype.bytes for n in (self.a_stride[name], self.row_stride))
         return 0 < row < LINE <= step and extent * LINE > FIRST_LEVEL
@@ -190,7 +190,7 @@ class Sums(Operands):
         sums: list[str],
         add: Step,
     ) -> list[str]:
-        """Steps along an axis: along the last one line by line, where rows are fetched ahead."""
+        """Steps along an axis; on the last one line by line, if rows are prefetched."""
         p, (name, extent) = self.p, self.axes[depth]
         one = p.constant(f"{self._at_once(depth)} : i64")
         apart = self.a_stride[name] * self.a.dtype.bytes
@@ -221,7 +221,7 @@ class Sums(Operands):
         sums: list[str],
         body: Step,
     ) -> list[str]:
-        """A loop that carries the sums."""
+        """Print a loop that carries the sums."""
         p = self.p
         p.count += 1
         k, result = f"%k_{p.count}", f"%sum{p.count}"
@@ -249,7 +249,7 @@ class Sums(Operands):
         return self.multiply_add(many, line, total)
 
     def multiply_add(self, left: str, right: str, total: str) -> str:
-        """left * right + total; where the CPU has multiply-adds, with one rounding."""
+        """left * right + total; with one rounding, if the CPU has multiply-adds."""
         if self.dtype.is_float:
             return self.p.do(multiply_add(left, right, total, self.type))
         product = self.p.do(f"arith.muli {left}, {right} : {self.type}")

@@ -1,8 +1,8 @@
-"""Sums of neighbouring windows as MLIR text: what they share is read once.
+"""Sums of overlapping windows as MLIR text: shared elements are loaded once.
 
-Places of the image that some of the windows cover are loaded, and widened, a single time, and
-multiplied with each tap that meets them: windows of seven taps share most of what they read with
-those beside them. Taps of a row are unrolled, as many at a time as registers have room for.
+Elements of the image that several windows cover are loaded and widened once, and multiplied with
+each tap that uses them: windows of seven taps share most of their elements with their neighbours.
+Taps of a row are unrolled, as many at a time as fit in registers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .views import at, step
 if TYPE_CHECKING:
     from .printer import Printer
 
-Uses = dict[int, list[tuple[int, int]]]  # where a place is, to the windows and taps that meet there
+Uses = dict[int, list[tuple[int, int]]]  # element offset to the (window, tap) pairs that use it
 
 
 class TapSums(Sums):
-    """Sums of each lane by itself, over windows of which several cover a place."""
+    """Sums per lane, over windows that overlap."""
 
     def __init__(self, p: Printer, node: Node) -> None:
         super().__init__(p, node)
-        self.run = 0  # taps at a time, where windows share places
+        self.run = 0  # taps per block, if windows overlap
         self.join_axes()
         shared = [axis for axis in self.axes if self._shares(*axis)] if self.is_by_lane else []
         if shared:
@@ -37,7 +37,7 @@ class TapSums(Sums):
 
     def _shares(self, name: str, extent: int) -> bool:
         if extent >= 2 * BLOCKS[-1]:
-            return False  # it is summed in blocks
+            return False  # such long sums are split into blocks
         return len(self._uses(name, extent)) < extent * len(self.offsets)
 
     def _uses(self, name: str, taps: int) -> Uses:
@@ -68,7 +68,7 @@ class TapSums(Sums):
         return self._add(name, extent - whole, left, line, sums)
 
     def _add(self, name: str, count: int, left: str, right: str, sums: list[str]) -> list[str]:
-        """Sums with the products of some taps of a row."""
+        """Adds the products of some taps of a row to the sums."""
         p, by, made = self.p, self.b_stride[name], list(sums)
         lines = [at(p, right, tap * by, self.b.dtype) for tap in range(count)]
         taps = [self.b.read(p, line, self.lanes) for line in lines]

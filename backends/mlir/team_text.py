@@ -1,36 +1,37 @@
-"""Torch's OpenMP threads as helpers, where they are awake: MLIR text beside the pool's own.
+"""MLIR text, next to the pool's own, that uses torch's OpenMP threads as helpers while they spin.
 
-They spin for some milliseconds after each of torch's parallel loops, and workers of ours that were
-woken meanwhile would share their cores. So a job that follows such a loop is given to them, as a
-parallel region of the same OpenMP library. A region ends when all its threads have come, which is
-slow where one sleeps or has lost its core: whether they run is asked before, and a region that
-ended late is not followed by another for a while.
+They spin for some milliseconds after each parallel loop of torch, and our own workers, if woken
+then, would share their cores. So a job that follows such a loop is given to them, as a parallel
+region of the same OpenMP library. A region ends when all its threads have arrived, which is slow if
+one sleeps or has lost its core. So it is checked first that they run, and after a late region no
+other follows for a while.
 """
 
 from __future__ import annotations
 
-# Ticks of a processor's clock, some 0.4 ns each.
-LATE = 2_000_000  # from the caller's last piece to the end of a region: a thread has lost its core
-# Without a region after a late one: four times as long after each, less by 1/128 for one on time.
+# ticks of the CPU clock, about 0.4 ns each
+LATE = 2_000_000  # from the caller's last chunk to the end of a region: a thread has lost its core
+# Time without regions after a late one: it is quadrupled for each, and reduced by 1/128 for one on
+# time.
 LEAST_PENALTY = 25_000_000
 MOST_PENALTY = 1_600_000_000
-RECENT = 25_000  # after a region its threads spin
-ASLEEP = 2_500_000  # for so long nobody asks again
-GLANCE = 1_300  # a thread that runs has used time meanwhile
+RECENT = 25_000  # after a region, its threads still spin for this long
+ASLEEP = 2_500_000  # if the threads sleep, they are not checked again for this long
+GLANCE = 1_300  # duration of a check: a running thread uses CPU time meanwhile
 
 SLOTS = {
-    "enter": 80,  # address of GOMP_parallel, 0 where torch's threads are not asked
+    "enter": 80,  # address of GOMP_parallel; 0 to not use torch's threads
     "number": 81,  # address of omp_get_thread_num
-    "master": 82,  # the thread that torch's helpers belong to: each caller has its own
-    "clock": 83,  # i32: the clock of time that the first of them has used
+    "master": 82,  # the thread that owns torch's helpers: each caller has its own
+    "clock": 83,  # i32: the CPU-time clock of the first helper
     "entered": 84,  # when the last region ended
-    "barred": 85,  # no region before
-    "penalty": 87,  # the last one
-    "ended": 86,  # when the caller was through with its pieces
+    "barred": 85,  # earliest time of the next region
+    "penalty": 87,  # the last penalty
+    "ended": 86,  # when the caller finished its chunks
 }
 
 _TEXT = """\
-// One thread of a region. Where the caller comes back, the job is done.
+// One thread of a region. When the caller returns, the job is done.
 llvm.func internal @torch_part(%unused: !llvm.ptr) {{
   {slots}
   %none = arith.constant 0 : i32
@@ -97,7 +98,7 @@ llvm.func internal @torch_region(%team: i64) attributes {{passthrough = ["noinli
   llvm.return
 }}
 
-// Nanoseconds that the first of torch's helpers has used; -1 where it is gone.
+// CPU nanoseconds of the first of torch's helpers; -1 if it has ended.
 llvm.func internal @torch_time() -> i64 {{
   {slots}
   %two = arith.constant 2 : i64
@@ -117,7 +118,7 @@ llvm.func internal @torch_time() -> i64 {{
   llvm.return %answer : i64
 }}
 
-// Whether a region would find its threads awake. The first one of a process starts them.
+// True if the threads of a region are awake. The first region of a process starts them.
 llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}} {{
   {slots}
   %zero = arith.constant 0 : i64
@@ -174,7 +175,7 @@ llvm.func internal @torch_helps() -> i1 attributes {{passthrough = ["noinline"]}
 
 
 def text(slots: str) -> str:
-    """The functions; `slots` names the places of the pool's state."""
+    """Returns the functions; `slots` is the text that names the slots of the pool's state."""
     return _TEXT.format(
         slots=slots,
         late=LATE,

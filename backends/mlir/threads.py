@@ -1,4 +1,4 @@
-"""How kernels share their iterations, as text, and how many threads they get.
+"""MLIR text with which kernels share their iterations, and the number of their threads.
 
 The threads themselves are in `pool`.
 """
@@ -15,14 +15,14 @@ SYMBOL = "stack_parallel_for"
 
 
 def prelude() -> str:
-    """MLIR text that makes the pool known to a module."""
+    """MLIR text that declares the pool's entry in a module."""
     return f"llvm.func @{SYMBOL}(!llvm.ptr, !llvm.ptr, i64, i64)\n"
 
 
 def entry(name: str, body: str, count: int, grain: int = 1) -> str:
-    """A kernel `name` of a table: `body` over [0, count), in pieces of at least `grain`.
+    """Returns a kernel `name` that runs `body` over [0, count), in chunks of at least `grain`.
 
-    The body takes the table and the range [lo, hi) to do, any number of times on any thread.
+    The body takes the table and a range [lo, hi). It is called any number of times, on any thread.
     """
     return f"""\
 llvm.func @{name}(%table: !llvm.ptr) {{
@@ -36,19 +36,19 @@ llvm.func @{name}(%table: !llvm.ptr) {{
 
 
 def body(name: str) -> str:
-    """The line that opens a body."""
+    """The line that opens the function of a body."""
     return f"llvm.func internal @{name}(%table: !llvm.ptr, %lo: i64, %hi: i64) {{\n"
 
 
 def chosen() -> int | None:
-    """STACK_NUM_THREADS, None where it is not set to a number."""
+    """The value of STACK_NUM_THREADS; None if it is not a number."""
     found = os.environ.get("STACK_NUM_THREADS", "")
     return max(int(found), 1) if found.isdigit() else None
 
 
 @functools.cache
 def cores() -> int:
-    """Processor cores that this process may use; two hardware threads of a core are one."""
+    """Number of processor cores that this process may use; hardware threads are not counted."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     found: set[str] = set()
@@ -62,7 +62,7 @@ def cores() -> int:
 
 
 def openmp(name: str) -> int:
-    """Address of a function of the OpenMP library that torch uses, 0 where there is none."""
+    """The address of a function of torch's OpenMP library; 0 if there is none."""
     path = _openmp()
     if path is None:
         return 0
@@ -75,11 +75,11 @@ def openmp(name: str) -> int:
 
 @functools.cache
 def _openmp() -> str | None:
-    """The OpenMP library that a torch wheel brings, which is loaded with torch."""
+    """The path of the OpenMP library in a torch wheel, which torch loads."""
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent
-        # Wheels name it plainly or with a hash, in torch/lib or beside it in torch.libs.
+        # wheels name it with or without a hash, in torch/lib or in torch.libs next to it
         for where in (folder / "lib", folder.parent / "torch.libs"):
             for path in sorted(where.glob("libgomp*.so*")):
                 return str(path)

@@ -1,9 +1,8 @@
-"""The kernels of a program, compiled in one module for each core, fewer where there is little.
+"""Compiles the kernels of a program in one module per core, or fewer if there is little text.
 
-To LLVM a module costs as much as a small kernel, whatever is in it, and what several kernels call
-is compiled once for all that are in one. Modules are compiled side by side. In the cache each
-kernel has an entry that says which module it is in, and by which name: a program finds those that
-it shares with another.
+A module costs LLVM as much as a small kernel, whatever it contains, and functions that several of
+its kernels call are compiled once. Modules are compiled concurrently. Each kernel has a cache entry
+that names its module, and its name in it, so that a program finds kernels it shares with another.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from . import elf, jit, threads, workers
 
 ENTRY = "kernel"
 _FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
-# bytes of text that take LLVM several times as long as a module and a thread take by themselves
+# bytes of text that take LLVM several times as long as the overhead of a module and a thread
 LEAST_TEXT = 1 << 15
 
 
 def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
-    """Function `kernel` of each text, by text. What is in a module that MLIR refuses is left out.
+    """Returns the function `kernel` of each text, by text, except in modules that MLIR refuses.
 
     Args:
-        texts: modules of functions. A name is `kernel`, or begins so; any other stands for the same
-            function in all of them.
+        texts: modules of functions. Names other than `kernel`, or beginning with it, must denote
+            equal functions in all of them.
     """
     found = dict(_stored(texts, cache))
     parts = _shared_out([text for text in texts if text not in found])
@@ -42,7 +41,7 @@ def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
 
 
 def _shared_out(texts: Sequence[str]) -> list[list[str]]:
-    """The texts in parts that take about as long, the longest first."""
+    """Distributes the texts to parts of about equal compile time, the longest first."""
     count = min(threads.cores(), math.ceil(sum(map(len, texts)) / LEAST_TEXT))
     parts: list[list[str]] = [[] for _ in range(count)]
     for text in sorted(texts, key=len, reverse=True):
@@ -65,7 +64,7 @@ def _compiled(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel
 
 
 def module_of(texts: Sequence[str], names: Sequence[str]) -> str:
-    """One module: function `kernel` of each text by another name, equal functions once."""
+    """Merges texts to one module, with a new name for each `kernel`, and equal functions once."""
     functions: dict[str, None] = {}
     for text, name in zip(texts, names, strict=True):
         own = text.replace(f"@{ENTRY}", f"@{name}")
@@ -74,12 +73,12 @@ def module_of(texts: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _place(text: str) -> str:
-    """The entry that says where the kernel of a text is."""
+    """The key of the cache entry that names the module of a kernel."""
     return jit.key(f"place of\n{text}")
 
 
 def _stored(texts: Sequence[str], cache: Cache | None) -> Iterator[tuple[str, jit.Kernel]]:
-    """Kernels that the cache has."""
+    """Loads the kernels that the cache has."""
     if cache is None:
         return
     modules: dict[str, dict[str, str]] = {}

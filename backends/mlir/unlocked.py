@@ -1,8 +1,8 @@
-"""MLIR's execution engine without Python's lock, which its bindings hold: threads compile at once.
+"""Uses MLIR's execution engine without the GIL, which its bindings hold: threads compile at once.
 
-The bindings' own library is called through ctypes, by the C API, and its fatal errors are taken.
-Where it is not found, or is one without these functions, the bindings do the same, one thread after
-the other, and a fatal error ends the process.
+It calls the bindings' own library through ctypes, by the C API, and catches its fatal errors. If
+the library or these functions are not found, the bindings are used instead: then only one thread
+compiles at a time, and a fatal error terminates the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OBJECT, _CHARS = ctypes.py_object, ctypes.c_char_p
 
 
 def _python(name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    """A function of Python's own C API."""
+    """A function of Python's C API."""
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
@@ -58,7 +58,10 @@ def _functions() -> _Functions | None:
 
 
 def engine(module: Any, level: int) -> Any:
-    """The bindings' engine for a module, optimized at a level. Raises RuntimeError, FatalError."""
+    """The bindings' engine for a module, at an optimization level.
+
+    Raises RuntimeError, FatalError.
+    """
     kind = bindings().execution_engine.ExecutionEngine
     functions = _functions()
     if functions is None:
@@ -73,7 +76,7 @@ def engine(module: Any, level: int) -> Any:
 
 
 def lookup(engine: Any, name: str) -> int:
-    """The address of a function that takes packed arguments, 0 for none; compiles all of them.
+    """The address of a function with packed arguments, or 0; compiles the whole module.
 
     Raises FatalError.
     """
@@ -85,7 +88,7 @@ def lookup(engine: Any, name: str) -> int:
 
 
 def _address(value: Any) -> int:
-    """Where the object lies that a value of the bindings stands for."""
+    """The address of the C object behind an object of the bindings."""
     capsule = value._CAPIPtr
     return _pointer_in(capsule, _name_of(capsule))
 
@@ -96,5 +99,5 @@ def _capsule(engine: int) -> Any:
 
 @functools.cache
 def _capsule_name() -> bytes:
-    """Kept: a capsule has the address of its name."""
+    """The capsule's name, kept alive here because a capsule stores only its address."""
     return f"{bindings().package}.execution_engine.ExecutionEngine._CAPIPtr".encode()

@@ -1,9 +1,8 @@
-"""Blocks that are still in memory, and how to walk them.
+"""Blocks that are still in memory, as strided views.
 
-A `load` of a block with two or more axes writes nothing, and neither do the casts, transposes and
-reshapes of it: they only say how to walk the memory. Whoever reads the block loads what it needs.
-That is sound because the passes put the reader right after the load, before anything stores to
-the same memory.
+A `load` of a block with two or more axes prints nothing, and neither do its casts, transposes and
+reshapes: they only change the view. The consumer loads the elements it needs. This is correct
+because the passes put the consumer right after the load, before any store to the same memory.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ VIEWS = ("cast", "fetch", "transpose", "reshape", "unfold")
 
 @dataclass(frozen=True)
 class View:
-    """Where the elements of a block lie."""
+    """The layout of a block in memory, and the conversion on reading."""
 
     base: str
     dtype: DType  # in memory
-    to: DType  # what reading converts to
+    to: DType  # after reading
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    raised: int = 0  # what reading adds
+    raised: int = 0  # added on reading
 
     def read(self, p: Printer, address: str, lanes: int) -> str:
-        """`lanes` elements that are next to each other; 0 is a scalar."""
+        """Load `lanes` contiguous elements; 0 is a scalar."""
         t = shaped(self.dtype, lanes)
         align = f"{{alignment = {self.dtype.bytes} : i64}}"
         found = p.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
@@ -51,9 +50,9 @@ class View:
 
 
 def in_memory(p: Printer, node: Node) -> bool:
-    """Whether a value is in memory, possibly under another order of axes.
+    """True if a value is in memory, possibly with another order of axes.
 
-    Sums of an instruction with registers of its own are: it stores them.
+    The result of an instruction with tile registers is, because the instruction stores it.
     """
     while node.op in VIEWS or is_raised(node):
         node = node.args[0]
@@ -61,7 +60,7 @@ def in_memory(p: Printer, node: Node) -> bool:
 
 
 def fetched(node: Node) -> list[Node]:
-    """Blocks that are to be brought near while a block in memory is read."""
+    """Blocks to prefetch while a block in memory is read."""
     found: list[Node] = []
     while node.op in VIEWS or is_raised(node):
         found += node.args[1:] if node.op == "fetch" else ()
@@ -70,12 +69,12 @@ def fetched(node: Node) -> list[Node]:
 
 
 def is_view(p: Printer, node: Node) -> bool:
-    """Whether a block with several rows is in memory."""
+    """True if a block with several rows is in memory."""
     return node.tensor.rank > 1 and in_memory(p, node)
 
 
 def view(p: Printer, node: Node) -> View:
-    """How to walk a block."""
+    """The view of a block in memory."""
     if node.op == "load":
         memory = node.args[0]
         if memory.dtype.kind == "b":
@@ -108,7 +107,7 @@ def view(p: Printer, node: Node) -> View:
 
 
 def _window_strides(block: View, node: Node) -> tuple[int, ...]:
-    """Elements between neighbouring windows, and between the taps of one."""
+    """Strides between neighbouring windows, and between the taps of a window, in elements."""
     first, count = node.attrs["axis"], len(node.attrs["window"])
     own = block.strides[first : first + count]
     places, taps = (
@@ -119,7 +118,7 @@ def _window_strides(block: View, node: Node) -> tuple[int, ...]:
 
 
 def _cut(block: View, shape: Sequence[int]) -> tuple[int, ...] | None:
-    """Strides under a shape whose axes are parts of the block's, if they are."""
+    """Strides for a shape whose axes are parts of the block's axes; None if they are not."""
     left = [(s, t) for s, t in zip(block.shape, block.strides) if s > 1]
     made: list[int] = []
     for size in reversed(shape):
@@ -141,13 +140,13 @@ def sizes(node: Node) -> tuple[int, ...]:
 
 
 def strides(memory: Node) -> tuple[int, ...]:
-    """Elements between neighbours along each axis."""
+    """Row-major strides, in elements."""
     shape = sizes(memory)
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def at(p: Printer, base: str, offset: int, dtype: DType) -> str:
-    """The address of an element further on."""
+    """The address of an element `offset` further on."""
     if not offset:
         return base
     kind = element(dtype)
@@ -155,7 +154,7 @@ def at(p: Printer, base: str, offset: int, dtype: DType) -> str:
 
 
 def step(p: Printer, base: str, index: str, stride: int, dtype: DType) -> str:
-    """The address `index` steps further on."""
+    """The address `index` strides further on."""
     if stride != 1:
         index = p.do(f"arith.muli {index}, {p.constant(f'{stride} : i64')} : i64")
     kind = element(dtype)
@@ -171,9 +170,9 @@ def places(shape: Sequence[int]) -> list[list[int]]:
 
 
 def each_row(p: Printer, block: View) -> list[str]:
-    """The address of every row of a block whose last axis is one run of memory."""
+    """The address of every row of a block whose last axis is contiguous."""
     if block.strides[-1] != 1 and block.shape[-1] != 1:
-        raise Unprintable("a row whose elements are apart in memory")
+        raise Unprintable("a row whose elements are strided in memory")
     offsets = [
         sum(i * s for i, s in zip(place, block.strides)) for place in places(block.shape[:-1])
     ]
@@ -181,7 +180,7 @@ def each_row(p: Printer, block: View) -> list[str]:
 
 
 def loop(p: Printer, size: int, body: Callable[[str], None]) -> None:
-    """A loop without results."""
+    """Print a loop without results."""
     p.count += 1
     k = f"%k_{p.count}"
     zero, one = p.constant("0 : i64"), p.constant("1 : i64")

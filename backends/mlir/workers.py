@@ -1,7 +1,8 @@
-"""Threads that compile beside the calling one, where LLVM takes no lock of Python's.
+"""Threads that compile in the background, as LLVM does not take the GIL.
 
-They stay, as what MLIR loads for a thread does. A child of a fork has none of them, and a lock
-that one of them held would stay taken there: a fork waits for what they do, a child has its own.
+They are kept, because MLIR loads data per thread. A forked child has none of them, and a lock that
+one of them held would stay locked there. So a fork waits until they are idle, and a child starts
+its own.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from . import threads
 
 Made = TypeVar("Made")
 
-_started: list[ThreadPoolExecutor] = []  # of this process: none before something is submitted
+_started: list[ThreadPoolExecutor] = []  # for this process: empty until the first submit
 _under_way: set[Future[Any]] = set()
 
 
 def submit(make: Callable[..., Made], *args: Any) -> Future[Made]:
-    """What `make` gives of the arguments, from another thread."""
+    """Run `make` with the arguments on another thread, and return its future."""
     if not _started:
         _started.append(ThreadPoolExecutor(threads.cores(), "stack-mlir"))
     try:
         made = _started[0].submit(make, *args)
-    except RuntimeError:  # Python is about to end, and starts no threads
+    except RuntimeError:  # Python is shutting down and starts no threads
         return _made_here(make, *args)
     _under_way.add(made)
     made.add_done_callback(_under_way.discard)

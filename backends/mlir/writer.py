@@ -1,4 +1,4 @@
-"""Writes one elementary function as MLIR text; `math` says which functions there are."""
+"""Writes one elementary function as MLIR text; `math` lists the functions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-# Adding it leaves the nearest integer in the low bits of the sum.
+# adding it leaves the nearest integer in the low bits of the sum
 MAGIC = 12582912.0
-# Functions of two arguments.
+# functions of two arguments
 BINARY_LIBM = ("pow", "atan2", "fmod", "hypot", "nextafter")
 
 
 class Function(NamedTuple):
-    """One instance: `exp` over `f32`, 16 lanes; one lane is a scalar."""
+    """One instance of a function, such as `exp` over `f32` with 16 lanes; one lane is a scalar."""
 
     name: str
     element: str
@@ -39,14 +39,14 @@ def call(result: str, name: str, element: str, lanes: int, *arguments: str) -> s
 
 
 def vector(element: str, lanes: int) -> str:
-    """The type's text."""
+    """The text of a type."""
     return element if lanes == 1 else f"vector<{lanes}x{element}>"
 
 
 def multiply_add(a: str, b: str, c: str, kind: str) -> str:
-    """The operation a * b + c; rounded once by CPUs that do so faster than twice.
+    """The operation a * b + c, with one rounding on CPUs where that is faster than two.
 
-    `math.fma` is rounded once by any, if need be by a function of C for each element.
+    `math.fma` always rounds once, if necessary by a C function for each element.
     """
     return f"llvm.intr.fmuladd({a}, {b}, {c}) : ({kind}, {kind}, {kind}) -> {kind}"
 
@@ -59,7 +59,7 @@ def constant(value: float, element: str, lanes: int) -> str:
 
 
 class Body:
-    """Text of one function over one type; methods append statements and return value names."""
+    """The text of one function over one type. Methods append statements and return value names."""
 
     def __init__(self, element: str, lanes: int, scalef: bool) -> None:
         self.element, self.lanes, self.scalef = element, lanes, scalef
@@ -84,7 +84,7 @@ class Body:
         )
 
     def do(self, text: str) -> str:
-        """A statement; equal statements (constants above all) are written once."""
+        """Append a statement; equal statements (mainly constants) are written once."""
         if text not in self.known:
             self.known[text] = f"%v{len(self.known)}"
             self.lines.append(f"{self.known[text]} = {text}")
@@ -128,7 +128,7 @@ class Body:
         return self.do(f"arith.select {mask}, {self.f(a)}, {self.f(b)} : {kinds}")
 
     def at_least(self, a: str, low: float) -> str:
-        """max that keeps nan; one maxps on x86, as is the mirror image below."""
+        """max that keeps nan; on x86 one maxps, as is its counterpart below."""
         return self.select(self.compare("olt", a, low), low, a)
 
     def at_most(self, a: str, high: float) -> str:
@@ -152,7 +152,7 @@ class Body:
         return self.fma(self.mul(x, s), self.polynomial(s, coefficients), x)
 
     def by_type(self, f32: T, f64: T) -> T:
-        """What is right for the type of the elements."""
+        """Selects a value by the element type."""
         return f32 if self.element == "f32" else f64
 
     def wide(self, x: str) -> str:
@@ -162,7 +162,7 @@ class Body:
         return self.do(f"arith.truncf {x} : {vector('f64', self.lanes)} to {self.type}")
 
     def of_f64(self) -> Body:
-        """Statements over f64 among those of this one."""
+        """A writer of f64 statements among the statements of this one."""
         wide = Body("f64", self.lanes, False)
         wide.lines, wide.known = self.lines, self.known
         return wide

@@ -1,1 +1,1 @@
-"""One runtime for the programs of all own backends: a plan of values and steps on one device."""
+"""The runtime of all our own backends: a program is a plan of values and steps on one device."""

@@ -1,4 +1,4 @@
-"""Control flow: programs inside of a program, run as one of its steps."""
+"""Control flow: programs inside a program, each executed as one of its steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CONTROL = frozenset({"call", "cond", "while"})
 
 
 def control(node: Node, inner: Sequence[Program], device: Device) -> Make:
-    """What runs a `call`, `cond` or `while` node, whose blocks are `inner`."""
+    """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`."""
     if node.op == "call":
         return inner[0].work
     if node.op == "cond":
@@ -30,13 +30,16 @@ def control(node: Node, inner: Sequence[Program], device: Device) -> Make:
 
 
 def is_capturable(node: Node, inner: Sequence[Program]) -> bool:
-    """Whether the host knows what runs without waiting for the device."""
+    """True if the host knows, without waiting for the device, which kernels run.
+
+    Only then can a CUDA graph capture the node.
+    """
     is_known = node.op == "call" or node.attrs.get("trip_count") is not None
     return is_known and inner[-1].capturable
 
 
 def _branch(branches: Sequence[Program]) -> Make:
-    """A number out of range takes the nearest branch."""
+    """Executes one branch; an index out of range is clamped to the first or last one."""
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
         number = min(max(int(arrays[0]), 0), len(branches) - 1)
@@ -46,7 +49,7 @@ def _branch(branches: Sequence[Program]) -> Make:
 
 
 def _turns(body: Program, count: int, device: Device) -> Make:
-    """So many turns: nobody has to be asked whether there is one more."""
+    """Executes a loop with a known trip count, so no condition is evaluated."""
     updated = body.updated
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
@@ -59,11 +62,11 @@ def _turns(body: Program, count: int, device: Device) -> Make:
 
 
 def _loop(test: Program, body: Program, device: Device) -> Make:
-    """Turn by turn: results may be operands that no turn changed."""
+    """Evaluates the condition before each iteration; a result may be an operand left unchanged."""
     updated = body.updated
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
-        # what is updated in place has to be the loop's own
+        # an array that is updated in place must belong to the loop
         state = [device.copy(a) if i in updated else a for i, a in enumerate(arrays)]
         while bool(test.work(state, stream)[0]):
             state = body.turn(state, stream)

@@ -1,7 +1,7 @@
-"""What a program asks of the device that it runs on.
+"""The interface between a program and the device it runs on.
 
-Arrays are what the device's library has: NumPy's on a CPU, torch's on a GPU. The runtime only
-slices, reshapes and counts them; all else is asked of the device.
+Arrays are those of the device's library: NumPy's on a CPU, torch's on a GPU. The runtime only
+slices, reshapes and counts them. The device does everything else.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .values import Array, Value
 if TYPE_CHECKING:
     from .program import Program
 
-Bound = Callable[[int], None]  # a step with its arrays in place; takes the handle of a stream
+Bound = Callable[[int], None]  # a step whose arrays are known; takes the handle of a stream
 Make = Callable[[Sequence[Array], int], list[Array]]  # arrays, the handle of a stream: results
-Work = Callable[[Iterable[Array], int], list[Array]]  # as `Make`, of arrays one by one
+Work = Callable[[Iterable[Array], int], list[Array]]  # as `Make`, but consumes an iterable
 Fill = Callable[[Sequence[Array], Sequence[Array]], None]  # reads the first, writes the second
 # runs an opaque node of a framework, on storage arrays in host memory
 CallOpaque = Callable[[str, Any, Sequence[np.ndarray]], list[np.ndarray]]
 
 
 class Kernel(Protocol):
-    """A kernel that is loaded on a device."""
+    """A kernel loaded on a device."""
 
     def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
-        """What launches it: it reads the arrays of `args` and writes those of `outs`."""
+        """Returns a launch function that reads the arrays of `args` and writes those of `outs`."""
         ...
 
 
@@ -41,13 +41,14 @@ Load = Callable[[Node], Kernel]
 
 @dataclass(frozen=True)
 class Library:
-    """What runs a group that no kernel of ours does.
+    """A library call for a group that none of our kernels computes.
 
     Attributes:
-        name: of the library call, as "torch.matmul".
-        fill: writes results where they are to be.
-        make: allocates them itself, where `fill` would take a copy; one of the two is given.
-        capturable: whether a CUDA graph can hold it.
+        name: of the library call, such as "torch.matmul".
+        fill: writes results into arrays that exist already.
+        make: allocates the results itself, if `fill` would need a copy. Exactly one of `fill` and
+            `make` is given.
+        capturable: True if a CUDA graph can contain the call.
     """
 
     name: str
@@ -57,31 +58,34 @@ class Library:
 
 
 class Device(Protocol):
-    """Where a program runs, and how. One program, with those inside of it, has one device."""
+    """The device of a program and of the programs inside it."""
 
     @property
     def out_of_memory(self) -> type[Exception]:
-        """What its library raises."""
+        """The exception that the device's library raises if memory runs out."""
         ...
 
     def dtype(self, dtype: DType) -> Any:
-        """The element type of arrays that hold an element type of the IR; has an `itemsize`."""
+        """The array element type that stores an element type of the IR; has an `itemsize`."""
         ...
 
     def memory(self, size: int, what: str) -> Array:
-        """Bytes without values. Raises StackError that names what they are for."""
+        """Uninitialized bytes. Raises StackError that names their purpose (`what`)."""
         ...
 
     def allocator(self, shape: tuple[int, ...], dtype: Any, what: str) -> Callable[[], Array]:
-        """What gives a dense array without values. Raises StackError as `memory` does."""
+        """Returns a function that allocates dense, uninitialized arrays.
+
+        It raises StackError as `memory` does.
+        """
         ...
 
     def address(self, array: Array, /) -> int:
-        """Where the first element is."""
+        """The address of the first element."""
         ...
 
     def copy(self, array: Array, /) -> Array:
-        """The same values in memory of their own."""
+        """A copy of the array in memory of its own."""
         ...
 
     def constant(self, node: Node) -> Array:
@@ -89,36 +93,36 @@ class Device(Protocol):
         ...
 
     def library(self, node: Node) -> Library:
-        """What runs a library group or a bare op. Raises StackError where nothing does."""
+        """Returns the library call of a group or bare op. Raises StackError if there is none."""
         ...
 
     def opaque(self, node: Node, call: CallOpaque) -> Make:
-        """What runs an `opaque` node; its results share no memory with operands."""
+        """Returns the function that executes an `opaque` node. Results never alias operands."""
         ...
 
     def hosted(self, node: Node) -> Library:
-        """The code of a hosted operator that a `custom` node is kept for; it makes its results."""
+        """Returns the code of a hosted operator (a `custom` node). It allocates its results."""
         ...
 
     def loop(self, test: Program, body: Program) -> Make | None:
-        """What runs a `while` at once; None where it goes turn by turn."""
+        """Returns a function that runs all of a `while`; None if Python runs each iteration."""
         ...
 
     def within(self, run: Work, arrays: Iterable[Array]) -> list[Array]:
-        """Call `run` with the device as the current one, after what still uses its arena.
+        """Call `run` with the device as the current one, after pending work on its arena.
 
-        The arrays are passed on, and not held.
+        The arrays are passed on; no reference to them is kept.
         """
         ...
 
     def shortage(self, error: BaseException, asked: int, what: str) -> str:
-        """What ran out of memory, for whom, and what is left, in words."""
+        """An error text: what ran out of memory, for which purpose, and how much is left."""
         ...
 
     def mark(self) -> Any:
-        """A moment of the device's own time."""
+        """A timestamp on the device's own clock."""
         ...
 
     def seconds(self, marks: Sequence[Any]) -> list[float]:
-        """The time from each mark to the next; waits for the last."""
+        """Seconds from each mark to the next; waits for the last one."""
         ...

@@ -1,4 +1,4 @@
-"""What values of a kernel are called for readers: by the program that it is a part of."""
+"""Readable names for values of a kernel, taken from the program that contains the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNNAMED = re.compile(r"load(_\d+)?")
 
 
 def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
-    """Names of a kernel's operands and then its results, in the block that it stands in."""
+    """Names of a kernel's operands, then of its results, in the block that contains the kernel."""
     items = [n for n in scope.nodes if is_item(n) and n.args == (kernel,)]
     parts = {int(n.attrs["index"]): n for n in items}
     results = [parts.get(i, kernel) for i in range(len(kernel.types))]
@@ -21,16 +21,16 @@ def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
 
 
 def function_name(kernel: str) -> str:
-    """The function of a kernel in text for readers.
+    """The name of a kernel's function in printed text.
 
-    The prefix keeps it apart from words of the language, functions of libraries and helpers of the
-    printer: a kernel may be called `sin`, `for` or `tl`.
+    The prefix avoids clashes with keywords, library functions and helpers of the printer: a kernel
+    may be called `sin`, `for` or `tl`.
     """
     return "kernel_" + _OTHER.sub("_", kernel)
 
 
 def value_name(block: Block, node: Node, memories: Mapping[Node, str]) -> str:
-    """The name of a value of a kernel; what is only read from memory has that of the memory."""
+    """The name of a value in a kernel. An unnamed load gets the name of the memory it reads."""
     name = block.names.get(node, node.op)
     is_read = is_load(node) and _UNNAMED.fullmatch(name) is not None
     return memories.get(node.args[0], name) if is_read else name

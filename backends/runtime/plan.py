@@ -1,4 +1,4 @@
-"""A plan of a block: a value for each result, a step for each node that runs, one arena."""
+"""The plan of a block: a value for each result, a step for each node that executes, one arena."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from .steps import FillingStep, KernelStep, MakingStep, Step
 from .values import Value
 
 ALIGNMENT = 64  # bytes, of the arena
-LARGE = 1 << 17  # bytes: allocators give at least this back to the system (glibc's mmap threshold)
+LARGE = 1 << 17  # bytes: allocators return at least this to the system (glibc's mmap threshold)
 MADE = CONTROL | {"opaque"}
 
 
 class Plan:
-    """Values and steps of one block; constants and the arena are on the device already.
+    """Values and steps of one block. Constants and the arena are put on the device here.
 
     Args:
-        block: kernels, library groups or bare ops, reshapes, control flow; sizes are bound.
-        device: where it is to run.
-        load: gives the kernel of a `kernel` node.
-        call_opaque: what runs `opaque` nodes.
-        control: what runs a node of control flow, and whether a CUDA graph can hold it.
+        block: kernels, library groups or bare ops, reshapes, control flow. Its sizes are bound.
+        device: the device that the block runs on.
+        load: returns the loaded kernel of a `kernel` node.
+        call_opaque: executes `opaque` nodes.
+        control: returns the function that executes a control flow node, and True if a CUDA graph
+            can contain it.
     """
 
     def __init__(
@@ -54,13 +55,16 @@ class Plan:
         self.results = [self.find(r) for r in block.results]
 
     def find(self, node: Node) -> Value:
-        """Where the value of a node is."""
+        """The value of a node."""
         if is_item(node):
             return self.values[node.args[0], int(node.attrs["index"])]
         return self.values[node, 0]
 
     def first_writers(self) -> dict[int, list[Value]]:
-        """The large results that no step but a later one writes, by the first that does."""
+        """Large outputs that the first step does not write, by the number of the step that does.
+
+        They are allocated just before that step.
+        """
         found: dict[int, list[Value]] = {}
         seen: set[Value] = set()
         for number, step in enumerate(self.steps):
@@ -72,8 +76,11 @@ class Plan:
         return found
 
     def last_readers(self) -> dict[int, list[Value]]:
-        """Values that the block does not give back, by their last reader: made by steps, or large
-        inputs that the last step does not read."""
+        """Values to free, by the number of the step that reads them last.
+
+        These are values made by steps, and large inputs that the last step does not read. Results
+        of the block are not among them.
+        """
         last: dict[Value, int] = {}
         for number, step in enumerate(self.steps):
             last.update((v.root, number) for v in (*step.args, *step.outs))
@@ -142,7 +149,7 @@ class Plan:
         return self.device.opaque(node, self.call_opaque), False
 
     def _dropped(self, node: Node) -> set[int]:
-        """Results of a tuple that no item takes: what a loop carries for itself alone."""
+        """Results of a tuple that no `item` reads, such as values that only a loop itself uses."""
         if not isinstance(node.type, TupleType):
             return set()
         items = (n for n in self.block.nodes if is_item(n) and n.args[0] is node)
@@ -152,7 +159,7 @@ class Plan:
         return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]
 
     def _written(self, node: Node, args: Sequence[Value]) -> list[Value]:
-        """Results in the memory of an operand, in the arena, or fresh at each call."""
+        """The memory of results: an operand updated in place, the arena, or a fresh allocation."""
         if "updates" in node.attrs:
             return [self._view(node, args[int(node.attrs["updates"])])]
         places = node.attrs.get("at") or (-1,) * len(node.types)
@@ -168,7 +175,7 @@ class Plan:
         return value
 
     def _lay_out(self) -> None:
-        """Arrays of the arena for intermediates; views of what has an array already."""
+        """Give intermediates their arrays in the arena, and views of static values theirs."""
         arena = self.device.memory(self.arena_bytes + ALIGNMENT, "the arena of all intermediates")
         start = -self.device.address(arena) % ALIGNMENT
         for value in self.all:

@@ -1,9 +1,10 @@
-"""Runs a lowered program on one device: kernels and library calls between places in an arena.
+"""Runs a lowered program on one device: kernels and library calls on memory of an arena.
 
-A program is planned once: constants are put on the device, intermediates get views of one arena
-(at the offsets that the memory pass chose), kernels get tables with the addresses of their arrays.
-A call fills in its inputs and fresh outputs, then runs the steps; it need not wait for the device.
-A large array is there from the step that writes it, and is let go of after the last that reads it.
+A program is planned once. Constants are copied to the device, intermediates get views of one arena
+(at the offsets that pass `memory` chose), and kernels get tables with the addresses of their
+arrays. A call fills in its inputs and fresh outputs, then executes the steps. It need not wait for
+the device. A large array is allocated before the step that writes it first, and freed after its
+last reader.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Program:
         self.launches = [*self.bound]
         passed = plan.last_readers()
         roots = {value.root for values in passed.values() for value in values}
-        # what is let go of before the last step
+        # values that are freed before the last step
         self.freed = [v for v in plan.all if v in roots]
         for last, values in passed.items():
             self.launches[last] = releasing(self.launches[last], values)
@@ -63,12 +64,12 @@ class Program:
 
     @property
     def capturable(self) -> bool:
-        """Whether all steps run on the device, so that a CUDA graph can hold them."""
+        """True if all steps run on the device, so that a CUDA graph can contain them."""
         return all(step.capturable for step in self.steps)
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of the arena and of the results."""
+        """Bytes of the arena plus the results."""
         return self.arena_bytes + sum(v.bytes for v in self.fresh)
 
     @property
@@ -82,22 +83,23 @@ class Program:
         return control(node, inner, self.device), is_capturable(node, inner)
 
     def run(self, arrays: Iterable[Array]) -> list[Array]:
-        """Dense arrays of the device in, fresh ones out; the device may still be at work.
+        """Takes dense arrays of the device and returns fresh ones; the device may still be busy.
 
-        Of an iterator that holds no array itself, a large one is free after its last reader.
+        If `arrays` is an iterator that keeps no reference, a large input is freed after its last
+        reader.
         """
         with self.lock:
             return self.device.within(self.work, arrays)
 
     def profile(self, arrays: Sequence[Array]) -> list[float]:
-        """Seconds of every step of one run, on the device."""
+        """Seconds of each step of one run, measured on the device."""
         marks: list[Any] = []
         with self.lock:
             self.device.within(partial(self.work, marks=marks), arrays)
             return self.device.seconds(marks)
 
     def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]:
-        """As `work`, for a loop: writes into what is `updated`, gives back what it passes on."""
+        """One iteration of a loop: as `work`, but inputs may be `updated` or returned uncopied."""
         return self.work(arrays, stream, self.shared_in_loops)
 
     def work(
@@ -107,10 +109,10 @@ class Program:
         shared: Sequence[int] | None = None,
         marks: list[Any] | None = None,
     ) -> list[Array]:
-        """As `run`, on a stream of the device, which is the current one.
+        """As `run`, on a stream of the current device.
 
-        `shared`: numbers of the results to copy; by default those that are not the caller's alone.
-        `marks` gets the time before the steps, and after each.
+        `shared`: numbers of the results to copy; by default those that the caller would not own
+        exclusively. `marks` receives a timestamp before the first step and after each step.
         """
         try:
             self._hold(arrays)
@@ -124,12 +126,12 @@ class Program:
                 results[number] = self.device.copy(results[number])
             return results
         finally:
-            # what the caller owns must not be held, let alone written again
+            # drop the references: the caller owns these arrays, and no later call may write them
             for value in self.passing:
                 value.array = None
 
     def _hold(self, arrays: Iterable[Array]) -> None:
-        """Put the arrays of a call in place: nothing else here holds them."""
+        """Put the arrays of a call into the values: the only references kept during the call."""
         fresh = (allocate() for allocate in self.allocators)
         for value, array in zip(self.given, chain(arrays, fresh), strict=True):
             value.array = array
@@ -145,7 +147,7 @@ class Program:
 
 
 def _shared(results: Sequence[Value], own: Sequence[str]) -> tuple[int, ...]:
-    """The results that must be copied: those of no `own` source, or given before."""
+    """Numbers of the results to copy: not from an `own` source, or aliasing an earlier result."""
     given: set[Value] = set()
     found: list[int] = []
     for number, result in enumerate(results):

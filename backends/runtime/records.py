@@ -1,4 +1,4 @@
-"""The record of each step of a program: what runs it, and what it costs by the axis rules."""
+"""The record of each step of a program: the kernel or library, and its cost by the axis rules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GENERATED = ("kernel", "call", "cond", "while")
 
 
 class _Printed(Kernel):
-    """A kernel whose text is made, and whose work is counted, when somebody asks for it."""
+    """A kernel record that prints its text and counts its work on first use."""
 
     def __init__(
         self, make_text: Callable[[], str], count: Callable[[], float], *fields: Any, **more: Any
@@ -43,8 +43,9 @@ def describe_kernel(
     extension: str,
     **more: Any,
 ) -> Kernel:
-    """A kernel of ours, with its text or what makes it; `more` are `Kernel.resources` and
-    `Kernel.warning`."""
+    """Returns the record of a kernel of ours. `text` is the text or a function that prints it;
+    `more` are `Kernel.resources` and `Kernel.warning`.
+    """
     return _Printed(
         text if callable(text) else lambda: text,
         lambda: float(node.attrs.get("flops") or _flops_of_kernel(node)),
@@ -61,7 +62,7 @@ def describe_kernel(
 
 
 def describe(func: Func, node: Node, library: str = "") -> Kernel:
-    """A step without code of ours: a library call, control flow, a fallback."""
+    """Returns the record of a step without generated code, such as a library call or a fallback."""
     inner: Sequence[Node] = node.blocks[0].nodes if is_fusion(node) else (node,)
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     kind = "generated" if node.op in GENERATED else "library"
@@ -96,7 +97,7 @@ def _hosted(func: Func, node: Node, kind: str) -> Kernel:
 def described(
     func: Func, steps: Iterable[tuple[Node, str]], own: Callable[[Node], Kernel]
 ) -> list[Kernel]:
-    """Records of steps, each with the library that runs it; `own` makes those of our kernels."""
+    """Returns the records of steps, given with their libraries; `own` describes our kernels."""
     return [
         own(node) if node.op == "kernel" else describe(func, node, library)
         for node, library in steps
@@ -104,14 +105,14 @@ def described(
 
 
 def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
-    """The steps of a lowered function, each with what runs it: groups and products a library."""
+    """The steps of a lowered function, each with the library that runs it ("" for control flow)."""
     labels = {"group": library, "contraction": library, "control": "", "foreign": ""}
     kinds = ((n, lookup(n.op).kind) for n in func.nodes)
     return [(n, labels[kind]) for n, kind in kinds if kind in labels]
 
 
 def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
-    """Source lines of a kernel: its node's, then those inside."""
+    """Source lines of a kernel: its node's, then those of its body."""
     inside = (line for places in node.blocks[0].locs.values() for line in places)
     return source_lines([*lines, *inside])
 

@@ -1,4 +1,4 @@
-"""The steps of a program: each reads some values and writes or makes others."""
+"""The steps of a program: each reads some values and writes or allocates others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import Array, Value
 
 
 class Step:
-    """One step. `library` names what runs it; `capturable` says if a CUDA graph can hold it."""
+    """One step. `library` names the library it calls. `capturable`: a CUDA graph can contain it."""
 
     def __init__(
         self,
@@ -29,11 +29,11 @@ class Step:
         self.capturable = capturable
 
     def bind(self, device: Device) -> Bound:
-        """What runs it, once all places are known."""
+        """Returns the function that executes the step, once all arrays in the arena are known."""
         raise NotImplementedError
 
     def no_memory(self, device: Device, error: Exception) -> StackError:
-        """The error of a library that ran out of memory, with what it was for."""
+        """The error for a library that ran out of memory; names the results it was for."""
         asked = sum(v.bytes for v in self.outs)
         names = ", ".join(v.what for v in self.outs)
         what = f"{self.library or self.node.op} for {names}"
@@ -41,7 +41,7 @@ class Step:
 
 
 class OnArrays:
-    """A kernel that is called with arrays: those that it reads, then those that it writes."""
+    """A kernel that is called with two lists of arrays: those it reads, and those it writes."""
 
     def __init__(self, launch: Fill) -> None:
         self.launch = launch
@@ -51,7 +51,7 @@ class OnArrays:
 
 
 class KernelStep(Step):
-    """A kernel of ours."""
+    """A step that launches one of our kernels."""
 
     def __init__(
         self, node: Node, args: Sequence[Value], outs: Sequence[Value], kernel: Kernel
@@ -64,7 +64,7 @@ class KernelStep(Step):
 
 
 class FillingStep(Step):
-    """A library call that writes its results where they are to be."""
+    """A library call that writes its results into arrays that exist already."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class FillingStep(Step):
 
 
 class MakingStep(Step):
-    """Control flow, a call of the framework, or a library that allocates: makes its results.
+    """A step that allocates its results: control flow, a framework call, or a library call.
 
     `dropped`: numbers of the results that nobody reads.
     """
@@ -119,7 +119,7 @@ class MakingStep(Step):
             for number, (value, made) in enumerate(zip(self.outs, results, strict=True)):
                 if number in self.dropped:
                     continue
-                # a loop gives back operands that it passes on, whose places others take
+                # a loop returns operands that it passes on; another value may reuse their memory
                 address = device.address(made)
                 own = device.copy(made) if address in taken else made
                 taken.add(address)
@@ -129,7 +129,7 @@ class MakingStep(Step):
 
 
 def allocating(launch: Bound, values: Sequence[tuple[Value, Callable[[], Array]]]) -> Bound:
-    """A step before which nobody has written some results, and what makes their arrays."""
+    """Returns a step that first allocates the results that it is the first to write."""
 
     def run(stream: int) -> None:
         for value, allocate in values:
@@ -140,7 +140,7 @@ def allocating(launch: Bound, values: Sequence[tuple[Value, Callable[[], Array]]
 
 
 def releasing(launch: Bound, values: Sequence[Value]) -> Bound:
-    """A step after which nobody reads some values: their memory is free again."""
+    """Returns a step that afterwards drops the arrays of values that no later step reads."""
 
     def run(stream: int) -> None:
         launch(stream)

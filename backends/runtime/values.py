@@ -1,4 +1,4 @@
-"""Where a value of a program is."""
+"""A value of a program and its memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-Array = Any  # of the device's library
-Table = ctypes.Array[Any]  # 8-byte numbers, addresses among them
+Array = Any  # an array of the device's library
+Table = ctypes.Array[Any]  # 8-byte numbers, among them addresses
 
 
 class Value:
-    """A value, the array that holds it while a program runs, and the tables with its address.
+    """A value, its array while a program runs, and the tables that contain its address.
 
-    `source` is "input", "output" (fresh at each call), "static" (a constant or a place in the
-    arena), "made" (by its step) or "view" (of `base`, whose address it has).
+    `source` is "input", "output" (fresh at each call), "static" (a constant or part of the arena),
+    "made" (allocated by its step) or "view" (of `base`, whose address it has).
     """
 
     __slots__ = (
@@ -47,14 +47,14 @@ class Value:
 
     @property
     def root(self) -> Value:
-        """What a view is a view of, in the end."""
+        """The value that a chain of views finally refers to."""
         value = self
         while value.source == "view" and value.base is not None:
             value = value.base
         return value
 
     def put(self, array: Array) -> None:
-        """Let an array hold it."""
+        """Set the array, and write its address into all tables."""
         self.array = array
         if self.slots:
             address = self.address(array)
@@ -62,22 +62,22 @@ class Value:
                 table[slot] = address
 
     def get(self) -> Array:
-        """The array; a view of what was made after the call began is taken here."""
+        """The array; a view of an array that was allocated during the call is taken here."""
         if self.array is None:
             root = self.root
-            assert root.array is not None, f"{self.what} is read before it is there"
+            assert root.array is not None, f"{self.what} is read before it is written"
             self.array = root.array.reshape(self.shape)
         return self.array
 
     def tell(self, table: Table, slot: int) -> None:
-        """Keep the address of the array in a slot of a table from now on."""
+        """Write the address of the array into a slot of a table, now and at each change."""
         root = self.root
         root.slots.append((table, slot))
         if root.array is not None:
             table[slot] = root.address(root.array)
 
     def cell(self) -> Table:
-        """A table of the address alone, for kernels that are given a pointer to it."""
+        """A table with only the address, for kernels that take a pointer to it."""
         root = self.root
         if root.own is None:
             root.own = (ctypes.c_uint64 * 1)()

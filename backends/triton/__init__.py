@@ -1,4 +1,4 @@
-"""The triton backend: tile level to Triton, for NVIDIA GPUs."""
+"""The triton backend: compiles the tile level to Triton, for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .expressions import REFUSED
 
 
 def _missing_compiler() -> str | None:
-    """The package to install before Triton can be compiled, or None."""
+    """The package to install before Triton can compile, or None."""
     for package in ("triton", "torch"):
         if not importlib.util.find_spec(package):
             return f"install the extra: {install_hint(package)}"
@@ -25,7 +25,7 @@ def _missing_compiler() -> str | None:
 
 
 def _missing() -> str | None:
-    """The reason why kernels cannot run here, or None; compiling needs no GPU."""
+    """The reason why kernels cannot run here, or None. Compiling alone needs no GPU."""
     need = _missing_compiler()
     if need is not None:
         return need
@@ -40,15 +40,15 @@ def _missing() -> str | None:
 
 
 def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
-    """Triton kernels from tiles of any rank: streams, products, TMA descriptors.
+    """Compiles tiles of any rank to Triton kernels, with streams, matmuls and TMA descriptors.
 
     Options:
         device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
-        call_opaque: what runs `opaque` nodes.
+        call_opaque: the function that executes `opaque` nodes.
         cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
-        assembled: True to note what the assembler made of each kernel.
-        target: the GPU to lower for, a name or a file (default: the one at hand).
+        assembled: True to report the assembler's registers, spills and warnings per kernel.
+        target: the GPU to lower for, a name or a file (default: this machine's).
     """
     need = _missing()
     if need is not None:

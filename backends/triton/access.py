@@ -1,4 +1,4 @@
-"""Loads and stores as pointer arithmetic, or through a tensor descriptor (Hopper's TMA)."""
+"""Loads and stores by pointer arithmetic, or through a tensor descriptor (Hopper's TMA)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from dataclasses import dataclass
 
 from stack.ir.types import TensorType
 
-MAX_BOX = 256  # extent of one dim of a descriptor's block
-MOST = 2**31 - 1  # rows or columns of its matrix
+MAX_BOX = 256  # largest extent of a dimension of a descriptor's block
+MOST = 2**31 - 1  # rows or columns of a descriptor's matrix
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Memory as a matrix, or several, of which blocks are copied: `shape`, `block` in elements."""
+    """A tensor descriptor: memory as a matrix, or as a batch of them, copied in blocks.
+
+    `shape` and `block` are in elements.
+    """
 
     memory: str
     shape: tuple[int, ...]
@@ -23,7 +26,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Access:
-    """How to reach a tile: a pointer with a mask, or a place in a descriptor."""
+    """The address of a tile: a pointer with a mask, or coordinates in a descriptor."""
 
     pointer: str = ""
     mask: str = ""
@@ -45,14 +48,14 @@ def access_of(
     described: bool,
     is_64: bool,
 ) -> Access:
-    """The access of a load or store.
+    """Returns how to address the tile of a load or store.
 
     Args:
-        index: texts, one for each axis of the memory.
-        blocks: whether they are the scalar starts of a block along the last axes.
-        clip: whether the block may pass the end of the memory.
-        described: whether descriptors may be used.
-        is_64: whether offsets need 64 bits.
+        index: expressions, one for each axis of the memory.
+        blocks: True if they are the scalar starts of a block along the last axes.
+        clip: True if the block may extend past the end of the memory.
+        described: True if descriptors may be used.
+        is_64: True if offsets need 64 bits.
     """
     shape = tuple(int(s) for s in memory.shape)  # pyright: ignore[reportArgumentType]
     strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
@@ -104,10 +107,10 @@ def _described(
     clip: bool,
     is_64: bool,
 ) -> Access | None:
-    """The block as one of a matrix: all dims up to the tile's first are rows, the rest columns.
+    """The block through a descriptor: all dims up to the tile's first are rows, the rest columns.
 
-    Rows that end before the matrix does, with a block that may pass their end, are a matrix of
-    their own for each place in the dims before them.
+    If the block may extend past the last row, and there are dims before the rows, then the rows
+    at each index of those dims are a matrix of their own (a third dimension of the descriptor).
     """
     wide = [i for i, e in enumerate(extents) if e > 1]
     if len(wide) != 2 or max(extents) > MAX_BOX:
@@ -130,7 +133,7 @@ def _described(
         or block[-1] * bytes_ < 16
     ):
         return None
-    # past the end of the columns of a dim must be past the end of those of the matrix
+    # past the end of a dim's columns must also be past the end of the matrix, to be masked
     if clip and shape[lane] % block[-1] and math.prod(shape[row + 1 : lane]) != 1:
         return None
     places = [_linear(index[a:b], shape[a:b]) for a, b in zip(starts, ends, strict=True)]
@@ -139,7 +142,7 @@ def _described(
 
 
 def _narrow(place: str) -> str:
-    """A place in a matrix has 32 bits, whatever the offsets have."""
+    """Cast a matrix coordinate to 32 bits, which descriptors require, even if offsets have 64."""
     return place if place.isdigit() else f"({place}).to(tl.int32)"
 
 

@@ -1,4 +1,4 @@
-"""From printed source to a Triton function, and to machine code for a GPU that need not be here."""
+"""Compiles printed source to a Triton function, and to machine code for any GPU, present or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .expressions import TYPES
 if TYPE_CHECKING:
     from .source import Source
 
-FORMAT = 1  # of entries in the cache
+FORMAT = 1  # version of cache entries
 UNLIMITED = 1 << 62
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 NOTHING = {
@@ -46,7 +46,7 @@ DESCRIBED = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64"}
 
 @dataclass(frozen=True)
 class Binary:
-    """Code of one kernel at every stage, and what Triton notes about it."""
+    """The code of one kernel at every stage, and Triton's metadata."""
 
     stages: dict[str, str]
     cubin: bytes
@@ -54,37 +54,37 @@ class Binary:
 
     @property
     def shared(self) -> int:
-        """Bytes of shared memory that a program takes."""
+        """Bytes of shared memory per program."""
         return int(self.meta["shared"])
 
     @property
     def ahead(self) -> int:
-        """Steps of its loops that are loaded ahead."""
+        """Pipeline stages of its loops (iterations that are prefetched)."""
         return int(self.meta["num_stages"])
 
     def resources(self) -> dict[str, int]:
-        """What it takes of a multiprocessor; asks a tool of CUDA's."""
+        """The resources it uses of a multiprocessor; calls a CUDA tool."""
         known = {"shared": self.shared, "warps": int(self.meta["num_warps"])}
         return known | usage(self.cubin)
 
     def warning(self) -> str:
-        """What makes it slow, by the assembler; "" where it has nothing to say."""
+        """The assembler's performance warning; "" if there is none."""
         return serialized(self.stages["ptx"])
 
 
 @cache
 def function(text: str, name: str) -> Any:
-    """The kernel of a printed module. The source is kept where Triton looks for it."""
+    """The kernel of a printed module. Its source is registered where Triton looks for it."""
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = f"<stack triton {digest}>"
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     module: dict[str, Any] = {"__name__": f"stack_triton_{digest}"}
-    exec(compile(text, path, "exec"), module)  # what our own printer wrote
+    exec(compile(text, path, "exec"), module)  # text from our own printer
     return module[name]
 
 
 def request(source: Source, target: str, limit: int = UNLIMITED) -> dict[str, Any]:
-    """All that machine code is made from, as JSON; `limit` is of shared memory, in bytes."""
+    """Everything that determines the machine code, as JSON. `limit`: bytes of shared memory."""
     memory = dict(zip(source.parameters, source.kinds, strict=True))
     described = [
         f"tensordesc<{DESCRIBED.get(memory[d.memory], memory[d.memory])}{list(d.block)}>"
@@ -103,19 +103,19 @@ def request(source: Source, target: str, limit: int = UNLIMITED) -> dict[str, An
 
 
 def capability(target: str) -> int:
-    """90 of "sm_90". Raises UsageError."""
+    """The compute capability, such as 90 of "sm_90". Raises UsageError."""
     match = re.fullmatch(r"sm_(\d+)a?", target)
     if match is None:
-        raise UsageError(f"target {target!r} is no GPU; write sm_90 or sm_80")
+        raise UsageError(f"target {target!r} is not a GPU; write sm_90 or sm_80")
     return int(match[1])
 
 
 def load() -> None:
-    """Import what compiles and compile a kernel of nothing, so that a fork finds it all loaded."""
+    """Import the compiler and compile an empty kernel, so that forks find everything loaded."""
     triton = import_module("triton")
     cache: Any = import_module("triton.runtime.cache")
     if hasattr(cache, "triton_key"):
-        # Triton's own reads and digests all of its code; the cache here goes by its version too
+        # Triton's own key hashes all of its code; the cache here is keyed by its version anyway
         cache.triton_key = lambda: f"stack {triton.__version__}"
     with triton.knobs.compilation.scope():
         triton.knobs.compilation.always_compile = True
@@ -123,23 +123,23 @@ def load() -> None:
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Compile one request, in this process: the reply is JSON, with `error` where it failed.
+    """Compile one request, in this process. The reply is JSON, with `error` if it failed.
 
-    A kernel that takes more shared memory than there is loads fewer steps ahead: Triton's own
-    copies beside the steps cannot be told before it has compiled.
+    A kernel that needs more shared memory than the limit is compiled again with fewer pipeline
+    stages. Only compiling shows how much memory Triton needs beside the stages.
     """
     stages = int(asked["stages"])
     while True:
         try:
             made = _compile(asked, stages)
-        except Exception as error:  # of Triton, LLVM or the assembler
+        except Exception as error:  # from Triton, LLVM or the assembler
             return {"error": f"triton refuses it: {str(error) or type(error).__name__}"}
         shared = int(made.metadata.shared)
         if shared <= asked["limit"]:
             break
         if stages == 1:
             return {
-                "error": f"it does not fit the GPU: it takes {shared} bytes of shared memory, a"
+                "error": f"it does not fit the GPU: it needs {shared} bytes of shared memory, a"
                 f" program may have {asked['limit']}"
             }
         stages -= 1
@@ -170,21 +170,21 @@ def _compile(asked: dict[str, Any], stages: int) -> Any:
 
 
 def binary(reply: dict[str, Any], source: Source) -> Binary:
-    """The code of a reply. Raises StackError."""
+    """The code in a reply. Raises StackError if it has an error."""
     if "error" in reply:
         raise StackError(f"kernel {source.name}: {reply['error']}")
     return Binary(reply["stages"], b64decode(reply["cubin"]), reply["meta"])
 
 
 def build(source: Source, target: str) -> Binary:
-    """Compile for a GPU; needs none. Raises StackError with Triton's message."""
+    """Compile for a GPU, which need not be present. Raises StackError with Triton's message."""
     return binary(json.loads(json.dumps(answer(request(source, target)), default=vars)), source)
 
 
 def build_all(
     sources: Sequence[Source], target: str, limit: int, store: Cache | None
 ) -> list[dict[str, Any]]:
-    """Replies for several kernels: from the cache, or compiled side by side."""
+    """Replies for several kernels, from the cache or compiled concurrently."""
     asked = [request(source, target, limit) for source in sources]
     keys = [_key(a) for a in asked]
     found = {k: _get(store, k) for k in keys}
@@ -198,12 +198,12 @@ def build_all(
 
 
 def worker_pool() -> WorkerPool:
-    """What compiles kernels side by side, with bounds on the time and memory of each."""
+    """The pool that compiles kernels concurrently, with limits on the time and memory of each."""
     return worker_pool_for(__name__)
 
 
 def _key(asked: dict[str, Any]) -> str:
-    # by the module: its distribution may have another name
+    # by module name: the distribution may have another name
     version = str(import_module("triton").__version__)
     told = json.dumps([FORMAT, version, asked], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
@@ -215,16 +215,16 @@ def _get(store: Cache | None, key: str) -> dict[str, Any] | None:
 
 
 def usage(cubin: bytes) -> dict[str, int]:
-    """Registers and stack (spills) of machine code, where cuobjdump is found."""
+    """Registers and stack bytes (spills) of machine code; empty if cuobjdump is not found."""
     text = run_tool("cuobjdump", cubin, "--dump-resource-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+)", text)
     return {"registers": int(found[1]), "stack": int(found[2])} if found else {}
 
 
 def serialized(ptx: str) -> str:
-    """Why the assembler makes products of a warp group wait for each other; "" where it does not.
+    """The reason why the assembler serializes WGMMA instructions; "" if it does not.
 
-    Triton keeps the assembler's remarks for itself, so this asks again, where ptxas is found.
+    Triton hides the assembler's remarks, so this runs ptxas again, if it is found.
     """
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     if target is None or "wgmma" not in ptx:

@@ -1,4 +1,4 @@
-"""A lowered function to Triton kernels: each distinct one is built once."""
+"""Compiles a lowered function to Triton kernels; equal kernels are built once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Artifacts = dict[str, str | Callable[[], str]]
 
 
 class Compiler:
-    """Kernels by what their machine code is made from: equal ones are built once, with one name."""
+    """The kernels of a function. Kernels with equal machine code are built once, under one name."""
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
@@ -50,7 +50,7 @@ class Compiler:
         self.taken: set[str] = set()
 
     def source(self, node: Node) -> Source:
-        """What is compiled."""
+        """The printed source to compile."""
         warps, stages, programs = (node.attrs.get(k) for k in ("warps", "stages", "programs"))
         key = (node.blocks[0], warps, stages, programs)
         if key not in self.sources:
@@ -64,15 +64,15 @@ class Compiler:
         return self.sources[key]
 
     def binary(self, source: Source) -> build.Binary:
-        """Machine code of a printed kernel."""
+        """The machine code of a printed kernel."""
         if source.code not in self.binaries:
             self.binaries[source.code] = build.build(source, self.target)
         return self.binaries[source.code]
 
     def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
-        """Machine code of every kernel of the function, several compiled at a time.
+        """Build the machine code of every kernel of the function, several concurrently.
 
-        Raises KernelRefused with all that cannot be compiled.
+        Raises KernelRefused with all kernels that cannot be compiled.
         """
         nodes = [node for _, node in walk(self.func.body) if is_kernel(node)]
         wanted = {s.code: s for s in map(self.source, nodes) if s.code not in self.binaries}
@@ -89,7 +89,7 @@ class Compiler:
             raise KernelRefused({n: whys[code] for n, code in codes.items() if code in whys})
 
     def describe(self, node: Node, assembled: bool = False) -> Kernel:
-        """The record of a kernel; `assembled` says what the assembler made of it, too."""
+        """Returns the record of a kernel; `assembled` adds what the assembler reports."""
         source = self.source(node)
         name, shown = self.readable[source.code]
         built = self.binaries.get(source.code)
@@ -108,12 +108,12 @@ class Compiler:
         )
 
     def symbol(self, node: Node) -> str:
-        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        """The kernel's symbol in profilers, named after the first node it was printed for."""
         name, _ = self.readable[self.source(node).code]
         return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
-        """Later stages of every distinct kernel, made when asked for."""
+        """Later stages of every distinct kernel as text, made on demand."""
 
         kernels = {s.code: s for s in self.sources.values()}
 
@@ -142,7 +142,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Plan a function whose kernels are at the tile level on a device; see `compile_triton`."""
+    """Plan a function with tile-level kernels on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
     compiler = _for_device(func, device, _store(options))
     launches: dict[Source, Runnable] = {}
@@ -166,7 +166,7 @@ def _store(options: dict[str, Any]) -> Cache | None:
 
 
 def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compiler:
-    """A compiler whose kernels are built, where there is a device to build them for."""
+    """A compiler whose kernels are built, if there is a GPU to build them for."""
     if device.type != "cuda":
         return Compiler(func, arch_of({"device": device}))
     found = torch.cuda.get_device_properties(device)
@@ -186,7 +186,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
-        target: the GPU, as "sm_90", or the file of one.
+        target: the GPU, such as "sm_90", or a file that describes one.
         cache: False to keep nothing on disk.
     """
     compiler = Compiler(func, arch_of(options))

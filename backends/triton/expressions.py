@@ -37,7 +37,7 @@ INFIX = {
     "gt": ">",
     "ge": ">=",
 }
-# functions of the language; what it has for f32 alone is libdevice's for f64
+# functions of Triton's language; for f64, those it has only for f32 are called from libdevice
 LANGUAGE = {
     "exp": "tl.exp",
     "exp2": "tl.exp2",
@@ -74,13 +74,13 @@ LIBDEVICE = {
 REFUSED = ("digamma",)
 
 
-# the language's own are off by several units in the last place, exp by more for large operands
+# Triton's own are off by several ulp; exp by more for large operands
 EXACT = {
     "exp": "libdevice.exp({0})",
     "div": "tl.div_rn({0}, {1})",
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{0}))",
 }
-# after a product: fewer instructions while the tensor cores wait
+# in the epilogue of a matmul: fewer instructions while the tensor cores wait
 SHORT = {
     "erf": "erf_ratio({0})",
     "tanh": "brief_tanh({0})",
@@ -89,11 +89,11 @@ SHORT = {
 
 
 def expression(node: Node, args: list[str], is_exact: bool = False, has_dot: bool = False) -> str:
-    """The value of an elementwise node from the texts of its operands.
+    """Returns the expression of an elementwise node, given those of its operands.
 
     Args:
-        is_exact: a few units in the last place of f32 would show.
-        has_dot: after a product, functions are shorter, where they need not be exact.
+        is_exact: errors of a few ulp in f32 are not acceptable.
+        has_dot: the node is in the epilogue of a matmul: use shorter functions unless is_exact.
     """
     op, dtype = node.op, node.args[0].dtype
     if dtype.kind == "b" and op in ("add", "mul"):
@@ -132,7 +132,7 @@ def _rem(dtype: DType, args: list[str]) -> str:
 
 
 def _unless_zero(text: str, by: str, other: str) -> str:
-    """A quotient or remainder of integers; `other` where they are divided by 0."""
+    """An integer quotient or remainder; `other` for division by 0."""
     if by.isdigit() and by != "0":
         return text.format(by)
     safe = text.format(f"tl.where({by} == 0, 1, {by})")
@@ -140,7 +140,7 @@ def _unless_zero(text: str, by: str, other: str) -> str:
 
 
 def _shift(sign: str) -> Callable[[DType, list[str]], str]:
-    """Shifts by the width or more, or by less than 0, push all bits out."""
+    """A shift by the width or more, or by a negative amount, shifts all bits out."""
 
     def make(dtype: DType, args: list[str]) -> str:
         a, b = args

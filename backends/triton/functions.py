@@ -1,15 +1,14 @@
-"""Functions that the language leaves to a library with branches, without any.
+"""Branch-free versions of functions whose library code branches.
 
-Code of a tile computes its elements side by side; a branch for each keeps all that came before
-it in registers. Near 0 both are x times a polynomial in x^2, elsewhere they come from one
-exponential.
-The polynomials are least-squares fits in double precision with errors evened out.
+A tile computes many elements side by side. A branch per element would keep all earlier values in
+registers. Near 0, tanh and erf are x times a polynomial in x^2; elsewhere they use one exponential.
+The polynomials are least-squares fits in double precision, with errors evened out.
 
-What follows a product runs while the tensor cores wait: there, instructions count. `erf_ratio` is
-one ratio of polynomials, off by up to 5 units in the last place; `round_bf16` rounds two elements
-with one instruction, `widen_bf16` takes one for each; `inverse` is that of the hardware, for
-numbers from 1 up; `brief_tanh` takes it, and an exponential of two. Tensor cores cut operands off
-to TF32, all towards zero; `round_tf32` rounds them to the nearest.
+The epilogue of a matmul runs while the tensor cores wait, so there the number of instructions
+matters. `erf_ratio` is one ratio of polynomials, off by up to 5 ulp. `round_bf16` rounds two
+elements with one instruction; `widen_bf16` takes one instruction per element. `inverse` is the
+hardware's reciprocal, for numbers of at least 1. `brief_tanh` uses it, and an exponential of base
+two. Tensor cores truncate operands to TF32; `round_tf32` rounds them to nearest.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def widen_bf16(x):
 
 
 """,
-    # a compiler takes it for another value: wider ones made of the first are not kept for it
+    # an opaque copy: keeps the compiler from holding wider values of the first copy in registers
     "again": """@triton.jit
 def again(x):
     return tl.inline_asm_elementwise(
@@ -114,8 +113,8 @@ def round_tf32(x):
 
 
 """,
-    # of a left operand. Not pure, or Triton 3.6 reads what it rounds straight into the layout of
-    # the product: ahead of a loop, it then multiplies other elements.
+    # For a left operand. Not pure, or Triton 3.6 loads the rounded values directly into the layout
+    # of the matmul: hoisted out of a loop, it then multiplies wrong elements.
     "round_tf32_left": """@triton.jit
 def round_tf32_left(x):
     return tl.inline_asm_elementwise(
@@ -125,7 +124,7 @@ def round_tf32_left(x):
 
 """,
 }
-# the interpreter has no instructions of the machine
+# replacements for the interpreter, which cannot execute inline assembly
 INTERPRETED = {
     "round_tf32": """@triton.jit
 def round_tf32(x):
@@ -164,7 +163,7 @@ NEEDS = {"erf_ratio": ("inverse",), "brief_tanh": ("inverse",)}
 
 
 def used(code: str) -> str:
-    """The functions that some code calls."""
+    """The source of the functions that some code calls."""
     called = [name for name in FUNCTIONS if re.search(rf"\b{name}\(", code)]
     names = dict.fromkeys(n for name in called for n in (*NEEDS.get(name, ()), name))
     known = FUNCTIONS

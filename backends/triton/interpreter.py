@@ -1,9 +1,9 @@
-"""Triton's interpreter on the CPU, which TRITON_INTERPRET=1 asks for, with two faults mended.
+"""Fixes two bugs of Triton's interpreter on the CPU (TRITON_INTERPRET=1).
 
-It makes an index of an array of one element by `int`, which NumPy takes no longer: a loop whose
-bounds are computed fails. And it multiplies the bits of bf16 tiles, not their values. Kernels are
-Python there, those by hand too, so what Triton patches for them is mended and not their text.
-Arithmetic on bf16 outside of dots stays wrong: kernels compute in f32.
+It converts one-element arrays to an index by `int`, which NumPy no longer accepts, so loops with
+computed bounds fail. And it multiplies the bits of bf16 tiles, not their values. In the interpreter
+all kernels are Python, those written by hand too. So the fix patches Triton and not the kernels'
+text. bf16 arithmetic outside of dots stays wrong; our kernels compute in f32.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 
 def is_asked_for() -> bool:
-    """Whether kernels are interpreted, as Triton decides when it is imported."""
+    """True if kernels are interpreted. Triton decides this when it is imported."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @functools.cache
 def mend() -> None:
-    """Mend the interpreter, where it is asked for; before kernels run."""
+    """Patch the interpreter, if it is in use. Call it before kernels run."""
     if not is_asked_for():
         return
     import numpy as np

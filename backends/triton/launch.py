@@ -1,4 +1,4 @@
-"""What launches a kernel on tensors: inputs, then outputs."""
+"""Launches a Triton kernel on tensors: inputs, then outputs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .source import Source
 from .values import SPLIT
 
 _BYTES = {"u64": 8, "b64": 8, "s64": 8, "u32": 4, "b32": 4, "s32": 4, "b8": 1}
-# Triton numbers element types as the device does, which differs from the driver for three
+# Triton numbers element types as the device does; the driver's numbers differ for three
 _KINDS: dict[int, int] = {8: 10, 9: 8, 10: 9}
 
 
 def interpreted(source: Source) -> OnArrays:
-    """In Triton's interpreter, or by its own launcher."""
+    """Launches in Triton's interpreter, or by Triton's own launcher."""
     text = source.text
     if interpreter.is_asked_for():
-        # it multiplies in f32, whatever is asked, and has no libdevice
+        # the interpreter multiplies in f32 at any precision, and has no libdevice
         text = text.replace(SPLIT, "ieee").replace("libdevice.exp(", "tl.exp(")
     kernel = build.function(text, source.name)
     places = {name: i for i, name in enumerate(source.parameters)}
@@ -47,7 +47,7 @@ def interpreted(source: Source) -> OnArrays:
 
 
 def parameter_sizes(ptx: str) -> list[int]:
-    """Bytes of each parameter of the one kernel of a module."""
+    """Bytes of each parameter of a module's only kernel."""
     head = ptx[ptx.index(".entry") : ptx.index("\n)", ptx.index(".entry"))]
     found = re.findall(r"\.param (?:\.align \d+ )?\.(\w+)[^\n\[,]*(?:\[(\d+)\])?", head)
     return [_BYTES[kind] * int(count or 1) for kind, count in found]
@@ -56,7 +56,7 @@ def parameter_sizes(ptx: str) -> list[int]:
 def loaded(
     source: Source, binary: build.Binary, symbol: str, device: torch.device
 ) -> Loaded | None:
-    """On a device, through the driver; None where the kernel is not called as this knows."""
+    """Loads a kernel through the driver; None if its calling convention is not the expected one."""
     meta = binary.meta
     maps = meta.get("tensordesc_meta") or [None] * len(source.descriptors)
     plain = not meta["global_scratch_size"] and not meta["profile_scratch_size"]
@@ -77,7 +77,7 @@ def loaded(
 
 
 def _arguments(source: Source, maps: Sequence[Any]) -> list[Argument]:
-    """Pointers, then each descriptor as its map, sizes and strides, then no scratch memory."""
+    """Pointers, then each descriptor's map, sizes and strides, then two null scratch pointers."""
     places = {name: i for i, name in enumerate(source.parameters)}
     found: list[Argument] = list(range(len(source.parameters)))
     for d, m in zip(source.descriptors, maps, strict=True):

@@ -1,4 +1,4 @@
-"""Source lines in what Triton makes of a kernel: in place of lines of the printed module."""
+"""Puts source lines into Triton's stages, in place of line numbers of the printed module."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _LLVM = re.compile(r"(!DILocation\(line: (\d+), .*)")
 
 
 def with_lines(text: str, lines: Sequence[str]) -> str:
-    """A stage of Triton's with the source line of each line of the module, "" where it has none."""
+    """A stage of Triton with the source line of each line of the module ("" for none)."""
     text = _PLACE.sub(lambda m: "{}{}:{}:0".format(*_file(lines, int(m[2]), m[1])), text)
     return _LLVM.sub(lambda m: f"{m[1]} ; {origin(lines, int(m[2])) or 'no source line'}", text)
 
 
 def line_of(lines: Sequence[str], file: str, number: int) -> str:
-    """The source line of a line in a file that Triton names; only the module has some."""
+    """The source line of a line in a file that Triton names; "" for any file but the module."""
     return origin(lines, number) if re.fullmatch(_MODULE, file) else ""
 
 
 def with_functions(text: str, lines: Sequence[str]) -> tuple[str, ...]:
-    """Source lines of a module: a function is of the line that calls it, where one alone does.
+    """Source lines of a module; a function with a single calling line gets that line.
 
-    Machine code that is inlined has the function's lines: Triton drops who called it.
+    Inlined machine code refers to the function's lines, because Triton drops the call site.
     """
     found, held = list(lines), text.splitlines()
     starts = [i for i, line in enumerate(held) if line.startswith("def ")]
-    for start in reversed(starts[:-1]):  # who calls comes after what is called
+    for start in reversed(starts[:-1]):  # a caller is defined after its callees
         name = held[start].removeprefix("def ").partition("(")[0]
         after = range(start + 1, len(held))
         callers = {found[i] for i in after if re.search(rf"\b{name}\b", held[i])}

@@ -1,8 +1,8 @@
-"""Tile level to Triton: one kernel node to the source of one module.
+"""Prints a tile-level kernel node as the Triton source of one module.
 
-Grid loops become a decomposition of the program's number. Broadcasts are printed as `x[:, None]`
-and left to the language where it broadcasts by itself. Memory has no name of its own: a store's
-result is the pointer that it wrote through.
+Grid loops become a decomposition of the program id. A broadcast is printed as `x[:, None]` if
+Triton's implicit broadcasting does the rest. Memory states have no names: the result of a store is
+the pointer that it wrote through.
 """
 
 from __future__ import annotations
@@ -65,33 +65,33 @@ def either(a, b):
 
 
 def _is_line(node: Node) -> bool:
-    """Whether it reads memory along one axis of a tile."""
+    """True if a node loads a rank-1 tile."""
     return node.op == "load" and node.tensor.rank == 1
 
 
 def print_kernel(
     node: Node, name: str, readable: bool = False, arguments: Sequence[str] = ()
 ) -> Source:
-    """The Triton source of a kernel node at the tile level.
+    """Returns the Triton source of a tile-level kernel node.
 
     Args:
-        readable: with names and source lines of the IR; without them equal kernels have equal
-            text, which is what the cache is keyed by.
-        arguments: what operands and results are called where the kernel is used, for readers.
+        readable: use the IR's names and source lines. Without them, equal kernels have equal text,
+            which is the cache key.
+        arguments: readable names of operands and results, from where the kernel is used.
 
     Raises:
-        StackError: naming the op that has no code.
+        StackError: names the op for which there is no code.
     """
     return _Printer(node, name, readable, arguments).source()
 
 
 def _chain(nest: Node) -> list[Node]:
-    """Nested grid loops, outermost first. Raises StackError."""
+    """Returns nested grid loops, outermost first. Raises StackError."""
     chain: list[Node] = []
     loops = [nest]
     while loops:
         if len(loops) > 1:
-            raise StackError("the triton backend takes one grid loop inside another")
+            raise StackError("the triton backend needs grid loops that are perfectly nested")
         chain += loops
         loops = [n for n in loops[0].blocks[0].nodes if is_loop(n, "grid")]
     return chain
@@ -102,9 +102,9 @@ def _extents(chain: Sequence[Node]) -> list[int]:
 
 
 def _rounds(body: Block) -> bool:
-    """Whether values are rounded to 16 bits for the sake of rounding: read in f32 again.
+    """True if values are rounded to 16 bits on purpose: cast down, then up to f32 again.
 
-    LLVM computes what stands between two such casts in 16 bits, and contracts it.
+    LLVM would compute what is between two such casts in 16 bits, and contract it to FMA.
     """
     return any(
         converts(node) and _narrows(node.args[0]) and node.dtype.bits > 16 for _, node in walk(body)
@@ -154,17 +154,18 @@ class _Printer(Values):
         return shared or sum(math.prod(_extents(_chain(n))) for n in self.nests)
 
     def _grid(self, nest: Node) -> None:
-        """A nest of grid loops: its indices from the program's number, the innermost fastest.
+        """Print a nest of grid loops; indices come from the program id, the innermost fastest.
 
-        Of several nests without a loop, the first programs have the first. Each is an `if` of its
-        own: what branches of one `if` hold in shared memory, Triton lays out side by side.
+        Several nests share the launch grid: each takes a range of program ids, the first nest the
+        first ones. Each nest is an `if` of its own, because Triton gives all branches of one `if`
+        separate shared memory.
         """
         before, chain = self.depth, _chain(nest)
         total = math.prod(_extents(chain))
         shared = int(self.node.attrs.get("programs") or 0)
         pid = "pid"
         if shared:
-            # the end of one tile overlaps the start of the next where there is one
+            # flattening overlaps the end of one tile with the start of the next
             flat = ", flatten=True" if nest is self.nests[0] else ""
             self._line(f"for pid in tl.range(tl.program_id(0), {total}, {shared}{flat}):")
             self.depth += 1
@@ -207,7 +208,7 @@ class _Printer(Values):
             self.actual[var] = ()
 
     def _grouped(self, names: Sequence[str], extents: Sequence[int], group: int, pid: str) -> None:
-        """Tiles in groups of rows: a group reads few rows and shares the columns."""
+        """Print tile indices in groups of rows: a group reads few rows and shares columns."""
         rows, lanes = extents
         self._line(f"tile = {pid} % {rows * lanes}")
         self._line(f"first = tile // {group * lanes} * {group}")
@@ -218,10 +219,11 @@ class _Printer(Values):
     # ---- statements
 
     def _block(self, block: Block) -> None:
-        """Loops come as early as they can: what is loaded before one stays in registers.
+        """Print the statements of a block, loops as early as possible.
 
-        Lines of memory come before products: the wait for them overlaps. What all programs compute
-        alike comes where the first of it is used.
+        Values loaded before a loop stay in registers, so only what the loop needs is printed before
+        it. Rank-1 loads come before matmuls, so that their latency overlaps. Statements that do not
+        depend on the program id are printed just before their first use.
         """
         grid = [n for n in block.nodes if is_loop(n, "grid")]
         if grid:
@@ -307,7 +309,7 @@ class _Printer(Values):
             is_64=any(i.dtype.name == "i64" for i in index),
         )
         if tile.rank and any(i.tensor.rank for i in index):
-            # a mask, and a value to store, reach as far as the pointers do
+            # the mask, and a value to store, must have the shape of the pointers
             shape = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
             if broadcast_shape([self.actual.get(i, ()) for i in index]) != shape:
                 spread = f"tl.broadcast_to({access.pointer}, {list(shape)})"
@@ -336,7 +338,7 @@ class _Printer(Values):
             else:
                 self._block(block)
             made = ", ".join(self.text[r] for r in block.results)
-            self.text = {**known, node: made}  # what one nest computes, another does not see
+            self.text = {**known, node: made}  # values of one nest are invisible in another
             return
         names: list[str] = []
         for inner, outer in zip(carried, init, strict=True):
@@ -367,12 +369,12 @@ class _Printer(Values):
         self._left(node, names)
 
     def _left(self, node: Node, names: Sequence[str]) -> None:
-        """What a loop leaves, by the names of what it carries."""
+        """Record the results of a loop, by the names of its carried values."""
         self.text[node] = ", ".join(names)
         self.actual[node] = () if len(names) > 1 else shape_of(node)
 
     def _iteration(self, block: Block, carried: Sequence[Node], names: Sequence[str]) -> None:
-        """One iteration of a loop, which leaves what it carries to the next."""
+        """Print one iteration of a loop, and assign its results to the carried values."""
         self.depth += 1
         self._block(block)
         pairs = [

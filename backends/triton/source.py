@@ -1,4 +1,4 @@
-"""What a kernel is compiled from, apart from where it is used."""
+"""The printed form of a kernel, independent of where it is used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from .access import Descriptor
 
-# what machine code is made from: `Source.code`
+# everything that determines the machine code: `Source.code`
 Code = tuple[str, tuple[str, ...], tuple[Descriptor, ...], int, int, bool]
 
 
@@ -15,15 +15,15 @@ class Source:
     """A printed kernel.
 
     Attributes:
-        text: a Python module, which does not name element types.
-        name: the kernel in it.
+        text: a Python module; it does not name element types.
+        name: the kernel's function in it.
         programs: size of the launch grid.
-        stages: steps of its loops that are to be loaded ahead.
-        contracts: whether a product and a sum may be rounded once.
+        stages: pipeline stages of its loops, for prefetching.
+        contracts: True if a multiply and an add may be fused to an FMA, with one rounding.
         parameters: arrays in memory, by name.
         kinds: their element types.
-        descriptors: tensor descriptors that follow the pointers as arguments.
-        origins: the source line of each line of the text; "" where it has none.
+        descriptors: tensor descriptors, passed as arguments after the pointers.
+        origins: the source line of each line of the text; "" for a line without one.
     """
 
     text: str
@@ -39,5 +39,5 @@ class Source:
 
     @property
     def code(self) -> Code:
-        """All that machine code for a GPU is made from: where it is equal, the code is."""
+        """Everything that determines the machine code; equal `code` means equal kernels."""
         return self.text, self.kinds, self.descriptors, self.warps, self.stages, self.contracts

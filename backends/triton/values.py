@@ -1,4 +1,4 @@
-"""Values of a kernel as text of Triton: names, shapes before broadcasting, elementwise ops."""
+"""Prints the values of a kernel in Triton: names, shapes before broadcasting, elementwise ops."""
 
 from __future__ import annotations
 
@@ -43,35 +43,35 @@ RESERVED = {
     "height",
 }
 
-# Products of f32 as six of bf16: an f32 is the sum of three, and what is dropped is below its last
-# digit. TF32 in three products drops more than f32 arithmetic does, and takes longer on an H100.
-# Products of what is below 1e-33 lose digits, and the last 0.2 % below the largest f32 overflow.
+# f32 matmuls as six bf16 matmuls: an f32 is the sum of three bf16, and the dropped terms are below
+# its last digit. Three TF32 matmuls lose more than f32 arithmetic does and are slower on an H100.
+# Operands below 1e-33 lose digits; values in the top 0.2 % of the f32 range overflow.
 SPLIT = "bf16x6"
 
 
 class Values:
-    """Lines of one kernel, and what its nodes are called in them."""
+    """The printed lines of one kernel, and the names of its nodes in them."""
 
     def __init__(self, node: Node, name: str, readable: bool, arguments: Sequence[str]) -> None:
         self.node, self.name, self.readable = node, name, readable
         self.body = node.blocks[0]
         self.memories = dict(zip(self.body.params, arguments))
         self.lines: list[str] = []
-        self.origins: list[str] = []  # of each of them the source line
+        self.origins: list[str] = []  # the source line of each line
         self.text: dict[Node, str] = {}
         self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
         self.taken = set(RESERVED)
         self.depth = 1
         self.uses: dict[Node, int] = {}
         self.has_dot = False
-        # where no memory is of 16 bits, roundings show
+        # without 16-bit memory, errors of a few ulp are visible in the results
         self.is_exact = not any(
             p.tensor.dtype.is_float and p.tensor.dtype.bits == 16 for p in self.body.params
         )
         self.programs: set[Node] = set()  # indices of grid loops
-        # loads of what a dot reads, and of tiles like its own: through shared memory
+        # loads through shared memory: operands of a dot, and tiles of the shape of its accumulator
         self.copied: set[Node] = set()
-        self.ahead: set[Node] = set()  # loaded ahead, step by step
+        self.ahead: set[Node] = set()  # prefetched loads in pipelined loops
         loads: list[Node] = []
         sums: set[tuple[int, ...]] = set()
         for block, inner in walk(self.body):
@@ -88,7 +88,7 @@ class Values:
                 self.uses[arg] = self.uses.get(arg, 0) + 1
             for result in block.results if inner is block.params[0] else ():
                 self.uses[result] = self.uses.get(result, 0) + 1
-        # pointers to each element of a tile would take the registers of the sums
+        # a pointer per element of such a tile would take the registers of the accumulators
         self.copied.update(n for n in loads if n in self.ahead or shape_of(n) in sums)
         self.descriptors: dict[Descriptor, str] = {}
         self.serial = 0
@@ -113,7 +113,7 @@ class Values:
         self.origins += [found[0] if found else ""] * (1 + text.count("\n"))
 
     def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
-        # what is compiled has no names of the program: where they differ, code is still equal
+        # compiled text contains no names of the program, so that equal code has equal text
         hint = value_name(self.body, node, self.memories) if self.readable else node.op
         name = self._fresh(hint)
         self._line(f"{name} = {text}", node)
@@ -123,18 +123,18 @@ class Values:
     # ---- values
 
     def _value(self, node: Node) -> str:
-        """An operand as the language broadcasts it."""
+        """An operand in the shape that Triton's implicit broadcasting accepts."""
         if not is_number(node):
             return self.text[node]
         value = number(node)
         text = _literal(value)
-        # a literal is f32 or i32 at first; other types are written out
+        # a literal is f32 or i32; other types are written out
         if node.dtype.name not in ("bool", "i32", "f16", "bf16", "f32"):
             return f"tl.full([], {text}, {TYPES[node.dtype.name]})"
         return text
 
     def _full(self, node: Node) -> str:
-        """An operand in the shape that it has in the IR."""
+        """An operand broadcast to its shape in the IR."""
         shape = shape_of(node)
         held = node.args[0] if repeats(node) else node
         if is_number(held):
@@ -154,7 +154,7 @@ class Values:
         for arg in node.args:
             self._product(arg)
         if all(is_literal(a) for a in node.args):
-            # numbers of Python have no methods
+            # Python numbers have no methods
             args = [self._full(a) for a in node.args]
             actual = shape_of(node)
         else:
@@ -180,22 +180,22 @@ class Values:
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
 
     def _product(self, node: Node) -> None:
-        """Write out a product that waited for what it is added to."""
+        """Print a matmul that was delayed in order to fuse it with an add."""
         if is_contraction(node) and node not in self.text:
             self._assign(node, self._dot_text(node, ""))
 
     def _widens_tile(self, node: Node) -> bool:
-        """Whether it widens a tile of a loop with products, which are what waits for it."""
+        """True for a cast that widens a large bf16 tile which a loop with matmuls prefetches."""
         (tile,) = node.args
         size = math.prod(self.actual.get(tile, ()))
         return (
             (tile.op, tile.dtype.name, node.dtype.name) == ("load", "bf16", "f32")
             and tile in self.ahead
-            and size >= 64 * int(self.node.attrs.get("warps") or 4)  # two for each thread
+            and size >= 64 * int(self.node.attrs.get("warps") or 4)  # two elements per thread
         )
 
     def _divides_lines(self, node: Node) -> bool:
-        """Whether a tile after a product is divided by one f32 for each line of it."""
+        """True if, in a kernel with matmuls, a tile is divided by one f32 for each of its rows."""
         over, by = (self.actual.get(a, ()) for a in node.args)
         return self.has_dot and node.dtype.name == "f32" and math.prod(by) < math.prod(over)
 
@@ -215,7 +215,7 @@ class Values:
         self.text[node], self.actual[node] = f"{self._value(source)}[{marks}]", shape
 
     def _settle(self, node: Node) -> None:
-        """Make sure that a dot that waited for its sum has a name."""
+        """Print a dot that was delayed in order to fuse it with an add."""
         if is_contraction(node) and node not in self.text:
             self._assign(node, self._dot_text(node, ""))
 
@@ -233,7 +233,7 @@ class Values:
         self._assign(node, f"tl.reshape({self._full(node.args[0])}, {list(shape_of(node))})")
 
     def _gather(self, node: Node) -> None:
-        """Elements of a run: each thread reads what its part of the tile needs."""
+        """Print a gather from a tile of rank 1."""
         run, picked = (self._full(a) for a in node.args)
         shape = list(shape_of(node))
         flat = f"tl.reshape({picked}, {[math.prod(shape)]})"
@@ -293,7 +293,7 @@ def shape_of(node: Node) -> tuple[int, ...]:
 
 
 def _source(operand: Node) -> Node:
-    """What an operand of a product is made of where it lies in memory, past moves and masks."""
+    """The load behind an operand of a matmul, looking through transposes, masks and aliases."""
     while True:
         chosen = choice(operand)
         if chosen is not None:
@@ -305,7 +305,7 @@ def _source(operand: Node) -> Node:
 
 
 def _rounds_to_bf16(node: Node) -> bool:
-    """Whether a cast widens what was just narrowed."""
+    """True for a cast from bf16 to f32 of a value that was just cast from f32."""
     (inner,) = node.args
     if not converts(inner):
         return False
@@ -317,7 +317,7 @@ def is_literal(node: Node) -> bool:
 
 
 def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """What the language makes of operands of these shapes."""
+    """The shape that Triton broadcasts these operand shapes to."""
     rank = max((len(s) for s in shapes), default=0)
     full = [s for s in shapes if len(s) == rank]
     return tuple(max(s[i] for s in full) for i in range(rank))

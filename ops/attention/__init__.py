@@ -1,4 +1,4 @@
-"""Attention: one decomposition for its masks and scores, a tiled reference, code by hand."""
+"""Attention: one decomposition for all masks and scores, a tiled reference, kernels by hand."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HALVES = ("bf16", "f16")
 
 
 def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
-    """What the kernels in `flash_triton` and `flash_backward_triton` have no code for."""
+    """Returns why `flash_triton` and `flash_backward_triton` cannot compute it; "" if they can."""
     if q.rank != 4 or q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
         return "it takes [b, h, s, d] with heads of 64 or 128"
     if q.shape[-2] != k.shape[-2]:
@@ -35,14 +35,14 @@ def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at
 
 
 def _not_specialized(q: TensorType, k: TensorType, *rest: TensorType, **at: Any) -> str:
-    """What the kernels in `flash_gluon` and `flash_backward_gluon` have no code for."""
+    """Returns why `flash_gluon` and `flash_backward_gluon` cannot compute it; "" if they can."""
     length = q.shape[-2] if q.rank > 1 else 0
     few = not isinstance(length, int) or length < 128
     return _not_flash(q, k, *rest, **at) or ("its tiles have 128 queries" if few else "")
 
 
 def _flash(run: str, dtypes: tuple[str, ...] = _HALVES) -> tuple[Kernel, ...]:
-    """Warps with one task each where a tile is full, else Triton's."""
+    """The warp-specialized kernel if a tile is full, else the Triton kernel."""
     folder = "stack.ops.attention"
     module, _, name = run.partition(":")
     own, other = (f"{folder}.{module}_{language}:{name}" for language in ("gluon", "triton"))
@@ -53,7 +53,7 @@ def _flash(run: str, dtypes: tuple[str, ...] = _HALVES) -> tuple[Kernel, ...]:
 
 
 def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
-    """What the kernels in `decode_triton` have no code for."""
+    """Returns why `decode_triton` cannot compute it; "" if it can."""
     if q.rank != 4 or q.shape[-2] != 1:
         return "it takes one query [b, h, 1, d] of each sequence"
     if q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
@@ -75,18 +75,18 @@ attention = variant(
     """softmax(scale q k^T) v for each head: Vaswani et al., "Attention is all you need", 2017.
 
     `q [..., h, s, d]`, `k [..., g, t, d]`, `v [..., g, t, e]` of one float type; each of the g
-    heads of keys serves h / g heads of queries. Scores, and their sums, are f32 at least.
+    heads of keys serves h / g heads of queries. Scores and their sums are at least f32.
 
-    Attributes: `causal` hides keys after the query, where the last query stands at the last key;
-    `window` all but the last that many up to it; `softcap` c makes a score x c tanh(x / c); `scale`
-    of 0 is 1 / sqrt(d).
+    Attributes: `causal` hides keys after the query; the last query has the position of the last
+    key. `window` hides all but that many keys up to the query. `softcap` c replaces a score x by
+    c tanh(x / c). `scale` of 0 means 1 / sqrt(d).
     """,
     kernels=_flash("flash:launched"),
 )
 with_sinks = variant(
     "attention.with_sinks",
     programs.SINKS,
-    """Attention in which each head has one more score, of nothing: Xiao et al., 2023.
+    """Attention with one more score per head, which has no value: Xiao et al., 2023.
 
     `sinks [h]`; the rest as for `attention`.
     """,
@@ -95,9 +95,9 @@ with_sinks = variant(
 with_alibi = variant(
     "attention.with_alibi",
     programs.ALIBI,
-    """Attention whose scores fall with the distance: Press, Smith and Lewis, 2021.
+    """Attention whose scores decrease with distance: Press, Smith and Lewis, 2021.
 
-    `slopes [h]`: a score loses the slope times the distance of its key; the rest as for
+    `slopes [h]`: a score is reduced by the slope times the distance of its key; the rest as for
     `attention`.
     """,
     causal=True,
@@ -107,13 +107,13 @@ with_bias = variant(
     programs.BIAS,
     """Attention with a number added to each score: Raffel et al., 2019.
 
-    `bias [..., h, s, t]`; -inf hides a key. A query that sees none gives 0.
+    `bias [..., h, s, t]`; -inf hides a key. A query that sees no key gives 0.
     """,
 )
 with_documents = variant(
     "attention.with_documents",
     programs.DOCUMENTS,
-    """Attention within documents that are packed into one sequence: Krell et al., 2021.
+    """Attention within documents packed into one sequence: Krell et al., 2021.
 
     `of_queries [..., s]` and `of_keys [..., t]` are numbers of documents. A query that sees no key
     gives 0.
@@ -123,9 +123,9 @@ with_documents = variant(
 with_prefix = variant(
     "attention.with_prefix",
     programs.PREFIX,
-    """Causal attention, but for a prefix that all queries see: Raffel et al., 2019.
+    """Causal attention, except for a prefix that all queries see: Raffel et al., 2019.
 
-    `prefix [...]`: how many keys it has.
+    `prefix [...]`: the number of keys in it.
     """,
 )
 with_tree = variant(
@@ -133,18 +133,18 @@ with_tree = variant(
     programs.TREE,
     """Attention of a tree of drafted tokens to their ancestors: Miao et al., "SpecInfer", 2023.
 
-    The last s keys are the queries' own, in depth-first order. `ends [..., t]`: the first key after
-    the subtree of each, as `subtree_ends` makes it of parents; t for keys that all queries see. A
-    mask of one number for each key is of Wang et al., "FlashMask", 2024.
+    The last s keys are those of the queries, in depth-first order. `ends [..., t]`: for each key,
+    the first key after its subtree (`subtree_ends` computes it from parents); t for keys that all
+    queries see. A mask of one number per key is from Wang et al., "FlashMask", 2024.
     """,
     values=check_tree,
 )
 with_cache = variant(
     "attention.with_cache",
     CACHED,
-    """Attention to a cache that is filled in part: decoding.
+    """Attention to a partly filled cache: decoding.
 
-    `lengths [...]`: keys that it holds; queries are the last of them.
+    `lengths [...]`: the number of keys in it; queries are the last of them.
     """,
     causal=True,
     kernels=_decode("cached"),
@@ -155,7 +155,7 @@ with_cache = variant(
     "attention.with_lse_gradient",
     rule=f"{QUERIES_AND_KEYS}, ... h s e, ... h s, ... h s e, ... h s"
     " -> ... h s d, ... g t d, ... g t e",
-    kernels=_flash("flash_backward:launched", (*_HALVES, "f32")),  # logs of sums are f32
+    kernels=_flash("flash_backward:launched", (*_HALVES, "f32")),  # log-sum-exps are f32
 )
 def with_lse_gradient(
     np,
@@ -172,7 +172,7 @@ def with_lse_gradient(
     softcap: float = 0.0,
     scale: float = 0.0,
 ):
-    """The gradients of `with_lse`: weights are made again of the log of their sum.
+    """The gradients of `with_lse`; weights are recomputed from the log-sum-exp.
 
     `told [..., h, s, e]` and `told_lse [..., h, s]` are the gradients of its results.
     """
@@ -203,9 +203,9 @@ def with_lse(
     softcap: float = 0.0,
     scale: float = 0.0,
 ):
-    """Attention, and log(sum(exp(scores))) of each query, which backward and `merge` go by.
+    """Attention, and the log-sum-exp of each query's scores, for the backward pass and `merge`.
 
-    Operands as for `attention`; the second result is f32 at least.
+    Operands as for `attention`; the second result is at least f32.
     """
     at = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
     return attend(np, PLAIN, q, k, v, (), at)
@@ -213,15 +213,15 @@ def with_lse(
 
 @op("attention.merge", rule="... n d, ... n -> ... d, ...", reference=reference.merge)
 def merge(np, outs, lses):
-    """Results over n shares of the keys as one: Dao et al., "Flash-Decoding", 2023.
+    """Merges results over n parts of the keys: Dao et al., "Flash-Decoding", 2023.
 
-    `outs [..., n, d]`, `lses [..., n]` as `with_lse` gives them; (out, lse) are an associative
-    pair, so that shares may be merged in any order: split keys, ring attention.
+    `outs [..., n, d]`, `lses [..., n]` as returned by `with_lse`. Merging (out, lse) pairs is
+    associative, so parts may be merged in any order, as in split keys and ring attention.
     """
     wide = np.result_type(outs, np.float32)
     held = lses.astype(wide)
     most = np.max(held, axis=-1, keepdims=True)
-    top = np.maximum(most, decomposition.lowest(np, most))  # of shares without a key it is -inf
+    top = np.maximum(most, decomposition.lowest(np, most))  # -inf for parts without a key
     weights = np.exp(held - top)
     total = np.maximum(np.sum(weights, axis=-1, keepdims=True), decomposition.LEAST)
     out = np.sum(outs.astype(wide) * (weights / total)[..., None], axis=-2)
@@ -250,10 +250,10 @@ def paged(
     softcap: float = 0.0,
     scale: float = 0.0,
 ):
-    """Attention to keys that lie in pages: Kwon et al., "PagedAttention", 2023.
+    """Attention to keys that are stored in pages: Kwon et al., "PagedAttention", 2023.
 
     `pool_k [p, n, g, d]`, `pool_v [p, n, g, e]`: p pages of n keys; `table [..., m]`: the pages of
-    each sequence, in order; `lengths [...]`: its keys. The queries are the last of them.
+    each sequence, in order; `lengths [...]`: its number of keys. Queries are the last of them.
     """
     keys, values = (gathered(np, x, table, lengths) for x in (pool_k, pool_v))
     at = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
@@ -268,9 +268,8 @@ def paged(
 def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: float = 0.0):
     """Latent attention: keys and values of all heads come from one vector. DeepSeek-V2, 2024.
 
-    `latent [..., t, c]` is what a cache holds, with `k_rope [..., t, r]`, which all heads share;
-    `w_k [h, c, d]` and `w_v [h, c, e]` make keys and values of it. `scale` of 0 is
-    1 / sqrt(d + r).
+    A cache stores `latent [..., t, c]` and `k_rope [..., t, r]`, which all heads share. `w_k [h, c,
+    d]` and `w_v [h, c, e]` compute keys and values from it. `scale` of 0 means 1 / sqrt(d + r).
     """
     d, (t, c), r = q.shape[-1], latent.shape[-2:], k_rope.shape[-1]
     held = latent.reshape(-1, t, c)
@@ -282,7 +281,7 @@ def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: 
 
 
 def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) -> str:
-    """What the kernel in `mla_triton` has no code for."""
+    """Returns why `mla_triton` cannot compute it; "" if it can."""
     if q.rank != 4 or q.shape[-2] != 1:
         return "it takes one query [b, h, 1, c] of each sequence"
     widths = q.shape[-1], q_rope.shape[-1]
@@ -292,7 +291,7 @@ def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) 
 
 
 def _not_deepseek(q: TensorType, q_rope: TensorType, *rest: TensorType, **at: Any) -> str:
-    """What the kernel in `mla_gluon` has no code for."""
+    """Returns why `mla_gluon` cannot compute it; "" if it can."""
     why = _not_latent(q, q_rope, *rest, **at)
     widths = q.shape[-1], q_rope.shape[-1]
     return why or ("" if widths == (512, 64) else f"it takes 512 and 64 features, not {widths}")
@@ -313,14 +312,14 @@ def _absorbed(language: str, name: str, refuses: Callable[..., str], arch: str =
     autocast="low",
 )
 def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):
-    """Latent attention where queries meet the latent vector itself: decoding. DeepSeek-V2, 2024.
+    """Latent attention with queries multiplied with the latent vector directly. DeepSeek-V2, 2024.
 
-    (q w_k^T) c = q (w_k^T c): `q [..., h, s, c]` has w_k in it already, and w_v is for the result.
-    One head of keys, of width c + r (512 + 64), and values of width c; `scale` is that of the
-    widths before, and has to be given.
+    (q w_k^T) c = q (w_k^T c): `q [..., h, s, c]` already includes w_k, and w_v is applied to the
+    result afterwards. There is one head of keys, of width c + r (512 + 64), and of values, of width
+    c. `scale` is that of the original widths, and must be given.
     """
     if not scale:
-        raise RuleError("'scale' is needed: the width that heads had before is not in 'q'")
+        raise RuleError("'scale' is needed: the original head width cannot be derived from 'q'")
     at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale}
     keys, shared = latent[..., None, :, :], k_rope[..., None, :, :]
     return attend(np, PLAIN, q, keys, keys, (), at, [(q_rope, shared)])[0]
@@ -328,10 +327,10 @@ def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: f
 
 @op("attention.rope", rule="... h s d, ... s f, ... s f -> ... h s d")
 def rope(np, x, cos, sin, *, interleaved: bool = False):
-    """Pairs of features turned by the angle of their position: Su et al., "RoFormer", 2021.
+    """Rotates pairs of features by the angle of their position: Su et al., "RoFormer", 2021.
 
-    `x [..., h, s, d]`; `cos [..., s, f]`, `sin [..., s, f]` as `Rope` makes them, of f <= d / 2
-    pairs. A pair is (i, i + f), or (2i, 2i + 1) where `interleaved`; the rest stays as it is.
+    `x [..., h, s, d]`; `cos [..., s, f]`, `sin [..., s, f]` from `Rope`, for f <= d / 2 pairs. A
+    pair is (i, i + f), or (2i, 2i + 1) if `interleaved`. Other features are unchanged.
     """
     return rotated(np, x, cos, sin, interleaved)
 
@@ -341,10 +340,10 @@ def rope(np, x, cos, sin, *, interleaved: bool = False):
     rule="... h s d: u8, ... g t d: u8, ... g t e: u8, ... h, ... g, ... g -> ... h s e",
 )
 def fp8(np, q, k, v, q_scale, k_scale, v_scale, *, causal: bool = False, scale: float = 0.0):
-    """Attention on bytes of E4M3 with a scale for each head: Shah et al., "FlashAttention-3", 2024.
+    """Attention on E4M3 bytes with a scale for each head: Shah et al., "FlashAttention-3", 2024.
 
-    `q`, `k`, `v` are uint8 (`tensor.view(torch.uint8)`), scales f32, as the result is: a number is
-    its code's value times the scale of its head.
+    `q`, `k`, `v` are uint8 (`tensor.view(torch.uint8)`). Scales and the result are f32. A number is
+    the value of its code times the scale of its head.
     """
     wide = np.result_type(q_scale, np.float32)
     q, k, v = (

@@ -1,8 +1,8 @@
-"""Decoding in Triton: one query of each sequence against a long cache, contiguous or in pages.
+"""Decoding in Triton: one query per sequence against a long cache, contiguous or in pages.
 
-Keys are split among programs, because one sequence alone would leave most of the machine idle; a
-second kernel merges what they found. All heads that share keys are one tile of queries, so that a
-key is read once. What limits it is memory: every key and value is read once.
+Keys are split among programs, because one sequence alone would leave most of the GPU idle. A second
+kernel merges the partial results. All heads that share keys are one tile of queries, so that each
+key is read once. The kernel is bound by memory: every key and value is read once.
 Sources: Dao et al., "Flash-Decoding", 2023; Kwon et al., "PagedAttention", 2023.
 """
 
@@ -16,10 +16,10 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS = 32  # keys that a program holds at once: best on an H200
+COLUMNS = 32  # keys per tile: best on an H200
 COLUMNS_OF_PAGES = 64
-PROGRAMS = 528  # four for each processor of an H200: enough loads under way
-LEAST = 256  # keys that are worth a program
+PROGRAMS = 528  # four per multiprocessor of an H200: enough loads in flight
+LEAST = 256  # minimum number of keys per program
 
 
 @triton.jit
@@ -29,10 +29,10 @@ def split_kernel(
     SHARE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ROOM: tl.constexpr,
     WIDTH: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """One share of the keys of one sequence and head of keys. `scale` has log2(e) in it.
+    """Computes one part of the keys, for one sequence and head of keys. `scale` includes log2(e).
 
-    A key lies `of_block` elements after another of the block before, a page of ROOM keys (a
-    sequence where ROOM is 0), `of_key` after the key before, `of_group` after the head before.
+    Strides in elements: `of_block` between blocks (a block is a page of ROOM keys, or a whole
+    sequence if ROOM is 0), `of_key` between keys, `of_group` between heads.
     """
     part, group, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(length_ptr + sequence)
@@ -43,12 +43,12 @@ def split_kernel(
     q = tl.load(q_ptr + head[:, None] * WIDTH + place[None, :], (row < SHARE)[:, None], 0.0)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], -1e30, tl.float32)  # finite: a share may have no key
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite: a part may contain no key
     end = tl.minimum((part + 1) * share, length)
     tiles = tl.cdiv(tl.maximum(end - part * share, 0), COLUMNS)
     for turn in tl.range(0, tiles):
-        # heads begin at different keys: their caches lie a power of two apart, and would all ask
-        # the same memory channel
+        # heads start at different keys: the strides between their caches are powers of two, so all
+        # would access the same memory channel
         tile = (turn + group + sequence) % tiles
         key = part * share + tile * COLUMNS + tl.arange(0, COLUMNS)
         seen = key < end
@@ -76,7 +76,7 @@ def split_kernel(
 
 @triton.jit
 def merge_kernel(out_ptr, lse_ptr, made_ptr, SPLITS: tl.constexpr, WIDTH: tl.constexpr):
-    """One head of one sequence: its shares, weighted by the sums of their exponentials."""
+    """Merges the parts of one head of one sequence, weighted by their sums of exponentials."""
     head = tl.program_id(0)
     part, place = tl.arange(0, SPLITS), tl.arange(0, WIDTH)
     lse = tl.load(lse_ptr + head * SPLITS + part)
@@ -118,7 +118,10 @@ def paged(
     q: Tensor, pool_k: Tensor, pool_v: Tensor, table: Tensor, lengths: Tensor, *,
     scale: float = 0.0, **_: Any,
 ) -> Tensor:  # fmt: skip
-    """`q [b, h, 1, d]`, pools `[p, n, g, d]`, `table [b, m]`, `lengths [b]`, all dense."""
+    """Decodes with keys and values in pages. All operands are dense.
+
+    Shapes: `q [b, h, 1, d]`, pools `[p, n, g, d]`, `table [b, m]` and `lengths [b]`.
+    """
     room, groups, width = pool_k.shape[1:]
     keys = table.shape[-1] * room
     strides = (room * groups * width, groups * width, width)
@@ -128,7 +131,7 @@ def paged(
 def cached(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, scale: float = 0.0, **_: Any
 ) -> Tensor:
-    """`q [b, h, 1, d]`, `k` and `v` `[b, g, t, d]`, `lengths [b]`, all dense."""
+    """Decodes with `q [b, h, 1, d]`, `k` and `v` `[b, g, t, d]`, `lengths [b]`, all dense."""
     groups, keys, width = k.shape[1:]
     strides = (groups * keys * width, width, keys * width)
     return _launch(q, k, v, lengths[:, None], lengths, scale, keys, 0, strides)

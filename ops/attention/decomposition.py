@@ -1,4 +1,4 @@
-"""Attention as NumPy writes it: scores, a program on them, softmax, and the product with values."""
+"""Attention in NumPy: scores, a program on them, softmax, and the matmul with the values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.errors import RuleError
 from stack.ops.attention.programs import Place, Program, may_hide_all, scored, spread
 from stack.ops.attention.rule import check
 
-LEAST = 0.5  # stands for the sum of no exponentials; one of some is at least exp(0)
+LEAST = 0.5  # replaces an empty sum of exponentials; a sum that is not empty is at least exp(0)
 
 
 def attend(
@@ -23,10 +23,10 @@ def attend(
     attributes: dict[str, Any],
     more: Sequence[tuple[Any, Any]] = (),
 ) -> tuple[Any, Any]:
-    """The result [..., h, s, e], and log(sum(exp(scores))) [..., h, s].
+    """Returns the result [..., h, s, e], and the log-sum-exp of scores [..., h, s].
 
     `q [..., h, s, d]`, `k [..., g, t, d]`, `v [..., g, t, e]`; h / g heads of queries share keys.
-    `more` are pairs of further features of queries and keys.
+    `more` are pairs of further query and key features, whose scores are added.
     """
     scores, spreads = scores_of(np, program, q, k, operands, attributes, more)
     top = np.max(scores, axis=-1, keepdims=True)
@@ -50,9 +50,9 @@ def attend(
 
 
 def lowest(np: Any, x: Any) -> float:
-    """The least finite number of a type: for the maximum of no scores, as exp(-inf - it) is 0.
+    """The least finite number of a type, used as the maximum of no scores: exp(-inf - it) is 0.
 
-    Any other would hide scores that are finite, and less.
+    A larger number would make finite scores below it vanish.
     """
     return -sys.float_info.max if x.dtype == np.float64 else -(2.0**128 - 2.0**104)
 
@@ -66,7 +66,7 @@ def scores_of(
     attributes: dict[str, Any],
     more: Sequence[tuple[Any, Any]] = (),
 ) -> tuple[Any, list[Any]]:
-    """Scores [b, g, r, s, t] after the program, and its operands as they come to it."""
+    """Returns scores [b, g, r, s, t] after the program, and its operands with those axes."""
     (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
     check(h, g, s, t, attributes["causal"], attributes["window"])
     wide = np.result_type(q, np.float32)
@@ -90,17 +90,17 @@ def scores_of(
 
 
 def grouped(x: Any) -> Any:
-    """[..., g, t, d] with its leading axes as one."""
+    """Reshapes [..., g, t, d] so that all leading axes are one."""
     return x.reshape(-1, *x.shape[-3:])
 
 
 def gradient(
     np: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, told: Any, told_lse: Any, attributes: Any
 ) -> tuple[Any, Any, Any]:
-    """Gradients by weights that are made again of `lse`: Dao, "FlashAttention-2", 2023.
+    """Gradients from weights recomputed from `lse`: Dao, "FlashAttention-2", 2023.
 
-    With P the weights and D = sum(told * out) of a row, the gradient of a score is
-    P (told v^T - D + told_lse).
+    `told` and `told_lse` are the gradients of the results. With the weights P and
+    D = sum(told * out) of a row, the gradient of a score is P (told v^T - D + told_lse).
     """
     (h, s, d), g = q.shape[-3:], k.shape[-3]
     wide = np.result_type(q, np.float32)
@@ -116,7 +116,7 @@ def gradient(
     to_weights = np.einsum("bgrse,bgte->bgrst", worth, grouped(v).astype(wide))
     to_scores = weights * (to_weights - row + by_group(told_lse, 1)) * scale
     if cap:
-        capped = np.where(weights > 0, scores / cap, 0.0)  # of a hidden one -inf
+        capped = np.where(weights > 0, scores / cap, 0.0)  # hidden scores are -inf
         to_scores = to_scores * (1 - capped * capped)
     keys, queries = grouped(k).astype(wide), by_group(q, d)
     to_q = np.einsum("bgrst,bgtd->bgrsd", to_scores, keys)
@@ -130,9 +130,9 @@ def gradient(
 
 
 def gathered(np: Any, pool: Any, table: Any, lengths: Any) -> Any:
-    """The pages [p, n, g, d] of sequences [..., m], as keys [..., g, m * n, d].
+    """Gathers pages [p, n, g, d] of sequences [..., m] to keys [..., g, m * n, d].
 
-    Places of the table that no key needs may hold anything.
+    Entries of the table beyond a sequence's keys may have any value.
     """
     _, n, g, d = pool.shape
     count = table.shape[-1]
@@ -142,12 +142,12 @@ def gathered(np: Any, pool: Any, table: Any, lengths: Any) -> Any:
 
 
 def rotated(np: Any, x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """The first features of `x [..., h, s, d]` as pairs that turn by an angle."""
+    """Rotates pairs among the first features of `x [..., h, s, d]` by an angle."""
     d, half = x.shape[-1], cos.shape[-1]
     if d % 2:
-        raise RuleError(f"'x' has heads of {d} features: pairs turn, so that they are even")
+        raise RuleError(f"'x' has heads of {d} features: rotated pairs need an even number")
     if 2 * half > d:
-        raise RuleError(f"'cos' turns {half} pairs, 'x' has heads of {d} features")
+        raise RuleError(f"'cos' rotates {half} pairs, 'x' has heads of {d} features")
     wide = np.result_type(x, np.float32)
     held = x.astype(wide)
     cos, sin = (a.astype(wide)[..., None, :, :] for a in (cos, sin))

@@ -1,14 +1,15 @@
-"""Flash attention backward in Gluon: each product once, with warps that have one task each.
+"""Flash attention backward in Gluon: each matmul is done once, by specialized warps.
 
-A program keeps a tile of keys and values, and walks over the queries that see them. Two groups of
-warps have 64 keys each, as rows: weights and their gradients are then operands that stay in
-registers. For the gradient of queries both lay theirs down in shared memory, and each makes half
-of its features and adds it to a sum in memory, which programs of other keys add to as well: five
-products in place of the seven of `flash_backward_triton`, and a sum in any order.
+A program keeps a tile of keys and values and iterates over the queries that see them. Each of two
+warp groups has 64 keys, as rows, so that weights and their gradients stay in registers as matmul
+operands. For the gradient of the queries, both groups store theirs in shared memory. Each group
+then computes half of the features and adds it atomically to a sum in memory, to which programs of
+other keys add as well. This takes five matmuls instead of the seven of `flash_backward_triton`, and
+sums in any order. `told` is the gradient of the result.
 Source: Shah et al., "FlashAttention-3", 2024.
 """
 
-# Gluon's language is known to its compiler alone:
+# only Gluon's compiler knows its language:
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
 # pyright: reportCallIssue=false
 
@@ -47,7 +48,7 @@ STAGES = 3
 def prepare_kernel(
     out_ptr, told_ptr, told_lse_ptr, lse_ptr, lines_ptr, sum_ptr, length, WIDTH: tl.constexpr
 ):
-    """Of 64 queries: lse in units of exp2, D = sum(told * out) - told_lse, and zeros for sums."""
+    """For 64 queries: lse in base 2, D = sum(told * out) - told_lse, and zeroed accumulators."""
     tile, head, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     row, column = tile * 64 + tl.arange(0, 64), tl.arange(0, WIDTH)
     inside = row < length
@@ -55,7 +56,7 @@ def prepare_kernel(
     out = tl.load(out_ptr + place, inside[:, None], 0.0).to(tl.float32)
     told = tl.load(told_ptr + place, inside[:, None], 0.0).to(tl.float32)
     found = tl.sum(out * told, 1) - tl.load(told_lse_ptr + head * length + row, inside, 0.0)
-    # a row past the end has weights exp2(-inf)
+    # a row past the end gets weights exp2(-inf) = 0
     lse = tl.load(lse_ptr + head * length + row, inside, float("inf"))
     line = lines_ptr + head * 2 * tiles * 64 + row
     tl.store(line, lse * 1.4426950408889634)
@@ -69,7 +70,7 @@ def _load(
     q_desc, k_desc, v_desc, told_desc, lines_desc, q, k, v, told, lines, tiles, share,
     CAUSAL: gl.constexpr,
 ):  # fmt: skip
-    """Bring the keys and values of the program, and all queries that see them."""
+    """Load the keys and values of the program, and all queries that see them."""
     group = gl.program_id(1)
     first = gl.program_id(0) * 128
     fill(k, k_desc, [group, first, 0], 0)
@@ -89,7 +90,7 @@ def _derive(
     PART: gl.constexpr, sum_ptr, q, k, v, told, lines, ds, ds_ready, length, tiles, share, scale,
     CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
 ):  # fmt: skip
-    """Gradients of 64 keys and values, and of half the features of the queries."""
+    """Computes gradients of 64 keys and values, and of half the features of the queries."""
     WIDTH: gl.constexpr = q.tiles.shape[3]
     HALF: gl.constexpr = WIDTH // 2
     kind: gl.constexpr = q.tiles.dtype
@@ -139,8 +140,8 @@ def _derive(
             both.slice(PART * 64, 64, 0).store(narrow)
             fence_async_shared()
             mbarrier.arrive(ds_ready)
-            # while one group waits for the other, some product is under way: with 128 features that
-            # for dV takes long enough, and that for dK is left for the time of the additions
+            # while one group waits for the other, some matmul is in flight: with 128 features the
+            # one for dV takes long enough, and the one for dK overlaps the atomic additions
             if WIDTH == 64:
                 dk = warpgroup_mma(gl.convert_layout(narrow, operand), rows, dk, is_async=True)
             mbarrier.wait(ds_ready, step & 1)
@@ -158,7 +159,7 @@ def _derive(
                 dq = warpgroup_mma_wait(0, deps=[dq])
             else:
                 dq = warpgroup_mma_wait(1, deps=[dq])
-            # in the order of registers, so that 16 bytes of a thread lie beside those of the next
+            # in register order, so that 16 bytes of one thread are next to those of the next thread
             flat = dq.reshape([4, 2, 8, HALF // 8, 4, 2]).permute((3, 0, 2, 4, 1, 5))
             flat = flat.reshape([64 * HALF])
             place = ((head.to(gl.int64) * tiles + tile) * 2 + PART) * (64 * HALF)
@@ -169,7 +170,7 @@ def _derive(
                 release(q, step)
             step += 1
     mbarrier.arrive(ds_ready)
-    mbarrier.wait(ds_ready, step & 1)  # the other group has met these keys too
+    mbarrier.wait(ds_ready, step & 1)  # the other group no longer reads these keys
     mine_k.store((dk * (scale * 0.6931471805599453)).to(kind))
     mine_v.store(dv.to(kind))
     fence_async_shared()
@@ -181,7 +182,7 @@ def backward_kernel(
     share, scale, CAUSAL: gl.constexpr, RAGGED: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`scale` has the factor log2(e) of exp2 in it."""
+    """The backward pass of a tile of 128 keys. `scale` includes the factor log2(e) for exp2."""
     q = ring(q_desc, STAGES, 2)
     told = ring(told_desc, STAGES, 2)
     lines = ring(lines_desc, STAGES, 2)
@@ -207,8 +208,8 @@ def backward_kernel(
                 CAUSAL,
             )),
         ],
-        [4, 4],  # warps of the second and third
-        [240, 24],  # their registers; the first has what is left, 240
+        [4, 4],  # warps of the second and third partition
+        [240, 24],  # their registers; the first partition gets the rest, 240
     )  # fmt: skip
     place = [gl.program_id(1), gl.program_id(0) * 128, 0]
     tma.async_copy_shared_to_global(dk_desc, place, k.tiles.index(0))
@@ -218,11 +219,11 @@ def backward_kernel(
 
 @triton.jit
 def finish_kernel(sum_ptr, dq_ptr, length, scale, WIDTH: tl.constexpr):
-    """64 queries: sums in the order of registers become rows."""
+    """Converts the sums of 64 queries from register order to rows."""
     tile, head, tiles = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     HALF: tl.constexpr = WIDTH // 2
     row, column = tl.arange(0, 64)[:, None], tl.arange(0, WIDTH)[None, :]
-    # column 8 j + 2 c + r of row 16 w + 8 i + l is at (j, w, l, c, i, r)
+    # column 8 j + 2 c + r of row 16 w + 8 i + l is stored at (j, w, l, c, i, r)
     of_part = column % HALF
     place = (of_part // 8 * 4 + row // 16) * 8 + row % 8
     place = (place * 4 + of_part % 8 // 2) * 4 + row // 8 % 2 * 2 + of_part % 2
@@ -266,5 +267,5 @@ def gradients(
 
 
 def launched(*tensors: Tensor, causal: bool, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As operator `attention.with_lse_gradient` calls it."""
+    """The entry point for the operator `attention.with_lse_gradient`."""
     return gradients(*tensors, causal=causal)

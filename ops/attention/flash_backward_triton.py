@@ -1,9 +1,9 @@
-"""Flash attention backward for Hopper, written by hand in Triton.
+"""Flash attention backward for Hopper, hand-written in Triton.
 
-Weights are made again of scores and the log of their sum, so that nothing of size s t is kept. One
-kernel walks over queries for each tile of keys (dK, dV), one over keys for each tile of queries
-(dQ): 7 products in place of the 5 that are needed, and no atomic additions. What limits it are
-those products, and the exponentials between them. Source: Dao, "FlashAttention-2", 2023.
+Weights are recomputed from scores and their log-sum-exp, so nothing of size s t is stored. One
+kernel iterates over queries for each tile of keys (dK, dV), another over keys for each tile of
+queries (dQ). This takes 7 matmuls instead of the necessary 5, but no atomic additions. The kernels
+are bound by the matmuls and the exponentials between them. Source: Dao, "FlashAttention-2", 2023.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Config:
-    """A tile that stays, of `kept` rows, against tiles of `walked` rows."""
+    """Tile sizes: a tile of `kept` rows stays, while tiles of `walked` rows are iterated over."""
 
     kept: int
     walked: int
@@ -40,7 +40,7 @@ QUERIES = {64: Config(64, 64, 4, 3), 128: Config(128, 64, 8, 3)}
 def row_kernel(
     out_ptr, told_ptr, told_lse_ptr, row_ptr, count, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """D = sum(told * out) - told_lse of some rows."""
+    """Computes D = sum(told * out) - told_lse for some rows."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < count
     places = rows[:, None].to(tl.int64) * WIDTH + tl.arange(0, WIDTH)[None, :]
@@ -56,7 +56,7 @@ def keys_kernel(
     SHARE: tl.constexpr, KEPT: tl.constexpr, WALKED: tl.constexpr, WIDTH: tl.constexpr,
     CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one tile of keys and values of one head, from all heads that it serves."""
+    """Gradients of one tile of keys and values of one head, from all query heads that share it."""
     group = tl.program_id(1)
     first = tl.program_id(0) * KEPT
     key = first + tl.arange(0, KEPT)
@@ -73,7 +73,7 @@ def keys_kernel(
             inside = row < length
             q = q_desc.load([head, start, 0]).reshape(WALKED, WIDTH)
             told = told_desc.load([head, start, 0]).reshape(WALKED, WIDTH)
-            # a row past the end has weights exp2(-inf)
+            # a row past the end gets weights exp2(-inf) = 0
             lse = tl.load(lse_ptr + rows_of_head + row, inside, float("inf"))
             of_row = tl.load(row_ptr + rows_of_head + row, inside, 0.0)
             scores = tl.dot(k, q.T) * (scale * 1.4426950408889634)
@@ -98,7 +98,7 @@ def queries_kernel(
     group = head // SHARE
     tile = tl.program_id(0)
     if CAUSAL:
-        tile = tl.num_programs(0) - 1 - tile  # the longest rows first
+        tile = tl.num_programs(0) - 1 - tile  # the longest loops first
     first = tile * KEPT
     row = first + tl.arange(0, KEPT)
     rows_of_head = head.to(tl.int64) * length
@@ -129,8 +129,8 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q [B, H, S, D], k and v [B, G, S, D], dense, in bf16 or f16; D is 64 or 128.
 
-    `out` and `lse` are what `flash_triton.attention_with_lse` gave; `told` and `told_lse` are
-    their gradients.
+    `out` and `lse` are the results of `flash_triton.attention_with_lse`; `told` and `told_lse`
+    are their gradients.
     """
     batch, heads, length, width = q.shape
     groups = k.shape[1]
@@ -162,5 +162,5 @@ def gradients(
 
 
 def launched(*tensors: Tensor, causal: bool, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """As operator `attention.with_lse_gradient` calls it."""
+    """The entry point for the operator `attention.with_lse_gradient`."""
     return gradients(*tensors, causal=causal)

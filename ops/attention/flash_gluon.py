@@ -1,17 +1,17 @@
-"""Flash attention forward in Gluon, with warps that have one task each.
+"""Flash attention forward in Gluon, with specialized warps.
 
-One group of four warps loads; the others keep 64 queries each, and while one makes exponentials,
-the tensor cores have the products of the others: two groups, or three with heads of 64, whose
-results leave each of them registers enough. A group asks for the scores of its next tile together
-with the product of this one's weights and values, and makes exponentials when both are there: with
-its own products under way as well it was slower.
-Programs are as many as processors, and go from one tile of queries to the next, whose loads begin
-while this one's results are made.
-What limits it: products, and with heads of 64 as many cycles of exponentials.
+One group of four warps loads. Each of the others computes 64 queries; while one group computes
+exponentials, the tensor cores run the matmuls of the others. There are two such groups, or three
+with heads of 64, whose smaller results leave enough registers. A group issues the matmul for the
+scores of its next tile together with the one of this tile's weights and values, and computes
+exponentials when both are done. Overlapping them with its own matmuls was slower. There are as many
+programs as multiprocessors. Each iterates over tiles of queries, and loads of the next tile start
+while the results of this one are computed. The kernel is bound by matmuls, and with heads of 64 by
+as many cycles of exponentials.
 Source: Shah et al., "FlashAttention-3", 2024.
 """
 
-# Gluon's language is known to its compiler alone:
+# only Gluon's compiler knows its language:
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false
 
@@ -41,16 +41,17 @@ from stack.ops.attention.ring_gluon import (
 )
 
 Tensor = torch.Tensor
-STAGES = {64: 4, 128: 2}  # tiles of keys and of values that fit, by the width of heads
-LAST_ROUND = 1.0625  # pairs keep keys in the cache, unless the last round idles for longer
+STAGES = {64: 4, 128: 2}  # tiles of keys and of values in shared memory, by head width
+LAST_ROUND = 1.0625  # pairs reuse cached keys, but not if the last round idles for longer
 
 
 @gluon.jit
 def _tiles_of_queries(work, tiles, heads, CAUSAL: gl.constexpr, PAIRS: gl.constexpr):
-    """Head, and a range of tiles: one, or where PAIRS a tile and its mirror image.
+    """Returns the head and the range of query tiles of a work item.
 
-    Both together see as many keys as any other two. Causal tiles come alone with the longest first,
-    and every other round of programs backwards: who has more in one has less in the next.
+    With PAIRS, the item is a tile and its mirror image: each pair sees the same number of keys.
+    Otherwise it is one tile. Causal tiles then start with the longest, and every other round of
+    programs runs in reverse, so that a program with more work in one round has less in the next.
     """
     by = 1
     if PAIRS:
@@ -63,7 +64,7 @@ def _tiles_of_queries(work, tiles, heads, CAUSAL: gl.constexpr, PAIRS: gl.conste
         turn, place = work // programs, work % programs
         at = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
         head, first = at % heads, tiles - 1 - at // heads
-        end = first + (first >= 0).to(gl.int32)  # the last round may have too few
+        end = first + (first >= 0).to(gl.int32)  # the last round may be incomplete
     else:
         head, first = work // tiles, work % tiles
         end = first + 1
@@ -72,7 +73,7 @@ def _tiles_of_queries(work, tiles, heads, CAUSAL: gl.constexpr, PAIRS: gl.conste
 
 @gluon.jit
 def _tiles_of_keys(tile, length, ROWS: gl.constexpr, COLUMNS: gl.constexpr, CAUSAL: gl.constexpr):
-    """How many tiles of keys a tile of queries sees."""
+    """The number of key tiles that a tile of queries sees."""
     return gl.cdiv(gl.minimum((tile + 1) * ROWS, length) if CAUSAL else length, COLUMNS)
 
 
@@ -81,7 +82,7 @@ def _load(
     q_desc, k_desc, v_desc, q, k, v, sizes, share,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """Bring tiles of queries, and for each its keys and values from the last tile back."""
+    """Load tiles of queries, and for each its keys and values, from the last tile to the first."""
     works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k_desc.block_type.shape[1]
     step = 0
@@ -102,7 +103,7 @@ def _load(
 
 @gluon.jit
 def _ask(q, keys):
-    """Scores of 64 queries and a tile of keys, under way."""
+    """Issue the matmul for the scores of 64 queries and a tile of keys."""
     score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     none = gl.zeros([64, 128], gl.float32, score)
     return warpgroup_mma(q, keys.permute((1, 0)), none, use_acc=False, is_async=True)
@@ -110,21 +111,21 @@ def _ask(q, keys):
 
 @gluon.jit
 def _sums_of_lanes(p):
-    """Sums of the weights that one lane has of a row, without a word to other lanes."""
+    """Sums the weights that one lane has of a row, without communication between lanes."""
     return gl.sum(p.reshape([64, p.shape[1] // 8, 8]), 1)
 
 
 @gluon.jit
 def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
-    """64 queries from `first` on: result, sum and maximum over `count` tiles of keys."""
+    """Attention of 64 queries from `first` on: result, sum and maximum over `count` key tiles."""
     WIDTH: gl.constexpr = q.shape[1]
     score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     out: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
     operand: gl.constexpr = gl.DotOperandLayout(0, out, 2)
-    SPARE: gl.constexpr = k.tiles.shape[0] > 2  # room enough to free keys and values at once
+    SPARE: gl.constexpr = k.tiles.shape[0] > 2  # enough buffers to release keys and values together
     s = warpgroup_mma_wait(0, deps=[_ask(q, filled(k, step))])
     release(k, step)
-    # the last tile of keys, which comes first, is the only one that a mask touches
+    # only the last tile of keys, which is processed first, needs a mask
     column = (count - 1) * 128 + gl.arange(0, 128, gl.SliceLayout(0, score))
     seen = (column < length)[None, :]
     if CAUSAL:
@@ -168,7 +169,7 @@ def _attend_all(
     PART: gl.constexpr, o_desc, lse_ptr, q, k, v, sizes, scale,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr,
 ):  # fmt: skip
-    """64 queries of each tile of the program."""
+    """Attention of 64 queries in each tile of the program."""
     works, tiles, heads, length = sizes
     COLUMNS: gl.constexpr = k.tiles.shape[2]
     step = 0
@@ -179,7 +180,7 @@ def _attend_all(
             first = (tile * GROUPS + PART) * 64
             count = _tiles_of_keys(tile, length, GROUPS * 64, COLUMNS, CAUSAL)
             if CAUSAL:
-                # keys that other groups see, and this one does not
+                # skip keys that other groups see, but not this one
                 for _ in range(count - 1 - first // COLUMNS):
                     filled(k, step)
                     release(k, step)
@@ -190,7 +191,7 @@ def _attend_all(
             mine = filled(q, turn)
             out, total, top = _attend(mine, k, v, step, count, first, length, scale, CAUSAL)
             step += count
-            # results leave by the room of their queries
+            # the result is stored through the shared memory of its queries
             mine.store(out.to(o_desc.dtype))
             fence_async_shared()
             room = q.tiles.index(turn % q.tiles.shape[0])
@@ -208,13 +209,13 @@ def attention_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, heads, share, scale,
     CAUSAL: gl.constexpr, PAIRS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """`scale` has the factor log2(e) of exp2 in it."""
+    """The forward pass. `scale` includes the factor log2(e) for exp2."""
     q = ring(q_desc, 2 * GROUPS, 1)
     k = ring(k_desc, STAGES, GROUPS)
     v = ring(v_desc, STAGES, GROUPS)
     fence_async_shared()
     sizes = (works, tiles, heads, length)
-    # warps of all groups but the first, and their registers; the first has what is left
+    # warps of all partitions but the first, and their registers; the first gets the rest
     if GROUPS == 2:
         gl.warp_specialize(
             [
@@ -239,9 +240,10 @@ def attention_kernel(
 
 
 def _groups(width: int, length: int, causal: bool) -> int:
-    """How many groups of warps have queries: three where their results leave registers enough.
+    """The number of warp groups that compute: three, if their results leave enough registers.
 
-    Tiles of 192 queries that cross the diagonal are not worth it where few do not.
+    For short causal sequences it is two, because most tiles of 192 queries would cross the
+    diagonal.
     """
     return 3 if width == 64 and (not causal or length >= 2048) else 2
 
@@ -249,7 +251,7 @@ def _groups(width: int, length: int, causal: bool) -> int:
 def attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """softmax(q k^T / sqrt(D)) v, and log(sum(exp(scores))) [B, H, S] in f32.
+    """Returns softmax(q k^T / sqrt(D)) v, and the log-sum-exp of scores [B, H, S] in f32.
 
     Args:
         q: bf16 or f16, [B, H, S, D] with D 64 or 128.
@@ -281,12 +283,12 @@ def attention_with_lse(
 
 
 def launched(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any) -> Tensor:
-    """As operator `attention.attention` calls it."""
+    """The entry point for the operator `attention.attention`."""
     return attention_with_lse(q, k, v, causal)[0]
 
 
 def launched_with_lse(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """As operator `attention.with_lse` calls it."""
+    """The entry point for the operator `attention.with_lse`."""
     return attention_with_lse(q, k, v, causal)

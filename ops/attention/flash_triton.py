@@ -1,7 +1,7 @@
-"""Flash attention forward for Hopper, written by hand in Triton.
+"""Flash attention forward for Hopper, hand-written in Triton.
 
-The streaming softmax of Dao, "FlashAttention-2" (2023), over tiles that the tensor memory
-accelerator brings: a program keeps one tile of queries, and walks over keys and values.
+The online softmax of Dao, "FlashAttention-2" (2023), over tiles loaded by the tensor memory
+accelerator (TMA). A program keeps one tile of queries and iterates over keys and values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of `rows` queries against `columns` keys."""
+    """Tile sizes: `rows` queries by `columns` keys."""
 
     rows: int
     columns: int
@@ -30,7 +30,7 @@ class Config:
     stages: int
 
 
-# Best first, as seen on an H100; which of them is faster depends on length and mask.
+# best first, measured on an H100; the order depends on sequence length and mask
 CONFIGS = (Config(128, 64, 4, 2), Config(128, 128, 8, 3), Config(128, 64, 4, 3))
 
 
@@ -67,10 +67,10 @@ def attention_kernel(
     q_desc, k_desc, v_desc, o_desc, lse_ptr, length, scale, SHARE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one head. `scale` has the factor log2(e) of exp2 in it."""
+    """Computes one tile of queries of one head. `scale` includes the factor log2(e) for exp2."""
     tile = tl.program_id(0)
     if CAUSAL:
-        tile = tl.num_programs(0) - 1 - tile  # the longest rows first
+        tile = tl.num_programs(0) - 1 - tile  # the longest loops first
     head = tl.program_id(1)
     group = head // SHARE
     first_row = tile * ROWS
@@ -78,7 +78,7 @@ def attention_kernel(
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], float("-inf"), tl.float32)
-    # whole tiles that no mask touches, then the diagonal or the ragged end
+    # full tiles without a mask, then the diagonal or the ragged end
     plain = length // COLUMNS * COLUMNS
     end = length
     if CAUSAL:
@@ -100,7 +100,7 @@ def attention_kernel(
 
 
 def tiles_of(x: Tensor, rows: int) -> TensorDescriptor:
-    """Tiles [1, rows, width] of `x [..., length, width]`; what is past an end reads as 0."""
+    """Tiles [1, rows, width] of `x [..., length, width]`; elements past an end read as 0."""
     return TensorDescriptor.from_tensor(
         x.contiguous().view(-1, *x.shape[-2:]), [1, rows, x.shape[-1]]
     )
@@ -109,21 +109,21 @@ def tiles_of(x: Tensor, rows: int) -> TensorDescriptor:
 def attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, config: Config = CONFIGS[0]
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, with the upper triangle left out where `causal`."""
+    """Returns softmax(q k^T / sqrt(D)) v; `causal` hides keys after the query."""
     return attention_with_lse(q, k, v, causal, config)[0]
 
 
 def attention_with_lse(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, config: Config = CONFIGS[0]
 ) -> tuple[Tensor, Tensor]:
-    """The same, and log(sum(exp(scores))) [B, H, S] in f32.
+    """Returns the same, and the log-sum-exp of scores [B, H, S] in f32.
 
     Args:
         q: bf16 or f16, [B, H, S, D] with D 64 or 128.
         k, v: [B, G, S, D]; each of the G heads serves H / G heads of q.
 
     Raises:
-        UsageError: shapes or element types that the kernel has no code for.
+        UsageError: shapes or element types that the kernel does not support.
     """
     batch, heads, length, width = q.shape
     groups = k.shape[1]
@@ -148,19 +148,19 @@ def attention_with_lse(
 
 
 def launched(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any) -> Tensor:
-    """As operator `attention.attention` calls it."""
+    """The entry point for the operator `attention.attention`."""
     return attention(q, k, v, causal)
 
 
 def launched_with_lse(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any
 ) -> tuple[Tensor, Tensor]:
-    """As operator `attention.with_lse` calls it."""
+    """The entry point for the operator `attention.with_lse`."""
     return attention_with_lse(q, k, v, causal)
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
-    """The same in double precision."""
+    """Attention in double precision, for comparison."""
     share = q.shape[1] // k.shape[1]
     q, k, v = q.double(), k.double(), v.double()
     k, v = k.repeat_interleave(share, 1), v.repeat_interleave(share, 1)

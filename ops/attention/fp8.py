@@ -1,4 +1,4 @@
-"""Bytes of E4M3 as numbers, by arithmetic that every backend has."""
+"""Converts E4M3 bytes to numbers, with arithmetic that every backend supports."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 
 def e4m3(np: Any, code: Any) -> Any:
-    """The values, in f32, of uint8 codes: Micikevicius et al., "FP8 formats", 2022. nan is nan.
+    """Values of uint8 codes, in f32: Micikevicius et al., "FP8 formats", 2022. NaN stays NaN.
 
-    A sign, 4 bits of exponent with bias 7, 3 bits of mantissa; exponent 0 has no leading 1.
+    A code is a sign, 4 bits of exponent with bias 7, and 3 bits of mantissa. Exponent 0 is
+    subnormal.
     """
     size = (code & 127).astype(np.int32)
     exponent, mantissa = size >> 3, size & 7

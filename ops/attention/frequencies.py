@@ -1,6 +1,6 @@
-"""Rotary position embedding: the frequencies of pairs of features, and ways to reach further.
+"""Rotary position embedding: the frequencies of pairs of features, and ways to extend the context.
 
-Su et al., "RoFormer", 2021. A pair i of `width / 2` turns by position * base^(-2i / width).
+Su et al., "RoFormer", 2021. Pair i of `width / 2` is rotated by position * base^(-2i / width).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Kind = Literal["none", "linear", "ntk", "yarn", "llama3"]
 
 @dataclass(frozen=True)
 class Rope:
-    """Frequencies of heads of `width` features.
+    """Rotation frequencies for heads of `width` features.
 
     Attributes:
-        kind: "linear" shrinks positions (Chen et al., 2023); "ntk" grows the base instead, so that
-            fast pairs keep their angle (bloc97, 2023); "yarn" leaves fast pairs, shrinks slow ones,
-            and sharpens scores (Peng et al., 2023); "llama3" does so by wave length, without
-            sharpening (Llama Team, 2024).
-        factor: how many times further.
-        trained: positions that were trained on.
-        fast, slow: turns within `trained` of pairs that stay, and of pairs that shrink. In between
-            "yarn" goes by the pair, "llama3" by the turns.
+        kind: "linear" scales positions down (Chen et al., 2023). "ntk" increases the base instead,
+            so that fast pairs keep their angle (bloc97, 2023). "yarn" keeps fast pairs, scales slow
+            ones down, and sharpens scores (Peng et al., 2023). "llama3" does so by wavelength,
+            without sharpening (Llama Team, 2024).
+        factor: ratio of the extended context to the trained one.
+        trained: number of positions in training.
+        fast, slow: rotations within `trained` above which a pair is kept, and below which it is
+            scaled. In between, "yarn" interpolates by pair, "llama3" by rotations.
     """
 
     width: int
@@ -42,17 +42,17 @@ class Rope:
 
     def __post_init__(self) -> None:
         if self.width % 2 or self.width < 2:
-            raise UsageError(f"'width': pairs of features turn, {self.width} are not pairs")
+            raise UsageError(f"'width': {self.width} features are not pairs; write an even number")
         if self.factor < 1 or self.base <= 1:
-            raise UsageError(f"'factor' {self.factor} is at least 1, 'base' {self.base} above 1")
+            raise UsageError(f"'factor' {self.factor} must be >= 1, 'base' {self.base} > 1")
 
     @property
     def magnitude(self) -> float:
-        """What cosines and sines are multiplied with."""
+        """The factor of all cosines and sines."""
         return 0.1 * math.log(self.factor) + 1 if self.kind == "yarn" else 1.0
 
     def frequencies(self) -> Array:
-        """[width / 2] in f64: the angle for each position."""
+        """The angle per position, [width / 2] in f64."""
         base = self.base
         if self.kind == "ntk":
             base *= self.factor ** (self.width / (self.width - 2))
@@ -65,7 +65,7 @@ class Rope:
         return plain
 
     def _kept(self, plain: Array) -> Array:
-        """The share of each pair that keeps its angle, from 1 of fast ones to 0 of slow ones."""
+        """The weight of each pair's original angle, from 1 for fast pairs to 0 for slow ones."""
         if self.kind == "llama3":
             turns = self.trained * plain / (2 * math.pi)
             return np.clip((turns - self.slow) / (self.fast - self.slow), 0, 1)
@@ -75,12 +75,12 @@ class Rope:
         return 1 - np.clip((pairs - first) / max(last - first, 0.001), 0, 1)
 
     def _pair(self, turns: float) -> float:
-        """The pair, as a real number, that turns so often within what was trained."""
+        """The (real) pair index with this many rotations within the trained context."""
         wave = self.trained / (turns * 2 * math.pi)
         return self.width * math.log(wave) / (2 * math.log(self.base))
 
     def tables(self, positions: Array) -> tuple[Array, Array]:
-        """Cosines and sines [..., s, width / 2] of positions [..., s], in f32."""
+        """Returns cosines and sines [..., s, width / 2] of positions [..., s], in f32."""
         angles = np.asarray(positions, np.float64)[..., None] * self.frequencies()
         return tuple(  # pyright: ignore[reportReturnType]
             (f(angles) * self.magnitude).astype(np.float32) for f in (np.cos, np.sin)

@@ -1,14 +1,14 @@
 """Decoding with latent keys in Gluon: the cache of a sequence is read once for 64 heads.
 
-A tile of keys [64, 512] is the tile of values too, and stays on the chip between the two products,
-which two groups of warps share: each has half of the keys for the scores, and half of the features
-for the result, whose 64 x 512 numbers fill the registers of both. Keys are split among programs
-and merged, as in `decode_triton`.
-What limits it: with 64 heads memory, with 128 the products, between which softmax stands alone.
+A tile of keys [64, 512] is also the tile of values, and stays in shared memory between the two
+matmuls. Two warp groups share them: each has half of the keys for the scores, and half of the
+features for the result, whose 64 x 512 numbers fill the registers of both. Keys are split among
+programs and merged, as in `decode_triton`. The kernel is bound by memory with 64 heads. With 128 it
+is bound by the matmuls, which softmax does not overlap.
 Source: DeepSeek-V2, 2024.
 """
 
-# Gluon's language is known to its compiler alone:
+# only Gluon's compiler knows its language:
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportOperatorIssue=false
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from stack.ops.attention.decode_triton import merge_kernel
 from stack.ops.attention.ring_gluon import processors, tiles_of
 
 Tensor = torch.Tensor
-HEADS = 64  # of a program: a tile of queries
-COLUMNS = 64  # keys that it holds at once
+HEADS = 64  # per program: a tile of queries
+COLUMNS = 64  # keys per tile
 STAGES = 2
-LEAST = 128  # keys that are worth a program
+LEAST = 128  # minimum number of keys per program
 
 
 @gluon.jit
 def _bring(latent_desc, rope_desc, latent, rope, ready, sequence, start, end, tile):
-    """Ask for a tile of keys, where there is one."""
+    """Start loading a tile of keys, if there is one."""
     STAGES: gl.constexpr = latent.shape[0]
     COLUMNS: gl.constexpr = latent.shape[2]
     at = tile % STAGES
@@ -57,7 +57,7 @@ def split_kernel(
     q_desc, q_rope_desc, latent_desc, rope_desc, out_ptr, lse_ptr, scale, heads, keys,
     SPLITS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Some heads, one share of the keys of one sequence. `scale` has log2(e) in it."""
+    """Computes some heads, for one part of the keys of one sequence. `scale` includes log2(e)."""
     kind: gl.constexpr = q_desc.dtype
     ROWS: gl.constexpr = q_desc.block_type.shape[1]
     WIDTH: gl.constexpr = q_desc.block_type.shape[2]
@@ -90,8 +90,8 @@ def split_kernel(
         _bring(latent_desc, rope_desc, latent, rope, ready, sequence, start, end, i)
 
     acc = gl.zeros([ROWS, WIDTH], gl.float32, result)
-    sums = gl.zeros([ROWS, COLUMNS], gl.float32, score)  # of a column of each tile
-    top = gl.full([ROWS], -1e30, gl.float32, line)  # finite: a share may have no key
+    sums = gl.zeros([ROWS, COLUMNS], gl.float32, score)  # per column of the tiles
+    top = gl.full([ROWS], -1e30, gl.float32, line)  # finite: a part may contain no key
     mbarrier.wait(q_ready, 0)
     for i in range(gl.cdiv(gl.maximum(end - start, 0), COLUMNS)):
         at = i % STAGES
@@ -130,7 +130,10 @@ def split_kernel(
 def absorbed(
     q: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, *, scale: float, **_: Any
 ) -> Tensor:
-    """`q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, dense."""
+    """Decodes with latent keys.
+
+    `q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, all dense.
+    """
     batch, heads, width = q.shape[0], q.shape[1], q.shape[-1]
     keys = k_rope.shape[1]
     made = torch.empty_like(q)

@@ -1,9 +1,9 @@
 """Decoding with latent keys in Triton: the cache of a sequence is read once, for all heads.
 
-A tile of keys [n, 512] is the tile of values too, and stays on the chip between the two products.
-Keys are split among programs and merged, as in `decode_triton`. With 128 heads a byte of the cache
-serves as many products as a tensor core does in the time that memory takes to bring it: the first
-kind of decoding that memory alone does not limit. Source: DeepSeek-V2, 2024.
+A tile of keys [n, 512] is also the tile of values, and stays on the chip between the two matmuls.
+Keys are split among programs and merged, as in `decode_triton`. With 128 heads, the matmuls per
+byte of cache take tensor cores as long as memory takes to load the byte, so that memory alone no
+longer limits decoding. Source: DeepSeek-V2, 2024.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import triton.language as tl
 from stack.ops.attention.decode_triton import merge_kernel
 
 Tensor = torch.Tensor
-HEADS = 64  # of a program
-COLUMNS = 32  # keys that it holds at once
+HEADS = 64  # per program
+COLUMNS = 32  # keys per tile
 PROGRAMS = 264
-LEAST = 128  # keys that are worth a program
+LEAST = 128  # minimum number of keys per program
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def split_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, ROPE: tl.constexpr,
     SPLITS: tl.constexpr,
 ):  # fmt: skip
-    """Some heads, one share of the keys of one sequence. `scale` has log2(e) in it."""
+    """Computes some heads, for one part of the keys of one sequence. `scale` includes log2(e)."""
     part, tile, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     share = tl.cdiv(tl.cdiv(keys, SPLITS), COLUMNS) * COLUMNS
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -41,7 +41,7 @@ def split_kernel(
     q_rope = tl.load(q_rope_ptr + head[:, None] * ROPE + narrow[None, :], inside[:, None], 0.0)
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    top = tl.full([ROWS], -1e30, tl.float32)  # finite: a share may have no key
+    top = tl.full([ROWS], -1e30, tl.float32)  # finite: a part may contain no key
     for start in tl.range(part * share, tl.minimum((part + 1) * share, keys), COLUMNS):
         key = start + tl.arange(0, COLUMNS)
         seen = key < keys
@@ -65,7 +65,10 @@ def split_kernel(
 def absorbed(
     q: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, *, scale: float, **_: Any
 ) -> Tensor:
-    """`q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, dense."""
+    """Decodes with latent keys.
+
+    `q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, all dense.
+    """
     batch, heads, width = q.shape[0], q.shape[1], q.shape[-1]
     keys, rope = k_rope.shape[1:]
     rows = min(HEADS, max(16, 1 << (heads - 1).bit_length()))

@@ -1,9 +1,9 @@
-"""What attention does to its scores: programs on one score, by the place where it stands.
+"""Masks and score modifications of attention, as programs on one score and its position.
 
-A program is elementwise over batch, head, query and key. Its operands say which of these they have
-(`"... h"`, `"... s"`, `"t"`), and come to it with axes [b, g, r, s, t]: g heads of keys, each of
-which serves r heads of queries. It is traced into the IR with the rest of the decomposition, so
-that a mask of one's own becomes part of the kernel. Source: Dong et al., "FlexAttention", 2024.
+A program is elementwise over batch, head, query and key. Each operand names the axes it has (`"...
+h"`, `"... s"`, `"t"`), and is passed with axes [b, g, r, s, t]: g heads of keys, each serving r
+heads of queries. The program is traced into the IR with the rest of the decomposition, so that a
+user's mask becomes part of the kernel. Source: Dong et al., "FlexAttention", 2024.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NAMES = ("...", "h", "s", "t")
 
 @dataclass(frozen=True)
 class Place:
-    """Where scores stand: the position of the query among the keys, and the number of the key.
+    """Positions of scores: the query's position among the keys, and the index of the key.
 
-    `keys` is how many there are.
+    `keys` is the number of keys.
     """
 
     row: Any
@@ -31,15 +31,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """What is done to scores, and who sees whom. The result of a query that sees no key is 0.
+    """A modification of scores, and a mask. The result of a query that sees no key is 0.
 
     Attributes:
-        operands: axes by name, of "... h s t" in this order.
+        operands: axes by name, a subset of "... h s t" in this order.
         score: `(np, score, place, *operands) -> score`.
-        mask: `(np, place, *operands) -> whether the query sees the key`.
-        place: `(np, place, *operands) -> place`, where queries do not end with the last key.
-        sink: `(np, *operands) -> score` of one more key, without a value.
-        elements: of operands by name, as a rule says it: types and limits; "any" for the others.
+        mask: `(np, place, *operands) -> True if the query sees the key`.
+        place: `(np, place, *operands) -> place`, if the last query is not at the last key.
+        sink: `(np, *operands) -> score` of an extra key without a value.
+        elements: types and limits of operands by name, as in a rule; "any" for the others.
     """
 
     operands: dict[str, str] = field(default_factory=dict[str, str])
@@ -51,14 +51,14 @@ class Program:
 
 
 def may_hide_all(program: Program, s: Dim, t: Dim, attributes: dict[str, Any]) -> bool:
-    """Whether one of s queries may see none of t keys: the last query stands at the last key."""
+    """True if one of s queries may see none of t keys; the last query is at the last key."""
     is_masked = program.mask is not None or program.score is not None
     is_cut = bool(attributes["causal"] or attributes["window"])
     return is_masked or (is_cut and less_equal(s, t) is not True)
 
 
 def spread(np: Any, axes: str, operand: Any, groups: Any, share: Any, wide: Any) -> Any:
-    """An operand with the axes [b, g, r, s, t] of scores, of size 1 where it has none."""
+    """Reshapes an operand to the axes [b, g, r, s, t] of scores; axes it lacks get size 1."""
     own = axes.split()
     count = len([n for n in own if n != "..."])
     tail = list(operand.shape[operand.ndim - count :])
@@ -83,7 +83,7 @@ def scored(
     operands: Sequence[Any],
     attributes: dict[str, Any],
 ) -> Any:
-    """Scores [b, g, r, s, t] after soft cap, program and masks; -inf where nothing is seen."""
+    """Returns scores [b, g, r, s, t] after soft cap, program and masks; hidden scores are -inf."""
     if attributes["softcap"]:
         scores = np.tanh(scores / attributes["softcap"]) * attributes["softcap"]
     if program.place is not None:
@@ -112,37 +112,37 @@ def _masks(
 
 
 def by_distance(np: Any, score: Any, place: Place, slopes: Any) -> Any:
-    """A score loses the slope of its head times the distance of its key."""
+    """Reduces a score by the slope of its head times the distance of its key."""
     return score + slopes * (place.column - place.row).astype(slopes.dtype)
 
 
 def added(np: Any, score: Any, place: Place, bias: Any) -> Any:
-    """A number is added to each score; -inf hides a key."""
+    """Adds a number to each score; -inf hides a key."""
     return score + bias
 
 
 def same_document(np: Any, place: Place, of_queries: Any, of_keys: Any) -> Any:
-    """Queries see keys of their own document."""
+    """True if query and key are in the same document."""
     return of_queries == of_keys
 
 
 def in_prefix(np: Any, place: Place, prefix: Any) -> Any:
-    """All queries see the prefix; after it they see what is not after them."""
+    """True for keys in the prefix, and for keys that are not after the query."""
     return (place.column <= place.row) | (place.column < prefix)
 
 
 def ancestors(np: Any, place: Place, ends: Any) -> Any:
-    """A query sees the keys whose subtree it is in; subtrees are ranges in depth-first order."""
+    """True if the query is in the key's subtree; subtrees are ranges in depth-first order."""
     return (place.column <= place.row) & (place.row < ends)
 
 
 def in_cache(np: Any, place: Place, lengths: Any) -> Any:
-    """A key that the cache holds already."""
+    """True for keys that are already in the cache."""
     return place.column < lengths
 
 
 def at_end_of_cache(np: Any, place: Place, lengths: Any) -> Place:
-    """Queries end with the last key that the cache holds, not with the last place in it."""
+    """Moves queries so that the last one is at the last key in the cache, not at its capacity."""
     return Place(place.row + (lengths - place.keys), place.column, place.keys)
 
 

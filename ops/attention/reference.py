@@ -1,7 +1,7 @@
-"""Attention to be read: a tile of keys at a time, with a running maximum, sum and output.
+"""Attention for readers: a tile of keys at a time, with a running maximum, sum and output.
 
-Source: Dao et al., "FlashAttention", 2022; the sum that a new maximum corrects is of Milakov and
-Gimelshein, 2018.
+Source: Dao et al., "FlashAttention", 2022. Rescaling the sum when the maximum changes is from
+Milakov and Gimelshein, 2018.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stack.ops.attention.rule import check
 from stack.ops.tiled import tiles
 
 Array = np.ndarray
-TILE = 64  # keys that are held at once
+TILE = 64  # keys per tile
 
 
 def attend(
@@ -27,7 +27,7 @@ def attend(
     operands: Sequence[Array],
     attributes: dict[str, Any],
 ) -> tuple[Array, Array]:
-    """The result [..., h, s, e], and log(sum(exp(scores))) [..., h, s]."""
+    """Returns the result [..., h, s, e], and the log-sum-exp of scores [..., h, s]."""
     (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
     check(h, g, s, t, attributes["causal"], attributes["window"])
     wide = np.result_type(q.dtype, np.float32)
@@ -42,7 +42,7 @@ def attend(
     top = np.full((*queries.shape[:-1], 1), -np.inf, wide)
     total = np.zeros_like(top)
     out = np.zeros((*queries.shape[:-1], v.shape[-1]), wide)
-    if program.sink is not None:  # one more score, of a key without a value, comes first
+    if program.sink is not None:  # an extra score without a value is processed first
         top[...] = program.sink(np, *held)
         total[...] = 1
     for tile in tiles(t, TILE):
@@ -51,7 +51,7 @@ def attend(
         scores = queries @ keys[..., tile, :].swapaxes(-1, -2) * (attributes["scale"] or d**-0.5)
         scores = scored(np, program, scores, place, mine, attributes)
         newest = np.maximum(top, scores.max(-1, keepdims=True))
-        safe = np.where(newest == -np.inf, 0, newest)  # nothing seen so far
+        safe = np.where(newest == -np.inf, 0, newest)  # no key seen so far
         correction = np.exp(top - safe)
         weights = np.exp(scores - safe)
         total = total * correction + weights.sum(-1, keepdims=True)
@@ -67,11 +67,11 @@ def attend(
 
 
 def merge(outs: Array, lses: Array) -> tuple[Array, Array]:
-    """Results over shares of the keys, one after the other: each corrects what was there."""
+    """Merges results over parts of the keys one by one, rescaling the earlier ones."""
     out, lse = outs[..., 0, :], lses[..., 0]
     for part in range(1, lses.shape[-1]):
         newest = np.logaddexp(lse, lses[..., part])
-        safe = np.where(newest == -np.inf, 0, newest)  # nothing seen so far
+        safe = np.where(newest == -np.inf, 0, newest)  # no key seen so far
         out = out * np.exp(lse - safe)[..., None]
         out = out + outs[..., part, :] * np.exp(lses[..., part] - safe)[..., None]
         lse = newest
@@ -87,7 +87,7 @@ def paged(
     lengths: Array,
     **at: Any,
 ) -> Array:
-    """Each sequence by itself: its pages one after the other, as many keys of them as it has."""
+    """Attention with paged keys, one sequence at a time; concatenates the pages of each."""
     out = np.empty((*q.shape[:-1], pool_v.shape[-1]), q.dtype)
     for place in np.ndindex(*lengths.shape):
         length = int(lengths[place])

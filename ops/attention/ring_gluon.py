@@ -1,11 +1,11 @@
-"""Tiles in shared memory that one group of warps fills and others read, in Gluon.
+"""Ring buffers in shared memory, filled by one group of warps and read by others, in Gluon.
 
-A ring has room for some tiles. Each has two barriers: `ready` when the copy engine has brought it,
-`free` when all readers are done; step n of a loop is at place n % STAGES, and waits for the phase
-of the barrier that n // STAGES says.
+A ring is a buffer of several tiles. Each tile has two barriers: `ready` when the copy engine has
+filled it, and `free` when all readers are done. Step n of a loop uses tile n % STAGES, and waits
+for the barrier's phase with the parity of n // STAGES.
 """
 
-# Gluon's language is known to its compiler alone:
+# only Gluon's compiler knows its language:
 # pyright: reportArgumentType=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 
 class Ring(NamedTuple):
-    """Tiles [stages, 1, rows, width] and barriers [stages, 1], in shared memory."""
+    """The tiles [stages, 1, rows, width] and barriers [stages, 1] of a ring buffer."""
 
     tiles: Any
     ready: Any
@@ -30,7 +30,7 @@ class Ring(NamedTuple):
 
 @gluon.jit
 def ring(desc, STAGES: gl.constexpr, READERS: gl.constexpr):
-    """Room for `STAGES` tiles, each of which `READERS` groups of warps read."""
+    """Allocates a ring of `STAGES` tiles, each of which `READERS` groups of warps read."""
     tiles = gl.allocate_shared_memory(desc.dtype, [STAGES] + desc.block_type.shape, desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -42,7 +42,7 @@ def ring(desc, STAGES: gl.constexpr, READERS: gl.constexpr):
 
 @gluon.jit
 def fill(held, desc, place, step):
-    """Ask for a tile, as soon as there is room."""
+    """Start loading a tile, as soon as its buffer is free."""
     STAGES: gl.constexpr = held.tiles.shape[0]
     at = step % STAGES
     mbarrier.wait(held.free.index(at), (step // STAGES) & 1 ^ 1)
@@ -52,7 +52,7 @@ def fill(held, desc, place, step):
 
 @gluon.jit
 def filled(held, step):
-    """The tile [rows, width] of a step, as soon as it is there."""
+    """Wait for the tile of a step, and return it as [rows, width]."""
     STAGES: gl.constexpr = held.tiles.shape[0]
     at = step % STAGES
     mbarrier.wait(held.ready.index(at), (step // STAGES) & 1)
@@ -61,12 +61,12 @@ def filled(held, step):
 
 @gluon.jit
 def release(held, step):
-    """One group of warps is done with the tile of a step."""
+    """Mark that one group of warps is done with the tile of a step."""
     mbarrier.arrive(held.free.index(step % held.tiles.shape[0]))
 
 
 def tiles_of(x: torch.Tensor, rows: int) -> TensorDescriptor:
-    """Tiles [1, rows, width] of `x [..., length, width]`; what is past an end reads as 0."""
+    """Tiles [1, rows, width] of `x [..., length, width]`; elements past an end read as 0."""
     shape = [1, rows, x.shape[-1]]
     kind = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
     layout = gl.NVMMASharedLayout.get_default_for(shape, kind)
@@ -85,5 +85,5 @@ def _properties(device: torch.device) -> Any:
 
 
 def processors(device: torch.device) -> int:
-    """How many programs run at once, with one for each processor."""
+    """The number of multiprocessors, and of programs that run at once with one on each."""
     return _properties(device).multi_processor_count

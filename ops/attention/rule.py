@@ -1,4 +1,4 @@
-"""What sizes and values of attention have to fit, besides its axis rule."""
+"""Checks of sizes and values of attention that its axis rule does not express."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stack.ir.dim import Dim, equal, less_equal, mod
 
 
 def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
-    """Raise RuleError where heads are not shared evenly, or a query would see no key."""
+    """Raise RuleError if heads cannot be shared evenly, or if a query would see no key."""
     if s == 0:
         raise RuleError("'q' has no queries: attention needs at least one")
     if equal(mod(h, g), 0) is False:
@@ -19,7 +19,7 @@ def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
             f"{h} heads of queries in 'q' are not shared evenly by {g} heads of keys in 'k'"
         )
     if window < 0:
-        raise RuleError(f"'window' holds a number of keys, not {window}")
+        raise RuleError(f"'window' must be a number of keys, not {window}")
     if (causal or window) and less_equal(s, t) is False:
         raise RuleError(f"'q' and 'k': a query of {s} sees none of {t} keys")
 
@@ -27,16 +27,16 @@ def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
 def check_pages(
     q: Any, pool_k: Any, pool_v: Any, table: Any, lengths: Any, **attributes: Any
 ) -> None:
-    """Raise RuleError where a block table points outside of its pool, or holds too few pages.
+    """Raise RuleError if a block table points outside of its pool or has too few pages.
 
-    Arrays of NumPy, as operator `attention.paged` takes them.
+    Takes NumPy arrays, with the operands of operator `attention.paged`.
     """
     pages, room = pool_k.shape[:2]
     most = room * table.shape[-1]
     wrong = lengths[(lengths < 1) | (lengths > most)]
     if wrong.size:
         raise RuleError(
-            f"'lengths' has {wrong[0]}: a sequence has from 1 key to the {most} of its pages"
+            f"'lengths' has {wrong[0]}: a sequence has 1 to {most} keys, as many as fit its pages"
         )
     used = table[np.arange(table.shape[-1]) * room < lengths[..., None]]
     wrong = used[(used < 0) | (used >= pages)]
@@ -49,12 +49,12 @@ def check_pages(
 
 
 def check_tree(q: Any, k: Any, v: Any, ends: Any, **attributes: Any) -> None:
-    """Raise RuleError where a key stands outside of its own subtree, or subtrees overlap."""
+    """Raise RuleError if a subtree ends before its own key, or if subtrees overlap partly."""
     keys = np.arange(ends.shape[-1])
     wrong = ends[(ends <= keys) | (ends > ends.shape[-1])]
     if wrong.size:
         raise RuleError(
-            f"'ends' has {wrong[0]}: the subtree of a key ends after it, by {ends.shape[-1]}"
+            f"'ends' has {wrong[0]}: a subtree must end after its key and by {ends.shape[-1]}"
         )
     inside = (keys[:, None] < keys) & (keys < ends[..., :, None])
     crossing = inside & (ends[..., None, :] > ends[..., :, None])

@@ -1,4 +1,4 @@
-"""An attention of one's own: a program on scores makes an operator."""
+"""Declares an attention operator from a user's program on its scores."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def variant(
 
     Args:
         name: "family.operator".
-        doc: what it computes.
-        causal: whether that is the default.
-        values: refuses values of arrays; see `Op`.
+        doc: the docstring of the operator.
+        causal: the default of `causal`.
+        values: a check that refuses values of arrays; see `Op`.
 
     Raises:
-        UsageError: an operand with axes that scores do not have.
+        UsageError: an operand has axes that scores do not have.
     """
     for operand, axes in program.operands.items():
         if [n for n in NAMES if n in axes.split()] != axes.split():
@@ -65,7 +65,7 @@ def variant(
 
 
 def signature(operands: tuple[str, ...], causal: bool) -> inspect.Signature:
-    """Arrays by position, the attributes of every attention by name."""
+    """The signature of a variant: arrays by position, the attributes of attention by name."""
     keywords = {"causal": causal, "window": 0, "softcap": 0.0, "scale": 0.0}
     return inspect.Signature(
         [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in operands]
@@ -77,12 +77,12 @@ def signature(operands: tuple[str, ...], causal: bool) -> inspect.Signature:
 
 
 def subtree_ends(parents: Any, context: int) -> Any:
-    """What operator `attention.with_tree` takes: where the subtree of each key ends.
+    """Returns the `ends` operand of `attention.with_tree`: the end of each key's subtree.
 
     Args:
-        parents: [n] integers: the parent of each drafted token, before it; -1: the context. Nodes
-            stand in depth-first order.
-        context: keys before the tree, which all of it sees.
+        parents: [n] integers: the parent of each drafted token, which comes before it, or -1 for
+            the context. Nodes are in depth-first order.
+        context: number of keys before the tree, which all nodes see.
 
     Raises:
         UsageError: a parent after its child, or an order that is not depth-first.
@@ -92,7 +92,7 @@ def subtree_ends(parents: Any, context: int) -> Any:
     for node in reversed(range(count)):
         parent = int(parents[node])
         if not -1 <= parent < node:
-            raise UsageError(f"'parents': {parent} is no node before {node}")
+            raise UsageError(f"'parents': {parent} is not a node before {node}")
         if parent >= 0:
             if ends[parent] not in (parent + 1, ends[node]) and ends[parent] < ends[node]:
                 raise UsageError(f"'parents': node {node} is not in depth-first order")

@@ -1,4 +1,4 @@
-"""Collectives: schedules of messages between ranks, proved, simulated, drawn, and run."""
+"""Collectives: schedules of messages between ranks, which are proved, simulated, drawn and run."""
 
 from stack.ops.collectives.algorithms import ALGORITHMS, algorithms_of, build
 from stack.ops.collectives.network import Network

@@ -1,4 +1,4 @@
-"""The classical algorithms, each as the schedule that it is.
+"""The classical algorithms as schedules.
 
 Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in MPICH" (2005):
 ring, recursive halving and doubling, binomial tree. Bruck et al., "Efficient Algorithms for
@@ -17,16 +17,16 @@ Slots = tuple[int, ...]
 
 
 def build(collective: str, algorithm: str, ranks: int, **options: int) -> Schedule:
-    """A schedule by name, proved.
+    """Builds a schedule by name, and proves it.
 
-    Raises UsageError for an unknown name, and for a number of ranks that the algorithm does not
-    take.
+    Raises UsageError for an unknown name, or a number of ranks that the algorithm does not
+    support.
     """
     known = algorithms_of(collective)
     if algorithm not in known:
         raise UsageError(f"no algorithm {algorithm!r} for {collective}; there are: {known}")
     if ranks < 1:
-        raise UsageError(f"{ranks} ranks; at least one takes part")
+        raise UsageError(f"{ranks} ranks; there must be at least one")
     return ALGORITHMS[collective, algorithm](ranks, **options).prove()
 
 
@@ -39,11 +39,11 @@ def algorithms_of(collective: str) -> list[str]:
     return found
 
 
-# ---- reduce-scatter and all-gather, and all-reduce as one after the other
+# ---- reduce-scatter, all-gather, and all-reduce as their sequence
 
 
 def ring_reduce_scatter(n: int) -> Schedule:
-    """Each chunk goes once around the ring, and takes every rank's part along."""
+    """Passes each chunk once around the ring; every rank adds its part."""
     steps = tuple(
         tuple(_moves(r, (r + 1) % n, [(r - t - 1) % n], adds=True) for r in range(n))
         for t in range(n - 1)
@@ -52,7 +52,7 @@ def ring_reduce_scatter(n: int) -> Schedule:
 
 
 def halving_reduce_scatter(n: int) -> Schedule:
-    """With a partner half as far each time, half of what is left is exchanged."""
+    """Exchanges half of the remaining data, with a partner at half the distance in each step."""
     _check_power(n, "halving")
     held = [range(n)] * n
     steps: list[Step] = []
@@ -70,13 +70,13 @@ def halving_reduce_scatter(n: int) -> Schedule:
 
 
 def direct_reduce_scatter(n: int) -> Schedule:
-    """All at once: every rank sends each other its chunk."""
+    """Every rank sends every other its chunk, all in one step."""
     step = tuple(_moves(s, r, [r], adds=True) for r in range(n) for s in range(n) if s != r)
     return _scattering("direct", n, (step,) if step else ())
 
 
 def ring_all_gather(n: int) -> Schedule:
-    """Each rank passes on what came last."""
+    """Each rank passes on the chunk that it received last."""
     steps = tuple(
         tuple(_moves(r, (r + 1) % n, [(r - t) % n]) for r in range(n)) for t in range(n - 1)
     )
@@ -84,7 +84,7 @@ def ring_all_gather(n: int) -> Schedule:
 
 
 def doubling_all_gather(n: int) -> Schedule:
-    """With a partner twice as far each time, all that is held is exchanged."""
+    """Exchanges all gathered data, with a partner at twice the distance in each step."""
     _check_power(n, "doubling")
     steps: list[Step] = []
     distance = 1
@@ -98,24 +98,24 @@ def doubling_all_gather(n: int) -> Schedule:
 
 
 def direct_all_gather(n: int) -> Schedule:
-    """All at once: every rank sends its chunk to each other."""
+    """Every rank sends its chunk to every other, all in one step."""
     step = tuple(_moves(s, r, [s]) for s in range(n) for r in range(n) if s != r)
     return _gathering("direct", n, (step,) if step else ())
 
 
 def ring_all_reduce(n: int) -> Schedule:
-    """A reduce-scatter and an all-gather around the ring: least bytes, most steps."""
+    """A reduce-scatter and an all-gather around the ring: fewest bytes, most steps."""
     return _reducing("ring", n, n, ring_reduce_scatter(n).steps + ring_all_gather(n).steps)
 
 
 def two_shot_all_reduce(n: int) -> Schedule:
-    """Each rank reduces a chunk of all, then gives it to all."""
+    """Each rank reduces one chunk, then sends it to all."""
     steps = direct_reduce_scatter(n).steps + direct_all_gather(n).steps
     return _reducing("two_shot", n, n, steps)
 
 
 def one_shot_all_reduce(n: int) -> Schedule:
-    """Everybody gets everything, and adds it up in one order, so that all get the same bits."""
+    """Every rank receives all data and adds it in the same order, so that all get the same bits."""
     give = tuple(Transfer(s, r, (0,), (1 + s,)) for s in range(n) for r in range(n))
     first = tuple(Transfer(r, r, (1,), (0,)) for r in range(n))
     rest = tuple(Transfer(r, r, (1 + s,), (0,), True) for r in range(n) for s in range(1, n))
@@ -124,7 +124,7 @@ def one_shot_all_reduce(n: int) -> Schedule:
 
 
 def halving_doubling_all_reduce(n: int) -> Schedule:
-    """Halving, then doubling; ranks beyond a power of two leave their part with a neighbour."""
+    """Halving, then doubling; ranks beyond a power of two first send their part to a neighbour."""
     size = 1 << (n.bit_length() - 1)
     extra = n - size
     members = [*range(1, 2 * extra, 2), *range(2 * extra, n)]
@@ -138,13 +138,13 @@ def halving_doubling_all_reduce(n: int) -> Schedule:
 
 
 def double_tree_all_reduce(n: int, chunks: int = 8) -> Schedule:
-    """Two trees carry half of the chunks each, piece by piece: up summed, then down.
+    """Two trees carry half of the chunks each, in a pipeline: sums go up, results down.
 
-    A rank that is a leaf of one tree is inside of the other, so that both directions of every
-    link are in use. `chunks`: pieces of the pipeline, at least 2.
+    A rank that is a leaf of one tree is an inner node of the other, so that every link is used in
+    both directions. `chunks`: number of chunks in the pipeline, at least 2.
     """
     if chunks < 2:
-        raise UsageError(f"a double tree has at least 2 chunks, not {chunks}")
+        raise UsageError(f"a double tree needs at least 2 chunks, not {chunks}")
     parents = _tree(0, n)
     trees = [(parents, 0), (parents, 1)]
     parts = [
@@ -158,12 +158,12 @@ def double_tree_all_reduce(n: int, chunks: int = 8) -> Schedule:
 
 
 def hierarchical_all_reduce(n: int, group: int = 2) -> Schedule:
-    """Reduce-scatter in groups of neighbours, all-reduce across groups, all-gather in groups.
+    """Reduce-scatter within groups of neighbours, all-reduce across groups, all-gather within.
 
-    Between groups goes a part of the data for each rank of a group.
+    Each rank of a group sends only its part of the data to other groups.
     """
     if group < 1 or n % group:
-        raise UsageError(f"{n} ranks do not make groups of {group}")
+        raise UsageError(f"{n} ranks cannot be split into groups of {group}")
     many = n // group
     runs = [range(i * many, (i + 1) * many) for i in range(group)]
     groups = [range(g * group, (g + 1) * group) for g in range(many)]
@@ -184,7 +184,7 @@ def hierarchical_all_reduce(n: int, group: int = 2) -> Schedule:
 
 
 def pairwise_all_to_all(n: int) -> Schedule:
-    """In step t each rank sends to the one t further on."""
+    """In step t, each rank sends to the rank t further on."""
     own = tuple(Transfer(r, r, (r,), (n + r,)) for r in range(n))
     steps = tuple(
         tuple(Transfer(r, (r + t) % n, ((r + t) % n,), (n + r,)) for r in range(n))
@@ -194,27 +194,27 @@ def pairwise_all_to_all(n: int) -> Schedule:
 
 
 def direct_all_to_all(n: int) -> Schedule:
-    """All messages at once."""
+    """Sends all messages in one step."""
     step = tuple(Transfer(s, r, (r,), (n + s,)) for s in range(n) for r in range(n))
     return _exchanging("direct", n, (step,))
 
 
 def bruck_all_to_all(n: int) -> Schedule:
-    """A logarithm of steps: a chunk makes the hops that the bits of its distance name."""
+    """A logarithmic number of steps: a chunk hops by each power of two in its distance."""
     steps: list[Step] = []
     hop = 1
     while hop < n:
         far = [j for j in range(n) if j & hop]
         steps.append(tuple(_moves(r, (r + hop) % n, far) for r in range(n)))
         hop *= 2
-    # slot j holds what still has j hops to go, at the end what came j hops
+    # slot j is for data with j hops to go, and in the end for data that came j hops
     inputs = tuple(tuple((d - r) % n for d in range(n)) for r in range(n))
     results = tuple(tuple((r - s) % n for s in range(n)) for r in range(n))
     return Schedule("all_to_all", "bruck", n, n, tuple(steps), inputs, results)
 
 
 def tree_broadcast(n: int, root: int = 0) -> Schedule:
-    """Who has it gives it on: twice as many have it after each step."""
+    """Every rank that has the data sends it on, so their number doubles in each step."""
     _check_root(n, root)
     steps: list[Step] = []
     have = 1
@@ -226,7 +226,7 @@ def tree_broadcast(n: int, root: int = 0) -> Schedule:
 
 
 def chain_broadcast(n: int, root: int = 0, chunks: int = 8) -> Schedule:
-    """From neighbour to neighbour, piece by piece: all links are busy once it is under way."""
+    """Passes chunks from neighbour to neighbour in a pipeline, which keeps all links busy."""
     _check_root(n, root)
     steps = tuple(
         tuple(
@@ -241,7 +241,7 @@ def chain_broadcast(n: int, root: int = 0, chunks: int = 8) -> Schedule:
 
 
 def shift_permute(n: int, by: int = 1) -> Schedule:
-    """Every rank sends to the one `by` further on: a step of ring attention, or of a pipeline."""
+    """Every rank sends to the rank `by` further on, as in ring attention or a pipeline."""
     order = tuple((r + by) % n for r in range(n))
     step = tuple(_moves(r, to, [0]) for r, to in enumerate(order))
     places = ((0,),) * n
@@ -274,7 +274,7 @@ ALGORITHMS: dict[tuple[str, str], Callable[..., Schedule]] = {
 
 
 def _moves(source: int, target: int, slots: Sequence[int], adds: bool = False) -> Transfer:
-    """A message that keeps its slots."""
+    """A message from slots to the same slots."""
     return Transfer(source, target, tuple(slots), tuple(slots), adds)
 
 
@@ -306,7 +306,7 @@ def _spreading(algorithm: str, n: int, chunks: int, steps: tuple[Step, ...], roo
 
 
 def _tree(begin: int, end: int) -> dict[int, int | None]:
-    """The parent of each rank in a binary tree in order: even ranks are its leaves."""
+    """The parent of each rank in an in-order binary tree, whose leaves are the even ranks."""
     size = end - begin
     if size <= 0:
         return {}
@@ -317,7 +317,7 @@ def _tree(begin: int, end: int) -> dict[int, int | None]:
 
 
 def _piped(parents: dict[int, int | None], chunks: Sequence[int]) -> list[Step]:
-    """Chunk after chunk up a tree, summed, and down again."""
+    """Sends chunk after chunk up a tree, with sums, and down again."""
     depth = {r: _depth(parents, r) for r in parents}
     deepest = max(depth.values())
     steps: list[list[Transfer]] = [[] for _ in range(len(chunks) + 2 * deepest)]
@@ -337,9 +337,9 @@ def _depth(parents: dict[int, int | None], rank: int) -> int:
 
 def _check_power(n: int, algorithm: str) -> None:
     if n & (n - 1):
-        raise UsageError(f"{algorithm} takes a power of two of ranks, not {n}")
+        raise UsageError(f"{algorithm} needs a power of two of ranks, not {n}")
 
 
 def _check_root(n: int, root: int) -> None:
     if not 0 <= root < n:
-        raise UsageError(f"root {root} is none of {n} ranks")
+        raise UsageError(f"root {root} is not one of {n} ranks")

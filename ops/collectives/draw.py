@@ -1,4 +1,4 @@
-"""A picture of a schedule: ranks side by side, steps downwards, an arrow for each message."""
+"""Draws a schedule: ranks side by side, steps downwards, an arrow per message."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLORS = ("#1b6ca8", "#c8553d", "#2e7d32", "#8e44ad", "#b8860b", "#00838f", "#ad
 
 
 def svg(schedule: Schedule) -> str:
-    """An SVG document; solid arrows replace, dashed ones add, colours are slots."""
+    """Returns an SVG document: solid arrows replace, dashed ones add; colours are slots."""
     width = 2 * EDGE + COLUMN * max(1, schedule.ranks - 1)
     height = 2 * EDGE + ROW * len(schedule.steps) + 10
     parts = [

@@ -1,7 +1,7 @@
-"""Schedules on real processes: point-to-point messages of torch.distributed, or NumPy in one.
+"""Runs schedules: by point-to-point messages of torch.distributed, or with NumPy in one process.
 
-Inputs are flat runs of elements. A chunk is as long as the longest one: what does not divide is
-padded with zeros, which no result shows.
+Inputs are treated as flat arrays of elements. All chunks are equally long: the last one is padded
+with zeros, which do not appear in results.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from stack.errors import StackError, UsageError
 from stack.ops.collectives.schedule import Schedule, Step, Transfer, play
 
 Tensor = torch.Tensor
-LIMIT = timedelta(seconds=60)  # that a step may wait for the other ranks
+LIMIT = timedelta(seconds=60)  # how long a step may wait for other ranks
 
 
 def simulate(schedule: Schedule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What every rank gets, computed in this process.
+    """Computes the results of all ranks, in this process.
 
-    `inputs`: an array for each rank, of one shape and dtype. Results have the input's shape where
-    they have its size (all-reduce, broadcast, permute, all-to-all), else they are flat. Raises
+    `inputs`: an array per rank, all of one shape and dtype. Results have the shape of the input if
+    they have its size (all-reduce, broadcast, permute, all-to-all); else they are flat. Raises
     UsageError for inputs that do not fit the schedule.
     """
     shapes = {(a.shape, a.dtype) for a in inputs}
@@ -55,17 +55,17 @@ def run(
     limit: timedelta = LIMIT,
     agrees: bool = True,
 ) -> Tensor:
-    """This rank's result, by messages between the ranks of a process group.
+    """Returns this rank's result, by messages between the ranks of a process group.
 
     Args:
-        tensor: this rank's input, of the shape and dtype of all ranks; any device that the
-            group's backend sends from. It is not written to.
-        limit: that a step may wait; then every rank that waits raises.
-        agrees: whether ranks first compare what they were called with. Without it a rank that was
-            called with something else is found by the time limit only.
+        tensor: this rank's input, with the same shape and dtype on all ranks, on any device that
+            the group's backend supports. It is not modified.
+        limit: how long a step may wait; then every waiting rank raises.
+        agrees: compare the arguments of all ranks first. Otherwise a rank with different arguments
+            is only detected by the time limit.
 
-    Raises UsageError where ranks disagree or the schedule is for another number of them, and
-    StackError where a rank does not answer.
+    Raises UsageError if ranks disagree or the schedule is for another number of ranks, and
+    StackError if a rank does not answer.
     """
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     if ranks != schedule.ranks:
@@ -81,7 +81,7 @@ def run(
     for number, step in enumerate(schedule.steps, start=1):
         try:
             _take(step, buffer, rank, group, limit)
-        except RuntimeError as error:  # of the transport
+        except RuntimeError as error:  # from the transport
             peers = sorted({r for t in step for r in (t.source, t.target)} - {rank})
             raise StackError(
                 f"{schedule.collective} {schedule.algorithm}, step {number} of"
@@ -95,7 +95,7 @@ def run(
 def _take(
     step: Step, buffer: Tensor, rank: int, group: dist.ProcessGroup | None, limit: timedelta
 ) -> None:
-    """One step: all is read before anything is written."""
+    """Execute one step: everything is read before anything is written."""
     mine = [t for t in step if rank in (t.source, t.target)]
     messages: list[dist.P2POp] = []
     parts: list[tuple[Transfer, Tensor]] = []
@@ -111,11 +111,12 @@ def _take(
             parts.append((t, part))
             messages.append(dist.P2POp(dist.irecv, part, group=group, group_peer=t.source))
     if messages:
-        # NCCL orders streams, and its group has a limit of its own: with one, the host would wait
+        # NCCL waits on streams, and its group has its own limit; with a limit here the host would
+        # wait
         wait = () if buffer.is_cuda else (limit,)
         for work in dist.batch_isend_irecv(messages):
             work.wait(*wait)
-    # what is local is read before anything is written, too
+    # local parts are also copied before anything is written
     for t, part in [(t, part.clone() if t.is_local else part) for t, part in parts]:
         _put(buffer, t, part)
 
@@ -130,13 +131,13 @@ def _put(buffer: Tensor, transfer: Transfer, part: Tensor) -> None:
 
 
 def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
-    """Slots of the buffer: a view where they are neighbours; no index has to travel for others."""
+    """Slots of the buffer: a view if they are contiguous, else a copy (without an index tensor)."""
     parts = [buffer[run] for run in _runs(slots)]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _runs(slots: Sequence[int]) -> list[slice]:
-    """Slots as slices of neighbours."""
+    """Merges contiguous slots to slices."""
     found: list[slice] = []
     for slot in slots:
         if found and found[-1].stop == slot:
@@ -147,7 +148,7 @@ def _runs(slots: Sequence[int]) -> list[slice]:
 
 
 def _agree(schedule: Schedule, tensor: Tensor, ranks: int, group: Any) -> None:
-    """Raise on every rank where one was called with something else."""
+    """Raise on every rank if one was called with different arguments."""
     own = (schedule.collective, schedule.algorithm, tuple(tensor.shape), str(tensor.dtype))
     told: list[Any] = [None] * ranks
     dist.all_gather_object(told, own, group=group)
@@ -156,11 +157,11 @@ def _agree(schedule: Schedule, tensor: Tensor, ranks: int, group: Any) -> None:
             f"rank {r}: {name} {algorithm} of {dtype}{list(shape)}"
             for r, (name, algorithm, shape, dtype) in enumerate(told)
         )
-        raise UsageError(f"ranks disagree on what they do: {text}")
+        raise UsageError(f"ranks were called with different arguments: {text}")
 
 
 def check_size(schedule: Schedule, elements: int) -> int:
-    """Elements of a chunk. Raises UsageError where chunks would mix what belongs to ranks."""
+    """Elements per chunk. Raises UsageError if a chunk would mix data of several ranks."""
     is_cut = schedule.collective in ("reduce_scatter", "all_to_all")
     if is_cut and elements % schedule.ranks:
         raise UsageError(
@@ -171,7 +172,7 @@ def check_size(schedule: Schedule, elements: int) -> int:
 
 
 def result_size(schedule: Schedule, elements: int) -> int:
-    """Elements of a rank's result."""
+    """Number of elements of a rank's result."""
     if schedule.collective == "all_gather":
         return elements * schedule.ranks
     if schedule.collective == "reduce_scatter":

@@ -1,8 +1,8 @@
-"""What a schedule costs: the alpha-beta model, in one tier or two, and its fit to measurements.
+"""The cost of a schedule: the alpha-beta model, with one or two tiers, and its fit to measurements.
 
 Hockney, "The communication challenge for MPP" (1994): a message of b bytes takes alpha + b * beta.
-A step takes as long as its busiest rank: a port sends and receives at once, and all messages of a
-step share it.
+A step takes as long as its busiest rank. A port sends and receives concurrently, and all messages
+of a step share it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["Link", "Network", "bus_bandwidth", "fitted", "table"]
 
 @dataclass(frozen=True)
 class Network:
-    """Ranks that see each other through `inner` within groups, and through `outer` beyond.
+    """Ranks connected by `inner` links within groups, and by `outer` links between groups.
 
     Attributes:
-        inner: the link of ranks of one group.
-        outer: the link between groups; None where all ranks are one group.
-        group: ranks of a group, neighbours by number.
-        gamma: seconds per byte that a rank adds up or copies inside.
+        inner: the link between ranks of one group.
+        outer: the link between groups; None if all ranks are one group.
+        group: number of ranks per group; ranks of a group are consecutive.
+        gamma: seconds per byte that a rank adds or copies locally.
     """
 
     inner: Link
@@ -36,10 +36,10 @@ class Network:
 
     def __post_init__(self) -> None:
         if (self.outer is None) != (self.group == 0):
-            raise UsageError("a network has an outer link and the size of a group, or neither")
+            raise UsageError("a network needs an outer link and a group size, or neither")
 
     def seconds(self, schedule: Schedule, size: int) -> float:
-        """The time of a schedule for an input of `size` bytes on each rank."""
+        """Seconds of a schedule, for an input of `size` bytes on each rank."""
         chunk = -(-size // schedule.chunks)
         return sum(self._step(step, chunk) for step in schedule.steps)
 
@@ -63,7 +63,7 @@ class Network:
         return link.alpha + link.beta * size
 
     def predicted(self, collective: str, ranks: int, size: int) -> dict[str, float]:
-        """Seconds of every algorithm that takes so many ranks, fastest first."""
+        """Seconds of every algorithm that supports so many ranks, fastest first."""
         found: dict[str, float] = {}
         for name in algorithms_of(collective):
             options = {"group": self.group} if name == "hierarchical" and self.group else {}
@@ -76,7 +76,7 @@ class Network:
 
 
 def bus_bandwidth(collective: str, ranks: int, size: int, seconds: float) -> float:
-    """Bytes per second that each port must have carried at least, as NCCL's tests count them."""
+    """Minimum bytes per second that each port must have carried, counted as in NCCL's tests."""
     shares: dict[str, float] = {
         "all_reduce": 2 * (ranks - 1) / ranks,
         "reduce_scatter": (ranks - 1) / ranks,
@@ -87,7 +87,7 @@ def bus_bandwidth(collective: str, ranks: int, size: int, seconds: float) -> flo
 
 
 def table(network: Network, collective: str, ranks: int, sizes: Sequence[int]) -> str:
-    """Predicted microseconds of all algorithms by size; the fastest of each size is marked."""
+    """Predicted microseconds of all algorithms, by size; the fastest of each size is marked."""
     rows = {size: network.predicted(collective, ranks, size) for size in sizes}
     names = list(dict.fromkeys(name for row in rows.values() for name in sorted(row)))
     lines = [f"{'bytes':>12}" + "".join(f"{name:>18}" for name in names)]

@@ -1,7 +1,7 @@
-"""Memory of one host's GPUs that they all see, and the collectives over it.
+"""Memory that all GPUs of one host can access, and the collectives over it.
 
-Which kernel does a collective is said by what it costs: the messages of a schedule, over a link
-that has one time for a call whose words are pushed, and another where flags are waited for.
+The kernel for a collective is selected by predicted cost: that of the messages of a schedule. The
+link has one latency for calls that push words, and another for calls that wait for flags.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from stack.ops.collectives.network import Link, Network
 from stack.ops.collectives.peer_triton import CHUNKS, MOST, pull, push
 
 Tensor = torch.Tensor
-PROGRAMS, WARPS = 128, 16  # at most
-PUSH_LANE, LANE = 8, 32  # bytes of an input that a thread has on its way
-LANES = 128  # of those of all ranks together, which are in registers
-DEPTH = 8  # units of a chunk, at least
-PUSHED = 1 << 19  # bytes for each rank that are pushed, at most
-POLL = 1e-6  # seconds, about
+PROGRAMS, WARPS = 128, 16  # maximum
+PUSH_LANE, LANE = 8, 32  # bytes of input in flight per thread
+LANES = 128  # bytes per thread, over all ranks, in registers
+DEPTH = 8  # minimum number of units per chunk
+PUSHED = 1 << 19  # maximum number of bytes pushed to each rank
+POLL = 1e-6  # approximate seconds per poll
 NO_NORM = (None, None, None, None)
 # two H200s of one host: fitted by stack.demos.collectives, 2026-11
 LINKS: Mapping[str, Link] = {"push": Link(4.1e-6, 1 / 176e9), "pull": Link(6.3e-6, 1 / 296e9)}
-# how each collective is done: the link, and the schedule that has the same messages
+# the ways to do each collective: the link, and the schedule with the same messages
 WAYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "all_reduce": {
         "push": ("push", "one_shot"),
@@ -46,7 +46,7 @@ WAYS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 def predicted(
     collective: str, ranks: int, size: int, links: Mapping[str, Link] = LINKS
 ) -> dict[str, float]:
-    """Seconds of every way to do a collective of `size` bytes a rank, fastest first."""
+    """Predicted seconds of each way to do a collective of `size` bytes per rank, fastest first."""
     found = {
         way: Network(links[link]).seconds(build(collective, schedule, ranks), size)
         for way, (link, schedule) in WAYS[collective].items()
@@ -56,7 +56,7 @@ def predicted(
 
 
 def _pushed(collective: str, ranks: int, size: int) -> int:
-    """Bytes that a rank pushes to each other one."""
+    """Bytes that a rank pushes to each other rank."""
     return size // ranks if collective in ("reduce_scatter", "all_to_all") else size
 
 
@@ -66,37 +66,37 @@ def _ordered(collective: str, ranks: int, size: int) -> tuple[str, ...]:
 
 
 class Waiting:
-    """How long kernels wait for other ranks, about, and what the host is told if in vain."""
+    """The time limit of kernels that wait for other ranks, and the failure flag for the host."""
 
     rank: int
 
     def __init__(self, limit: float) -> None:
-        self.failed = torch.zeros(1, dtype=torch.int32, pin_memory=True)  # the host sees it, too
+        self.failed = torch.zeros(1, dtype=torch.int32, pin_memory=True)  # visible to the host
         self.patience = int(min(limit / POLL, 1 << 30))
 
     def check(self) -> None:
-        """Raise StackError where a call that has run waited for another rank in vain."""
+        """Raise StackError if a call that has run waited for another rank in vain."""
         if int(self.failed):
             raise StackError(f"rank {self.rank} waited for the others in vain")
 
     def wait(self) -> None:
-        """Until all calls have run. Raises StackError as `check` does, which every call asks."""
+        """Wait for all calls. Raises StackError as `check` does, which every call runs first."""
         torch.cuda.synchronize()
         self.check()
 
 
 class PeerMemory(Waiting):
-    """Memory of one host's GPUs that they all see, and the collectives over it.
+    """Memory that all GPUs of one host can access, and the collectives over it.
 
-    All take `way`, one of `WAYS`; by default the one that should be fastest.
+    All collectives take `way`, one of `WAYS`; by default the one predicted to be fastest.
 
     Args:
-        size: the most bytes of an input.
-        group: of processes, one for each GPU of a host that its links reach.
-        limit: about how many seconds a rank waits for others.
+        size: maximum number of bytes of an input.
+        group: of processes, one for each GPU of a host with peer access.
+        limit: approximate number of seconds that a rank waits for others.
 
-    Raises UsageError for inputs that are larger, not dense, or do not divide, and StackError in
-    the call after one that has waited in vain.
+    Raises UsageError for inputs that are too large, not dense, or do not divide; and StackError in
+    the call after one that waited in vain.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class PeerMemory(Waiting):
         dist.barrier(self.group)
 
     def all_reduce(self, x: Tensor, way: str = "") -> Tensor:
-        """The sum over all ranks. For two shots `x` divides by the ranks."""
+        """The sum over all ranks. For two shots, the ranks must divide `x`."""
         return self._reduced(x, torch.empty_like(x), way)
 
     def all_reduce_norm(
@@ -130,8 +130,8 @@ class PeerMemory(Waiting):
     ) -> tuple[Tensor, Tensor]:
         """`norm.add_rms_norm` of the sum over all ranks of `x [..., d]`, in the same kernel.
 
-        `residual [..., d]`, `weight [d]`, of the element type of `x` and the same on all ranks;
-        so are the two results.
+        `residual [..., d]` and `weight [d]` have the element type of `x` and are the same on all
+        ranks; so are the two results.
         """
         if residual.shape != x.shape or weight.shape != x.shape[-1:]:
             shown = [list(t.shape) for t in (x, residual, weight)]
@@ -139,7 +139,7 @@ class PeerMemory(Waiting):
         if len({t.dtype for t in (x, residual, weight)}) > 1:
             raise UsageError(f"x of {x.dtype}, residual {residual.dtype}, weight {weight.dtype}")
         if not residual.is_contiguous() or not weight.is_contiguous():
-            raise UsageError("residual and weight are dense")
+            raise UsageError("residual and weight must be dense")
         added = torch.empty_like(x)
         norm = (residual, weight, added, eps)
         return self._reduced(x, torch.empty_like(x), way, norm), added
@@ -153,7 +153,7 @@ class PeerMemory(Waiting):
         return self._pull(x, out, self.world, reduces=True)
 
     def all_gather(self, x: Tensor, way: str = "") -> Tensor:
-        """The inputs of all ranks, one after the other along the first axis."""
+        """The inputs of all ranks, concatenated along the first axis."""
         out = x.new_empty(x.shape[0] * self.world, *x.shape[1:])
         if self._way("all_gather", x, way) == "push":
             return self._push(x, out, 1, False)
@@ -173,21 +173,21 @@ class PeerMemory(Waiting):
         twice = way == "two_shot"
         return self._pull(x, out, self.world if twice else 1, norm, reduces=True, collects=twice)
 
-    # ---- what fits
+    # ---- checks
 
     def _check_parts(self, x: Tensor) -> None:
         if not x.dim() or x.shape[0] % self.world:
             raise UsageError(f"axis 0 of {list(x.shape)} does not divide by {self.world} ranks")
 
     def _way(self, collective: str, x: Tensor, way: str, row: int = 1) -> str:
-        """How to do it; `row`: elements that stay together."""
+        """Selects a way; `row`: number of elements that must not be split."""
         self.check()
         if x.nbytes > self.half:
             raise UsageError(f"{x.nbytes} bytes do not fit the {self.half} of this peer memory")
         if not x.is_contiguous():
-            raise UsageError(f"a dense input, not one of strides {x.stride()}")
+            raise UsageError(f"the input must be dense, but has strides {x.stride()}")
         if collective in ("all_reduce", "reduce_scatter") and not x.is_floating_point():
-            raise UsageError(f"sums are of floats, not of {x.dtype}")
+            raise UsageError(f"sums need floats, not {x.dtype}")
         if way and way not in WAYS[collective]:
             raise unknown_name(f"{collective} has no way", way, WAYS[collective])
         why = ""
@@ -198,23 +198,23 @@ class PeerMemory(Waiting):
         raise UsageError(f"{collective} of {list(x.shape)} {x.dtype}: {why}")
 
     def _why_not(self, collective: str, way: str, x: Tensor, row: int) -> str:
-        """Why an input cannot go this way; "" where it can."""
+        """The reason why an input cannot go this way; "" if it can."""
         if way == "two_shot" and x.numel() // row % self.world:
-            return f"two shots take what divides by {self.world} ranks"
+            return f"for two shots, {self.world} ranks must divide the input"
         if way != "push":
             return ""
         size = _pushed(collective, self.world, x.nbytes)
         if size > PUSHED:
-            return f"{size} bytes for each rank, at most {PUSHED} are pushed"
+            return f"{size} bytes per rank are more than can be pushed ({PUSHED})"
         together = row * x.element_size() if row > 1 else size
         if x.element_size() not in (2, 4) or together % 4:
-            return "words of 32 bits are pushed"
+            return "only whole 32-bit words are pushed"
         return ""
 
     # ---- launches
 
     def _push(self, x: Tensor, out: Tensor, parts: int, reduces: bool, norm: Any = None) -> Tensor:
-        x = x.clone() if x.data_ptr() % 4 else x  # which way it goes, all ranks say alike
+        x = x.clone() if x.data_ptr() % 4 else x  # aligned, as all ranks must choose the same way
         part = x.numel() // parts
         width, options = _unit(x, part, PUSH_LANE, norm)
         units = -(-part // width)
@@ -275,10 +275,10 @@ class PeerMemory(Waiting):
 
 
 def _unit(x: Tensor, part: int, lane: int, norm: Any) -> tuple[int, dict[str, int]]:
-    """How many elements of a part are dealt with at once, and what a kernel is told of it.
+    """Returns the number of elements per unit of work, and the launch options for it.
 
-    Rows where there is a norm, else as few as all programs have work with; `lane`: bytes of a
-    thread.
+    A unit is a row if there is a norm; else it is small enough that all programs have work. `lane`:
+    bytes per thread.
     """
     size, warp = x.element_size(), 32 * lane
     together = x.shape[-1] * size if norm else -(-part * size // PROGRAMS)

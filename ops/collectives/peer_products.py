@@ -1,11 +1,13 @@
-"""Products of what other GPUs have: all-gather + GEMM and GEMM + reduce-scatter, overlapped.
+"""Matmuls with data of other GPUs: all-gather + GEMM and GEMM + reduce-scatter, overlapped.
 
-Rows travel by copy engines over peer memory while the ranks multiply: what is there already first,
-what others wait for first. So a product hides the way of the one before it (Wang et al., "Overlap
-communication with dependent computation via decomposition", ASPLOS 2023), and no processor is
-taken from it: a kernel that reads a peer's rows tile by tile sends them once for each column tile.
+Copy engines move rows over peer memory while the ranks multiply: first the local rows, or first the
+rows that others wait for. So each matmul hides the transfer for the next one (Wang et al., "Overlap
+communication with dependent computation via decomposition", ASPLOS 2023), and no multiprocessor is
+used for copying. A kernel that reads a peer's rows tile by tile would transfer them once per column
+tile.
 
-Ranks meet before anything is written to others, as these may still read, and when it is there.
+Ranks synchronize before anything is written to others, which may still read, and after it has
+arrived.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ Tensor = torch.Tensor
 def meet(
     flags, turns, failed, patience, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr
 ):
-    """Wait until all ranks have come here as often."""
+    """Barrier: wait until all ranks have called this equally often."""
     turn = tl.load(turns) + 1
     tl.store(turns, turn)
     _tell(flags, 0, 0, turn, RANK, WORLD, PEERS)
@@ -37,15 +39,15 @@ def meet(
 
 
 class PeerProducts(Waiting):
-    """Products over memory of their own that all GPUs of a host see.
+    """Matmuls over memory of their own that all GPUs of a host can access.
 
     Args:
-        size: the most bytes of the rows of one rank, of inputs or of results.
-        group: of processes, one for each GPU of a host that its links reach.
-        limit: about how many seconds a rank waits for others.
+        size: maximum number of bytes of the rows of one rank, in inputs or results.
+        group: of processes, one for each GPU of a host with peer access.
+        limit: approximate number of seconds that a rank waits for others.
 
-    Raises UsageError for operands that do not fit each other or the memory, or are not dense, and
-    StackError in the call after one that has waited in vain.
+    Raises UsageError for operands that do not fit each other or the memory, or are not dense; and
+    StackError in the call after one that waited in vain.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class PeerProducts(Waiting):
         dist.barrier(group)
 
     def gather_gemm(self, x: Tensor, w: Tensor) -> Tensor:
-        """The inputs [m, k] of all ranks one after the other, times this rank's w [k, n]."""
+        """The inputs [m, k] of all ranks, concatenated, times this rank's w [k, n]."""
         self._check(x, w, x.nbytes)
         out = x.new_empty(self.world, x.shape[0], w.shape[1])
         main = torch.cuda.current_stream()
@@ -97,7 +99,7 @@ class PeerProducts(Waiting):
         self.side.wait_stream(main)
         with torch.cuda.stream(self.side):
             self._meet()
-        sent: list[Tensor] = []  # their memory is theirs until all have gone
+        sent: list[Tensor] = []  # kept alive until all are sent
         for step in range(1, self.world):
             target = (self.rank + step) % self.world
             sent.append(parts[target] @ w)
@@ -117,12 +119,12 @@ class PeerProducts(Waiting):
         if x.dtype != w.dtype or x.shape[1] != w.shape[0]:
             raise UsageError(f"x {list(x.shape)} of {x.dtype}, w {list(w.shape)} of {w.dtype}")
         if not x.is_contiguous():
-            raise UsageError("x is dense")
+            raise UsageError("x must be dense")
         if size > self.size:
             raise UsageError(f"{size} bytes do not fit the {self.size} of this peer memory")
 
     def _slot(self, holder: int, source: int, like: Tensor) -> Tensor:
-        """Where a rank has what another one sent."""
+        """The buffer in which a rank receives data from another one."""
         offset = source * self.size // like.element_size()
         return self.seen.get_buffer(holder, like.shape, like.dtype, offset)
 

@@ -1,19 +1,19 @@
-"""Collectives in one kernel over peer memory: memory that all GPUs of a host see.
+"""Collectives in one kernel over peer memory, which all GPUs of a host can access.
 
-No library, no copy engine, one launch. Much is published and read: half of the programs copy the
-input to where others see it and raise flags, chunk by chunk, while the other half waits for the
-flags of the peers and reads: what limits it are the links of one GPU. The one-shot all-reduce
-reads all of every rank's input; the two-shot one reduces a part on each rank and then collects the
-parts, which is less from three ranks on. Little is pushed: words that hold their own flag go into
-the peers' memory, twice the bytes in one way over a link, with nothing to wait for in between (the
-LL protocol of NCCL).
+They need no library, no copy engine, and one launch. Large data is pulled: half of the programs
+copy the input to shared memory and raise flags, chunk by chunk. The other half waits for the flags
+of the peers and reads. This is bound by the links of one GPU. The one-shot all-reduce reads all of
+every rank's input. The two-shot one reduces one part per rank and then collects the parts, which
+moves less data from three ranks on. Small data is pushed: words that contain their own flag are
+written to the peers' memory. That is twice the bytes, but only one way over a link, with no wait in
+between (the LL protocol of NCCL).
 
-Programs with one number on all ranks deal with the same elements, so they wait for each other
-alone, not for whole grids. What is sent alternates between two halves: who has heard from a peer in
-a call knows that it has read all of the call before, so no second round of flags is needed. Calls
-are counted in memory, so that a CUDA graph can hold one.
+Programs with the same number on all ranks process the same elements, so they wait only for each
+other, not for whole grids. Buffers alternate between two halves. Hearing from a peer in a call
+implies that it has read all of the previous call, so no second round of flags is needed. Calls are
+counted in memory, so that a CUDA graph can contain them.
 
-An all-reduce may go on in registers to the residual and RMSNorm of a transformer's block.
+An all-reduce may be followed, in registers, by the residual and RMSNorm of a transformer block.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-MOST: tl.constexpr = tl.constexpr(256)  # programs, which wait for others: all must run at once
-CHUNKS: tl.constexpr = tl.constexpr(64)  # more than a call has
-LOOK: tl.constexpr = tl.constexpr(4096)  # polls between looks at whether to wait on
+# maximum number of programs; as they wait for others, all must run concurrently
+MOST: tl.constexpr = tl.constexpr(256)
+CHUNKS: tl.constexpr = tl.constexpr(64)  # more chunks than a call has
+LOOK: tl.constexpr = tl.constexpr(4096)  # polls between checks of the time limit
 
 
 # ---- calls and flags
@@ -31,7 +32,7 @@ LOOK: tl.constexpr = tl.constexpr(4096)  # polls between looks at whether to wai
 
 @triton.jit
 def _count(turns, pid, turn, COUNTERS: tl.constexpr):
-    """The end of a call that began at a turn: also for programs that it did without."""
+    """End a call that began at `turn`: advance all counters, also of programs it did not use."""
     tl.debug_barrier()  # all threads have read it
     counters = tl.arange(0, COUNTERS)
     mine = counters % tl.num_programs(0) == pid
@@ -40,16 +41,16 @@ def _count(turns, pid, turn, COUNTERS: tl.constexpr):
 
 @triton.jit
 def _half(turn):
-    """Which half of the memory a call has."""
+    """The half of the memory that a call uses."""
     return (turn // CHUNKS) & 1
 
 
 @triton.jit
 def _tell(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
-    """Say to the programs of this number on all ranks that this one has come to a turn.
+    """Signal the programs with this number on all ranks that this one has reached `turn`.
 
-    A flag holds the last turn that its rank has come to, so none is ever taken back. Peers are
-    told all at once, a thread for each.
+    A flag contains the last turn that its rank has reached, so it is never reset. All peers are
+    signalled concurrently, by one thread each.
     """
     tl.debug_barrier()  # all threads have written
     peers = tl.arange(0, PEERS)
@@ -62,9 +63,9 @@ def _tell(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEER
 
 @triton.jit
 def _gives_up(polls, failed, patience):
-    """Whether to wait no longer, as nobody came in so many polls, here or in another program.
+    """True if waiting should stop, because of the time limit here or in another program.
 
-    The host sees `failed`, which is far from here, so it is not looked at each time.
+    `failed` is host memory, which is slow to read, so it is not checked at each poll.
     """
     over = 0
     if polls % LOOK == 0:
@@ -79,7 +80,7 @@ def _await(
     flags, failed, patience, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr,
     PEERS: tl.constexpr,
 ):  # fmt: skip
-    """Wait until the programs of this number on all ranks have come to a turn."""
+    """Wait until the programs with this number on all ranks have reached `turn`."""
     peers = tl.arange(0, PEERS)
     there = peers < WORLD
     own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32)) + (phase * MOST + pid) * WORLD
@@ -96,16 +97,16 @@ def _await(
 
 @triton.jit
 def _memory(data, rank, kind):
-    """Where a rank's data begins, which is aligned."""
+    """The aligned start of a rank's data."""
     return tl.multiple_of(tl.load(data + rank).to(kind), 16)
 
 
-# ---- a unit: neighbouring elements that a program has in registers
+# ---- a unit: contiguous elements that a program has in registers
 
 
 @triton.jit
 def _unit(number, part, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Where the elements of a unit lie in a part, and which of them are there."""
+    """Offsets of the elements of a unit in a part, and a mask of those in bounds."""
     lanes = tl.arange(0, BLOCK)
     at = number * WIDTH + lanes
     return at, (at < part) & (lanes < WIDTH)
@@ -116,7 +117,7 @@ def _publish(
     x, data, flags, turn, pid, part, half, units, span, PARTS: tl.constexpr, RANK: tl.constexpr,
     WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Copy what others read of the input to where they see it, and tell them, chunk by chunk."""
+    """Copy the input to the memory that others read, and signal them, chunk by chunk."""
     wide = tl.cast(part, tl.int64)
     own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + _half(turn) * half
     for first in range(0, units, span):
@@ -132,7 +133,7 @@ def _publish(
 
 @triton.jit
 def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
-    """The sum over all ranks at some places, in the order of ranks: the same bits everywhere."""
+    """The sum over all ranks at some offsets, in rank order: the same bits on all ranks."""
     kind = tl.pointer_type(x.dtype.element_ty)
     total = tl.zeros(place.shape, tl.float32)
     for peer in tl.static_range(WORLD):  # pyright: ignore
@@ -143,9 +144,9 @@ def _sum(x, data, place, seen, begin, RANK: tl.constexpr, WORLD: tl.constexpr):
 
 @triton.jit
 def _beside(residual, weight, at, seen, WIDTH: tl.constexpr):
-    """What a norm needs besides a sum, asked for before that is there."""
+    """Load the operands of a norm, before the sum is available."""
     if weight is None:
-        return seen, seen  # nobody asks
+        return seen, seen  # unused
     else:
         lanes = tl.arange(0, at.shape[0])
         before = tl.load(residual + at, mask=seen, other=0)
@@ -154,7 +155,7 @@ def _beside(residual, weight, at, seen, WIDTH: tl.constexpr):
 
 @triton.jit
 def _finish(total, out, at, seen, before, gain, added, eps, WIDTH: tl.constexpr):
-    """Write a unit; with `added`, the RMSNorm of it and the residual, and what they add up to."""
+    """Write a unit; with `added`, write its RMSNorm with the residual, and their sum."""
     if added is not None:
         kind = out.dtype.element_ty
         total = (total.to(kind).to(tl.float32) + before.to(tl.float32)).to(kind)
@@ -173,14 +174,14 @@ def push(
     PARTS: tl.constexpr, REDUCES: tl.constexpr, RANK: tl.constexpr, WORLD: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A collective of little: every 32 bits of data go with the number of the call.
+    """A collective of small data: every 32 bits of data carry the number of the call.
 
-    `REDUCES`: whether parts are summed, or stand side by side. `part`, `WIDTH` and `BLOCK` count
-    elements, of which a word has `FIT`, and `room` the words of a rank for another.
+    `REDUCES`: parts are summed; else concatenated. `part`, `WIDTH` and `BLOCK` count elements, of
+    which a word has `FIT`; `room` is the number of words from one rank to another.
     """
     pid = tl.program_id(0)
     turn = tl.load(turns + pid)
-    now = turn + CHUNKS  # no word that is there has it
+    now = turn + CHUNKS  # no earlier word has this number
     kind: tl.constexpr = x.dtype.element_ty
     FIT: tl.constexpr = 32 // kind.primitive_bitwidth  # pyright: ignore
     x = x.to(tl.pointer_type(tl.int32), bitcast=True)
@@ -215,7 +216,7 @@ def push(
 
 @triton.jit
 def _come(place, seen, turn, failed, patience):
-    """The data of words that a peer sends in this call, when they are here."""
+    """Wait for the words that a peer sends in this call, and return their data."""
     word = tl.load(place, mask=seen, other=0, volatile=True)
     late = tl.max(tl.where(seen & ((word >> 32).to(tl.int32) - turn < 0), 1, 0), 0)
     polls = tl.full((), 0, tl.int32)
@@ -230,7 +231,7 @@ def _come(place, seen, turn, failed, patience):
 
 @triton.jit
 def _elements(bits, kind: tl.constexpr):
-    """The elements that words of 32 bits hold, one after the other."""
+    """Unpacks the elements of 32-bit words."""
     if kind.primitive_bitwidth == 32:  # pyright: ignore
         return bits.to(kind, bitcast=True).to(tl.float32)
     else:
@@ -246,12 +247,12 @@ def pull(
     RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A collective of much: half of the programs publish the input, the others read.
+    """A collective of large data: half of the programs publish the input, the others read.
 
-    `REDUCES`: this rank's part is summed: with one part a one-shot all-reduce, with one a rank a
-    reduce-scatter. `COLLECTS`: a part of every rank is read: with one part an all-gather, with one
-    a rank an all-to-all. Both: an all-reduce of two shots, where the sum of a part goes to where
-    others see it, and all sums are collected.
+    `REDUCES`: this rank's part is summed. With one part that is a one-shot all-reduce, with one per
+    rank a reduce-scatter. `COLLECTS`: one part of every rank is read. With one part that is an
+    all-gather, with one per rank an all-to-all. With both it is a two-shot all-reduce: the sum of a
+    part is published, and all sums are collected.
     """
     pid, role = tl.program_id(0), tl.program_id(1)
     turn = tl.load(turns + role * MOST + pid)
@@ -275,7 +276,7 @@ def pull(
                 at, seen = _unit(number, part, WIDTH, BLOCK)
                 if not REDUCES:
                     for step in tl.static_range(WORLD):  # pyright: ignore
-                        peer = (RANK + step) % WORLD  # not all read from one
+                        peer = (RANK + step) % WORLD  # so that not all read from the same rank
                         source = x if peer == RANK else _memory(data, peer, kind) + begin
                         value = tl.load(source + own + at, mask=seen)
                         tl.store(out + peer * wide + at, value, mask=seen)
@@ -306,9 +307,9 @@ def _collect_sums(
     RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The second shot of an all-reduce: the sums of all other ranks.
+    """The second shot of an all-reduce: reads the sums of all other ranks.
 
-    Residuals and norms come last, on all ranks, so that no more than the sums has to travel.
+    Residuals and norms are computed afterwards on all ranks, so that only the sums are transferred.
     """
     residual, weight, added, eps = norm
     flags, failed, patience = waits

@@ -1,9 +1,9 @@
-"""What a collective is, and a schedule of messages that computes one.
+"""The meaning of collectives, and schedules of messages that compute them.
 
-Each rank has a buffer of equal slots. Its input lies in some of them, chunk by chunk, and after
-the last step its result does. A step is a set of transfers that happen at once: all of them read
-what was there before the step. Nothing else is a schedule, so that one small player can prove it,
-compute with it, price it and run it on real processes.
+Each rank has a buffer of equal slots. Its input is in some of them, chunk by chunk, and after the
+last step its result is. A step is a set of concurrent transfers: all of them read the state before
+the step. This is all there is to a schedule, so that one small player can prove it, compute with
+it, price it and run it on real processes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Contribution = tuple[int, int]  # a rank, and the chunk of its input
 
 @dataclass(frozen=True)
 class Transfer:
-    """One message: slots of a rank that go to slots of another.
+    """One message: slots of one rank are copied to slots of another.
 
     Attributes:
-        source, target: ranks; they are equal for work inside a rank, which no network sees.
+        source, target: ranks; equal for local work, which uses no network.
         reads, writes: slots of their buffers, pairwise.
-        adds: whether what comes is added to what is there, or takes its place.
+        adds: True to add to the target slots, False to replace them.
     """
 
     source: int
@@ -53,14 +53,14 @@ class Schedule:
 
     Attributes:
         collective: a name of `MEANINGS`.
-        algorithm: how it is done.
-        ranks: how many take part.
-        slots: of each rank's buffer.
-        steps: one after the other.
+        algorithm: name of the algorithm.
+        ranks: number of ranks.
+        slots: number of slots in each rank's buffer.
+        steps: executed in order.
         inputs: for each rank, the slots of its input, chunk by chunk.
         results: for each rank, the slots of its result.
-        root: of a broadcast.
-        order: of a permute, the rank that each rank sends to.
+        root: the root of a broadcast.
+        order: for a permute, the rank that each rank sends to.
     """
 
     collective: str
@@ -75,7 +75,7 @@ class Schedule:
 
     @property
     def chunks(self) -> int:
-        """Into how many chunks a rank's input is cut."""
+        """The number of chunks of a rank's input."""
         return len(self.inputs[0])
 
     @cached_property
@@ -87,7 +87,7 @@ class Schedule:
         return tuple(found)
 
     def sent_bytes(self, size: int) -> int:
-        """The most bytes that a rank sends, for an input of `size` bytes."""
+        """Maximum number of bytes that a rank sends, for an input of `size` bytes."""
         return max(self.sent) * -(-size // self.chunks)
 
     def __str__(self) -> str:
@@ -99,10 +99,10 @@ class Schedule:
         return "\n".join([head, *lines])
 
     def prove(self) -> Schedule:
-        """This schedule, if it gives every rank what the collective means.
+        """Returns this schedule, if every rank gets what the collective means.
 
-        Chunks are followed as sets of contributions, so that it holds for all values. Raises
-        UsageError with the step, the rank and the slot that are wrong.
+        Chunks are tracked as sets of contributions, so the proof holds for all values. Raises
+        UsageError with the step, rank and slot that are wrong.
         """
         state: list[list[Any]] = [[None] * self.slots for _ in range(self.ranks)]
         for rank, slots in enumerate(self.inputs):
@@ -123,9 +123,9 @@ class Schedule:
 def play(
     schedule: Schedule, state: list[list[Any]], add: Callable[[Any, Any], Any]
 ) -> list[list[Any]]:
-    """Carry out all steps on `state[rank][slot]`, in place.
+    """Execute all steps on `state[rank][slot]`, in place.
 
-    Raises UsageError where a step reads a slot that holds nothing (None), or writes one twice.
+    Raises UsageError if a step reads an empty slot (None), or writes one twice.
     """
     for number, step in enumerate(schedule.steps, start=1):
         old = [list(slots) for slots in state]
@@ -135,20 +135,20 @@ def play(
             for read, write in zip(transfer.reads, transfer.writes, strict=True):
                 value, place = old[transfer.source][read], (transfer.target, write)
                 if value is None:
-                    raise UsageError(f"{at}: slot {read} of rank {transfer.source} holds nothing")
+                    raise UsageError(f"{at}: slot {read} of rank {transfer.source} is empty")
                 if place in written and not (transfer.adds and written[place]):
                     raise UsageError(f"{at}: slot {write} is written twice in one step")
                 written[place] = transfer.adds
                 if transfer.adds:
                     present = state[transfer.target][write]
                     if present is None:
-                        raise UsageError(f"{at}: adds to slot {write}, which holds nothing")
+                        raise UsageError(f"{at}: adds to slot {write}, which is empty")
                     value = add(present, value)
                 state[transfer.target][write] = value
     return state
 
 
-# ---- what the collectives mean: the contributions of a chunk of a rank's result
+# ---- the meaning of collectives: the contributions to a chunk of a rank's result
 
 
 def _all_reduce(s: Schedule, rank: int, index: int) -> frozenset[Contribution]:
@@ -188,13 +188,13 @@ MEANINGS: dict[str, Callable[[Schedule, int, int], frozenset[Contribution]]] = {
 }
 
 
-# ---- schedules made of schedules
+# ---- schedules built from schedules
 
 
 def embedded(
     schedule: Schedule, ranks: Sequence[int], slots: Sequence[Sequence[int]]
 ) -> tuple[Step, ...]:
-    """The steps of a schedule on some of more ranks; each slot becomes a run of slots."""
+    """The steps of a schedule on a subset of ranks; each slot becomes several slots."""
 
     def spread(found: Sequence[int]) -> tuple[int, ...]:
         return tuple(s for slot in found for s in slots[slot])
@@ -209,7 +209,7 @@ def embedded(
 
 
 def together(parts: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
-    """Steps that do not meet, side by side."""
+    """Merges steps that are independent, so that they run concurrently."""
     return tuple(
         tuple(t for step in steps for t in step) for steps in zip_longest(*parts, fillvalue=())
     )
@@ -228,7 +228,7 @@ def _told(found: frozenset[Contribution] | None) -> str:
 
 
 def _slots(slots: Sequence[int]) -> str:
-    """Slots as ranges: `[0-3,6]`."""
+    """Formats slots as ranges: `[0-3,6]`."""
     runs: list[list[int]] = []
     for slot in slots:
         if runs and slot == runs[-1][-1] + 1:

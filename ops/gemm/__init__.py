@@ -1,1 +1,1 @@
-"""Matrix products: hand-written kernels that the generated ones race against."""
+"""Matmuls: hand-written kernels that generated ones are compared with."""

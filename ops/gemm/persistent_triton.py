@@ -1,7 +1,7 @@
-"""Matrix product for Hopper, written by hand in Triton: persistent programs, warp specialized.
+"""Matmul for Hopper, hand-written in Triton: persistent programs with warp specialization.
 
-As many programs as the device has processors take tiles in turn; tiles come and go through the
-tensor memory accelerator, so that one tile's stores overlap the next one's loads.
+There are as many programs as multiprocessors, and each computes several tiles. Tiles are loaded and
+stored by TMA, so that one tile's stores overlap the next one's loads.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Config(TileConfig):
-    """`special`: loads have warps of their own."""
+    """Tile sizes; `special`: loads have warps of their own."""
 
     special: bool = True
 
 
 LARGE = Config(128, 256, 64, 8, 3)
 MEDIUM = Config(128, 128, 64, 8, 4)
-FLAT = Config(64, 128, 128, 4, 4, special=False)  # few rows: what counts is reading the weights
+FLAT = Config(64, 128, 128, 4, 4, special=False)  # few rows: bound by reading the weights
 
 
 @triton.jit
@@ -37,14 +37,14 @@ def matmul_kernel(
     a_desc, b_desc, c_desc, m, n, k, PROGRAMS: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, SPECIAL: tl.constexpr,
 ):  # fmt: skip
-    """Tiles `PROGRAMS` apart of c = a b^T."""
+    """Computes every `PROGRAMS`-th tile of c = a b^T."""
     down = tl.cdiv(m, ROWS)
     across = tl.cdiv(n, COLUMNS)
     steps = tl.cdiv(k, DEPTH)
     for tile in tl.range(
         tl.program_id(0), down * across, PROGRAMS, flatten=True, warp_specialize=SPECIAL
     ):
-        # bands of GROUP rows of tiles share what they read in the L2 cache
+        # bands of GROUP rows of tiles share data in the L2 cache
         band = tile // (GROUP * across)
         first = band * GROUP
         high = tl.minimum(down - first, GROUP)
@@ -60,7 +60,7 @@ def matmul_kernel(
 
 
 def config_for(m: int, n: int, programs: int) -> Config:
-    """Large tiles where they fill the device, smaller ones where there are few."""
+    """Picks large tiles if they fill the GPU, else smaller ones."""
     if m <= 64:
         return FLAT
     large = triton.cdiv(m, LARGE.rows) * triton.cdiv(n, LARGE.columns)
@@ -68,14 +68,14 @@ def config_for(m: int, n: int, programs: int) -> Config:
 
 
 def matmul(x: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
-    """x weight^T, summed in f32.
+    """Returns x weight^T, summed in f32.
 
     Args:
         x: bf16 or f16, [M, K].
         weight: the same element type, [N, K]. K and N are multiples of 8.
 
     Raises:
-        UsageError: shapes or element types that the kernel has no code for.
+        UsageError: shapes or element types that the kernel does not support.
     """
     (m, k), (n, inner) = x.shape, weight.shape
     small = (torch.float16, torch.bfloat16)
@@ -105,10 +105,10 @@ def matmul(x: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
 
 def _processors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 4  # Triton's interpreter: more than one turn for each program
+        return 4  # Triton's interpreter: more than one tile per program
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def reference(x: Tensor, weight: Tensor) -> Tensor:
-    """The same in double precision."""
+    """The matmul in double precision, for comparison."""
     return x.double() @ weight.double().T

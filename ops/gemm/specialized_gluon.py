@@ -1,15 +1,16 @@
-"""Products of rows and rows for Hopper, in Gluon: a warp that loads, two groups that multiply.
+"""Matmul for Hopper, in Gluon: a warp that loads, and two warp groups that multiply.
 
-x weight^T of 16 or 8 bits, with scales of rows or of blocks of 128 where there are some, and where
-rows of x are in groups, by weights of each group. The loader keeps tiles under way through the
-tensor memory accelerator; a group of four warps has 64 rows of a tile and tells it which ones it is
-done with. A tile of 256 columns is two parts, each with sums of its own.
+Computes x weight^T of 16 or 8 bits, optionally with scales per row or per block of 128, or with
+rows of x in groups and weights per group. The loading warp keeps tiles in flight through TMA. A
+group of four warps has 64 rows of a tile, and signals when it is done with a buffer. A tile of 256
+columns is two parts with accumulators of their own.
 
-Tensor cores add 8-bit floats with about 14 bits of mantissa; where blocks have scales, a block's
-sum is scaled and added in f32 (DeepSeek-V3, 2024, section 3.3.2), which also mends that. One part
-of a block at a time is in registers, 64 of them beside 128 of sums. The second group starts its
-product when the first has its own, so that one adds while tensor cores have the other's. Results
-leave while the next tile's operands come. Where tiles are few, several programs share a sum.
+Tensor cores add 8-bit floats with about 14 bits of mantissa. With block scales, each block's sum is
+scaled and added in f32 (DeepSeek-V3, 2024, section 3.3.2), which also fixes the precision. Only one
+part of a block at a time is in registers, 64 next to 128 of sums. The second group starts its
+matmul when the first has its result, so that one adds while the tensor cores work for the other.
+Results are stored while the next tile's operands are loaded. If tiles are few, several programs
+share a sum.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from stack.ops.gemm.tiles import BLOCK, HALF, Config, config_for, stages_for, stored_for
 
 Tensor = torch.Tensor
-SIZE = 2048  # elements that a program sums
+SIZE = 2048  # elements that a program adds
 # Triton 3.8 renamed the barrier of a program's threads.
 barrier: Any = gl.thread_barrier if hasattr(gl, "thread_barrier") else getattr(gl, "barrier")  # noqa: B009
 
 
 @gluon.jit
 def _place(unit, at, sizes, held, BAND: gl.constexpr, GROUPED: gl.constexpr):
-    """Where a tile begins and its group ends, which steps of k are its own, where results go.
+    """Returns the position of a tile, the end of its group, its steps of k, and its output offset.
 
-    `at`: a group, the tile and the row that it begins with; rows after the last group are of one
-    more, whose sums are 0. Bands of BAND rows of tiles share what they read in the L2 cache.
+    `at`: a group, with its first tile and row. Rows after the last group form one more group, whose
+    sums are 0. Bands of BAND rows of tiles share data in the L2 cache.
     """
     rows, columns, depth, splits, groups, sizes_ptr = sizes
     ROWS: gl.constexpr = 2 * held[0].shape[1]
@@ -76,7 +77,7 @@ def _place(unit, at, sizes, held, BAND: gl.constexpr, GROUPED: gl.constexpr):
 
 @gluon.jit
 def _load(held, x_desc, w_desc, sizes, units, BAND: gl.constexpr, GROUPED: gl.constexpr):
-    """All tiles of operands that this program needs, in order."""
+    """Load all tiles of operands that this program needs, in order."""
     x_slots, w_slots, ready, free, lead = held
     STAGES: gl.constexpr = w_slots.shape[0]
     HALF: gl.constexpr = x_slots.shape[1]
@@ -103,7 +104,7 @@ def _load(held, x_desc, w_desc, sizes, units, BAND: gl.constexpr, GROUPED: gl.co
 
 @gluon.jit
 def _plus(sums, part, scale):
-    """`sums + part scale`, before the next product: that has the registers of this one."""
+    """Computes `sums + part scale` before the next matmul, which reuses the registers of `part`."""
     scale, _ = gl.broadcast(scale[:, None], part)
     return gl.inline_asm_elementwise(
         "fma.rn.f32 $0, $1, $2, $3;", "=f,f,f,f", [part, scale, sums], gl.float32, False, 1
@@ -112,7 +113,7 @@ def _plus(sums, part, scale):
 
 @gluon.jit
 def _waited(made, PENDING: gl.constexpr):
-    """Sums of products of which at most PENDING are still under way."""
+    """Waits until at most PENDING matmuls are in flight, and returns the accumulators."""
     done = warpgroup_mma_wait(PENDING, made)  # pyright: ignore
     if len(made) == 1:
         done = (done,)
@@ -124,7 +125,7 @@ def _multiply(
     held, result, scales, sizes, units, WHICH: gl.constexpr, BAND: gl.constexpr,
     GROUPED: gl.constexpr, SCALES: gl.constexpr,
 ):  # fmt: skip
-    """Rows of a tile, the first half of them or the second, of each tile of this program."""
+    """Computes the first or the second half of the rows of each tile of this program."""
     x_slots, w_slots, ready, free, lead = held
     y_desc, y_ptr, out = result
     x_scale_ptr, w_scale_ptr = scales
@@ -155,7 +156,7 @@ def _multiply(
         first = at_row + WHICH * HALF
         row = first + gl.arange(0, HALF, along)
         sums = (none,) * PARTS
-        busy = gl.where(first < last, begin, end)  # half a tile may have no rows
+        busy = gl.where(first < last, begin, end)  # half a tile may be out of bounds
         for _step in range(begin, busy):
             mbarrier.wait(ready.index(count % STAGES), count // STAGES & 1)  # pyright: ignore
             mbarrier.arrive(free.index(count % STAGES), count=1)  # pyright: ignore
@@ -209,7 +210,7 @@ def _multiply(
                 left = gl.load(x_scale_ptr + row, row < last, 0.0)
                 right = gl.load(w_scale_ptr + at[0] * columns + column, is_own, 0.0)
                 part = part.to(gl.float32) * left[:, None] * right.to(gl.float32)[None, :]
-            if GROUPED and first + HALF > last:  # the rows below are another group's
+            if GROUPED and first + HALF > last:  # the rows below belong to another group
                 to = y_ptr + row[:, None].to(gl.int64) * columns + column[None, :]
                 is_inside = (row < last)[:, None] & (column < columns)[None, :]
                 gl.store(to, part.to(y_desc.dtype), is_inside)
@@ -225,7 +226,7 @@ def _multiply(
 
 @gluon.jit
 def _store(y_desc, out, sums, row, column):
-    """Through shared memory, which the store before this one has left."""
+    """Stores a result through shared memory, once the previous store has left it."""
     tma.store_wait(0)
     barrier()
     out.store(sums.to(y_desc.dtype))
@@ -240,9 +241,9 @@ def product_kernel(
     splits, groups, STAGES: gl.constexpr, BAND: gl.constexpr, GROUPED: gl.constexpr,
     SCALES: gl.constexpr,
 ):  # fmt: skip
-    """Tiles, or parts of their sums, as far apart as there are programs.
+    """Computes tiles, or parts of their sums, with a stride of the number of programs.
 
-    Scales of "rows": `[rows]`, `[groups, columns]`; of "blocks": `[rows, k / 128]`,
+    Scales are per "rows": `[rows]`, `[groups, columns]`; per "blocks": `[rows, k / 128]`,
     `[columns / 128, k / 128]`; or "none".
     """
     HALF: gl.constexpr = x_desc.block_type.shape[0]
@@ -266,7 +267,7 @@ def product_kernel(
     sizes = (rows, columns, depth, splits, groups, sizes_ptr)
     down = gl.cdiv(rows, 2 * HALF)
     if GROUPED:
-        down += groups  # each may leave a tile in part
+        down += groups  # each group may have one partial tile
     units = down * gl.cdiv(columns, COLUMNS) * splits
     gl.warp_specialize(
         [
@@ -281,7 +282,7 @@ def product_kernel(
 
 @triton.jit
 def sum_kernel(parts_ptr, y_ptr, count, stride, splits, SIZE: tl.constexpr):
-    """Elements of `splits` arrays that stand `stride` apart, in order."""
+    """Adds `splits` arrays, which are `stride` elements apart, in order."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     sums = tl.zeros([SIZE], tl.float32)
     for i in range(splits):
@@ -293,15 +294,15 @@ def product(
     x: Tensor, weight: Tensor, out: torch.dtype, scales: tuple[Tensor, Tensor] | None = None,
     sizes: Tensor | None = None, config: Config | None = None,
 ) -> Tensor:  # fmt: skip
-    """x weight^T `[rows, columns]`, summed in f32, of integers in int32.
+    """Returns x weight^T `[rows, columns]`, summed in f32, or in int32 for integers.
 
     Args:
-        x: [rows, k], of 16 bits, int8 or E4M3; all is dense, rows are whole lines of 16 bytes.
-        weight: [columns, k] of the same, or [groups, columns, k] with `sizes`.
-        out: of results.
-        scales: in f32, of rows `[rows]` and `[columns]` or `[groups, columns]`; without groups
-            also of blocks, `[rows, k / 128]` and `[columns / 128, k / 128]`.
-        sizes: [groups] int32, rows of each group, in order; results of rows beyond are 0.
+        x: [rows, k], 16-bit, int8 or E4M3; all operands are dense, rows are multiples of 16 bytes.
+        weight: [columns, k] of the same type, or [groups, columns, k] with `sizes`.
+        out: element type of the result.
+        scales: in f32, per row, `[rows]` and `[columns]` or `[groups, columns]`; without groups
+            also per block, `[rows, k / 128]` and `[columns / 128, k / 128]`.
+        sizes: [groups] int32, rows of each group, in order; results of further rows are 0.
     """
     (rows, depth), columns = x.shape, weight.shape[-2]
     groups = 1 if sizes is None else len(sizes)
@@ -339,6 +340,6 @@ def product(
 
 
 def _described(tensor: Tensor, rows: int, columns: int) -> TensorDescriptor:
-    """Tiles of a matrix, for the tensor memory accelerator."""
+    """A TMA descriptor of tiles of a matrix."""
     layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), 2)
     return TensorDescriptor.from_tensor(tensor, [rows, columns], layout)

@@ -1,14 +1,14 @@
-"""Tiles of products on Hopper, and how many programs share the sum of one."""
+"""Tile sizes of matmuls on Hopper, and how many programs share a tile's sum."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-BLOCK = 128  # columns of a part, and bytes of k in a tile
-HALF = 64  # rows of a group of four warps
-SHARED = 232448 - 1024  # bytes that a program may have, but for barriers
-LAUNCH = 64 << 10  # bytes that a processor takes from the L2 cache while a kernel starts
+BLOCK = 128  # columns of a part, and bytes of k per tile
+HALF = 64  # rows per group of four warps
+SHARED = 232448 - 1024  # bytes available to a program, without barriers
+LAUNCH = 64 << 10  # bytes that a multiprocessor could load from L2 during a kernel launch
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,12 @@ CONFIGS = [Config(columns, splits) for splits in range(1, 9) for columns in (256
 
 
 def stored_for(columns: int, size: int) -> int:
-    """Columns of results of `size` bytes that leave at a time: 256 bytes."""
+    """Columns of results of `size` bytes that are stored at a time: 256 bytes."""
     return min(columns, 2 * BLOCK // size)
 
 
 def stages_for(columns: int, size: int) -> int:
-    """All that shared memory has beside results of `size` bytes."""
+    """The number of stages that fit in shared memory, next to results of `size` bytes."""
     results = 2 * HALF * stored_for(columns, size) * size
     return (SHARED - results) // ((2 * HALF + columns) * BLOCK)
 
@@ -38,10 +38,10 @@ def stages_for(columns: int, size: int) -> int:
 def config_for(
     rows: int, columns: int, width: int, size: int, processors: int, groups: int = 1
 ) -> Config:
-    """How the processor with most to do is done first, in bytes that it takes from the L2 cache.
+    """Returns the configuration whose busiest multiprocessor loads the fewest bytes from L2.
 
-    Memory, for weights and results, has half of that rate. `width` bytes are multiplied to a
-    result of `size` bytes; groups have the same part of `rows` each.
+    Memory, for weights and results, has half the rate of L2. `width` bytes along k are summed to a
+    result of `size` bytes; each group has an equal part of `rows`.
     """
     each = -(-rows // groups)
     down, steps = groups * -(-each // (2 * HALF)), -(-width // BLOCK)

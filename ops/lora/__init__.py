@@ -1,4 +1,4 @@
-"""Products with low-rank additions: one, one for each row of x, and one on weights in NF4.
+"""Low-rank adapters: a single one, one for each row of x, and one on weights in NF4.
 
 Sources: Hu et al., LoRA, 2021; Chen et al., Punica, 2023 (many at once); Dettmers et al., QLoRA,
 2023.
@@ -16,7 +16,7 @@ __all__ = ["linear", "multi", "qlora"]
 
 
 def _low_rank(np: Any, x: Any, a: Any, b: Any, scale: float) -> Any:
-    """scale (x a^T) b^T of rows of x, in f32 at least."""
+    """scale (x a^T) b^T for rows of x, in at least f32."""
     wide = np.result_type(x, np.float32)
     inner = np.matmul(x, a.swapaxes(0, 1), dtype=wide).astype(x.dtype)
     return np.matmul(inner, b.swapaxes(0, 1), dtype=wide) * scale
@@ -27,7 +27,7 @@ def linear(np, x, weight, a, b, *, scale: float = 1.0):
     """x @ weight.T + scale (x @ a.T) @ b.T: Hu et al., 2021.
 
     `x [..., k]`, `weight [n, k]`, `a [r, k]`, `b [n, r]` of one float type; `scale` is alpha / r.
-    Products sum in f32 at least; what is between a and b is rounded to the type of x.
+    Sums are in at least f32; the intermediate between a and b is rounded to the type of x.
     """
     rows, wide = x.reshape(-1, x.shape[-1]), np.result_type(x, np.float32)
     made = np.matmul(rows, weight.swapaxes(0, 1), dtype=wide) + _low_rank(np, rows, a, b, scale)
@@ -43,8 +43,8 @@ def multi(np, x, weight, a, b, adapter, *, scale: float = 1.0):
     """x @ weight.T + scale (x @ a[i].T) @ b[i].T, i by row: Chen et al., Punica, 2023.
 
     `x [t, k]`, `weight [n, k]`, `a [l, r, k]`, `b [l, n, r]` of one float type, `adapter [t]`
-    int32; rows of adapter -1 have none. All adapters meet all rows and masks choose: ranks are
-    small, and so two plain products do it.
+    int32; -1 means no adapter. All rows are multiplied with all adapters, and a mask selects: ranks
+    are small, so two dense matmuls are enough.
     """
     (rows, k), (count, rank, _) = x.shape, a.shape
     n, wide = weight.shape[0], np.result_type(x, np.float32)
@@ -58,10 +58,10 @@ def multi(np, x, weight, a, b, adapter, *, scale: float = 1.0):
 
 @op("lora.qlora", rule="... k, n h: u8, n g, r k, n r -> ... n", reference=reference.qlora)
 def qlora(np, x, packed, absmax, a, b, *, scale: float = 1.0):
-    """x @ weight.T + scale (x @ a.T) @ b.T of weights in NF4: Dettmers et al., QLoRA, 2023.
+    """x @ weight.T + scale (x @ a.T) @ b.T with weights in NF4: Dettmers et al., QLoRA, 2023.
 
-    `packed [n, k / 2]` uint8 and `absmax [n, groups]` as of `qgemm.nf4`; else as `linear`. What
-    learns are a and b: weights have no derivative.
+    `packed [n, k / 2]` uint8 and `absmax [n, groups]` as in `qgemm.nf4`; the rest as in `linear`.
+    Only a and b are trained: weights have no derivative.
     """
     k, n = x.shape[-1], packed.shape[0]
     storage.check_pairs(packed, "absmax", absmax, k)

@@ -1,4 +1,4 @@
-"""Low-rank additions to be read."""
+"""Low-rank adapters for readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def linear(x: Array, weight: Array, a: Array, b: Array, *, scale: float) -> Array:
-    """r numbers for each row stand between a and b."""
+    """Computes r numbers per row between a and b."""
     wide = np.result_type(x.dtype, np.float32)
     x, weight, a, b, kind = *(v.astype(wide) for v in (x, weight, a, b)), x.dtype
     inner = (x @ a.T).astype(kind).astype(wide)
@@ -18,7 +18,7 @@ def linear(x: Array, weight: Array, a: Array, b: Array, *, scale: float) -> Arra
 
 
 def multi(x: Array, weight: Array, a: Array, b: Array, adapter: Array, *, scale: float) -> Array:
-    """A row at a time, by its own adapter."""
+    """Processes one row at a time, with its own adapter."""
     out = np.zeros((len(x), len(weight)), x.dtype)
     none = np.zeros_like(a[0]), np.zeros_like(b[0])
     for row, which in enumerate(adapter):
@@ -28,7 +28,7 @@ def multi(x: Array, weight: Array, a: Array, b: Array, adapter: Array, *, scale:
 
 
 def qlora(x: Array, packed: Array, absmax: Array, a: Array, b: Array, *, scale: float) -> Array:
-    """Weights group by group, and the addition on its own."""
+    """Multiplies weights group by group, and adds the adapter separately."""
     wide = np.result_type(x.dtype, np.float32)
     plain = quantized.nf4(x.astype(wide), packed, absmax.astype(wide))
     nothing = np.zeros((len(packed), x.shape[-1]), x.dtype)

@@ -1,11 +1,12 @@
-"""Cross-entropy of a linear layer in Triton: tiles of logits live in registers only.
+"""Cross-entropy of a linear layer in Triton: tiles of logits exist in registers only.
 
-A program takes a tile of rows and a share of the classes; it walks over tiles of classes, makes
-their logits with tensor cores, and keeps a maximum, a sum of exponentials and the target's logit of
-each row. Shares are merged after. What limits it are the products; logits would be `n v` elements
-in memory, here they are three numbers for each row and share. Programs that run together have few
-tiles of rows, so that these stay in the L2 cache while classes stream by.
-Source: the streaming softmax of Milakov and Gimelshein, 2018; Wijmans et al., 2024.
+A program takes a tile of rows and a part of the classes. It iterates over tiles of classes,
+computes their logits with tensor cores, and keeps a maximum, a sum of exponentials and the target's
+logit for each row. The parts are merged afterwards. The kernel is bound by the matmuls. Logits
+would be `n v` elements in memory; here only three numbers per row and part are stored. Programs
+that run concurrently share a few tiles of rows, which stay in the L2 cache while classes are
+streamed.
+Source: the online softmax of Milakov and Gimelshein, 2018; Wijmans et al., 2024.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of `rows` rows, `classes` classes and `depth` of what they sum over.
+    """Tile sizes: `rows`, `classes`, and `depth` along the contracted axis.
 
-    `group` tiles of rows are together in the L2 cache.
+    `group` tiles of rows are in the L2 cache at the same time.
     """
 
     rows: int = 128
@@ -37,7 +38,7 @@ class Config:
 
 
 CONFIG = Config()
-PROGRAMS = 132  # processors of an H200: what one group should fill
+PROGRAMS = 132  # multiprocessors of an H200, which one group should fill
 
 
 @triton.jit
@@ -45,7 +46,7 @@ def linear_cross_entropy_kernel(
     x_desc, w_desc, target_ptr, top_ptr, total_ptr, picked_ptr, rows, classes, depth, share, parts,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of rows, one share of the classes."""
+    """Computes one tile of rows, for one part of the classes."""
     together = GROUP * parts
     number = tl.program_id(0)
     first = number // together * GROUP
@@ -80,12 +81,12 @@ def linear_cross_entropy_kernel(
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int, config: Config = CONFIG
 ) -> Tensor:
-    """`x [..., k]`, `weight [v, k]`, `target [...]`, dense; k is a multiple of 8."""
+    """Computes losses of `x [..., k]`, `weight [v, k]`, `target [...]`, dense; 8 must divide k."""
     rows, (classes, depth) = target.numel(), weight.shape
     if not rows or not classes:
         return torch.zeros(target.shape, dtype=torch.float32, device=x.device)
     tiles: int = -(-rows // config.rows)
-    walks = -(-classes // config.classes)  # tiles of classes, which parts share
+    walks = -(-classes // config.classes)  # tiles of classes, to be split into parts
     beside = min(tiles, config.group)
     share = -(-walks // min(-(-PROGRAMS // beside), walks)) * config.classes
     parts = -(-classes // share)

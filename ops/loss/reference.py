@@ -1,4 +1,4 @@
-"""Cross-entropy to be read: classes a tile at a time, with a running maximum and sum."""
+"""Cross-entropy for readers: a tile of classes at a time, with a running maximum and sum."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 from stack.ops.tiled import tiles
 
 Array = np.ndarray
-TILE = 256  # classes that are held at once
+TILE = 256  # classes per tile
 
 
 def _streamed(
     logits: Callable[[slice], Array], classes: int, target: Array, dtype: np.dtype, ignored: int
 ) -> Array:
-    """log(sum(exp)) of all tiles, less the logit of the target, wherever it comes by."""
+    """Returns log(sum(exp)) over all tiles, minus the logit of the target from its tile."""
     top = np.full(target.shape, -np.inf, dtype)
     total = np.zeros(target.shape, dtype)
     picked = np.zeros(target.shape, dtype)
@@ -31,7 +31,7 @@ def _streamed(
 
 
 def cross_entropy(logits: Array, target: Array, *, ignore_index: int) -> Array:
-    """Logits are there."""
+    """Computes losses from given logits."""
     dtype = np.result_type(logits.dtype, np.float32)
     return _streamed(
         lambda tile: logits[..., tile].astype(dtype), logits.shape[-1], target, dtype, ignore_index
@@ -39,7 +39,7 @@ def cross_entropy(logits: Array, target: Array, *, ignore_index: int) -> Array:
 
 
 def linear_cross_entropy(x: Array, weight: Array, target: Array, *, ignore_index: int) -> Array:
-    """A tile of logits is made when it is its turn, and forgotten."""
+    """Computes each tile of logits when it is needed, and discards it."""
     dtype = np.result_type(x.dtype, np.float32)
     return _streamed(
         lambda tile: x.astype(dtype) @ weight[tile].astype(dtype).T,

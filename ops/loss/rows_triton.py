@@ -1,6 +1,6 @@
-"""Cross-entropy of logits in Triton: a program streams over the classes of a row.
+"""Cross-entropy of logits in Triton: a program iterates over the classes of a row.
 
-What limits it is memory: logits are read once, nothing of their size is written.
+It is bound by memory: logits are read once, and nothing of their size is written.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS = 4096  # classes that a program holds at once
+COLUMNS = 4096  # classes per tile
 
 
 @triton.jit
 def cross_entropy_kernel(logits_ptr, target_ptr, loss_ptr, classes, ignored, COLUMNS: tl.constexpr):
-    """One row: the running maximum, and the sum of exponentials beneath it."""
+    """Computes one row: the running maximum, and the sum of exponentials relative to it."""
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(target_ptr + row)
     first = logits_ptr + row * classes
@@ -36,7 +36,7 @@ def cross_entropy_kernel(logits_ptr, target_ptr, loss_ptr, classes, ignored, COL
 
 
 def cross_entropy(logits: Tensor, target: Tensor, *, ignore_index: int) -> Tensor:
-    """`logits [..., v]`, `target [...]`, dense. A target outside of the classes picks 0."""
+    """Losses of `logits [..., v]`, `target [...]`; the logit of a target out of range is 0."""
     classes = logits.shape[-1]
     loss = torch.empty(target.shape, dtype=torch.float32, device=logits.device)
     columns = min(1 << max(classes - 1, 0).bit_length(), COLUMNS)

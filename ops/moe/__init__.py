@@ -1,13 +1,13 @@
-"""Mixtures of experts: which experts a token takes, its way there and back, products by expert.
+"""Mixtures of experts: routing, dispatch and combine of tokens, and grouped matmuls.
 
-    gates = top_k(scores, top=2)                         [t, e], 0 where it does not go
-    tokens, sizes = plan(gates, queue)                   rows in expert order: their tokens
+        gates = top_k(scores, top=2)                         [t, e], 0 for experts not chosen
+        tokens, sizes = plan(gates, queue)                   tokens of rows in expert order
     rows = dispatch(x, tokens)                           [s, d]
     rows = grouped_gemm(swiglu(grouped_gemm(rows, up, sizes), ...), down, sizes)
     y = combine(rows, gates, tokens, sizes)              [t, d]
 
-`queue [s]` is the room for rows, all -1: as many rows as tokens times `top` drop no token; with a
-`capacity` an expert takes that many tokens, the first ones, and drops the others. Sources: Shazeer
+`queue [s]` is the space for rows, all -1. With tokens times `top` rows, no token is dropped. With a
+`capacity`, an expert takes that many tokens, the first ones, and drops the others. Sources: Shazeer
 et al., 2017; Lepikhin et al., GShard, 2020; Gale et al., MegaBlocks, 2022 (dropless).
 """
 
@@ -27,20 +27,20 @@ __all__ = ["combine", "dispatch", "grouped_gemm", "grouped_gemm_fp8", "plan", "t
 
 @op("moe.top_k", rule="... e! -> ... e!", reference=reference.top_k, autocast="f32")
 def top_k(np, scores, *, top: int = 2, normalize: bool = True):
-    """Softmax over experts, kept for the `top` largest, of equal ones the first; 0 elsewhere.
+    """Softmax over experts, kept for the `top` largest, on ties the first ones; 0 elsewhere.
 
-    `scores [..., e]` floats. `normalize`: what is kept is divided by its sum. Shazeer et al., 2017.
+    `scores [..., e]` floats. `normalize` divides the kept ones by their sum. Shazeer et al., 2017.
     """
     experts = scores.shape[-1]
     if not 1 <= top <= experts:
-        raise RuleError(f"'top' is {top}, of {experts} experts in 'scores'")
+        raise RuleError(f"'top' is {top}, but 'scores' has {experts} experts")
     wide = scores.astype(np.result_type(scores, np.float32))
     parts = np.exp(wide - np.max(wide, axis=-1, keepdims=True))
     shares = parts / np.sum(parts, axis=-1, keepdims=True)
     each = np.arange(experts, dtype=np.int64)
     left = shares
     for _ in range(top):
-        # shares are not negative: what was taken is below all that is left
+        # shares are nonnegative, so -1 marks the ones that were taken
         left = np.where(np.argmax(left, axis=-1)[..., None] == each, -1.0, left)
     kept = np.where(left < 0.0, shares, 0.0)
     if normalize:
@@ -50,14 +50,14 @@ def top_k(np, scores, *, top: int = 2, normalize: bool = True):
 
 @op("moe.plan", rule="t e, s: -1 <= i32 < 0 -> s, e", reference=reference.plan)
 def plan(np, gates, queue, *, capacity: int = 0):
-    """Rows in expert order: the token that each holds, -1 for none, and how many each expert has.
+    """Returns the token of each row in expert order (-1 for none), and the rows per expert.
 
-    `gates [t, e]`, a token goes where they are not 0; `queue [s]` int32, -1 everywhere, is the room
-    for rows. `capacity`: the most tokens of an expert, 0 for any number. Tokens past that, and rows
-    past the room, are dropped. Both results are int32.
+    `gates [t, e]`: a token goes to the experts whose gates are not 0. `queue [s]` int32, all -1, is
+    the space for rows. `capacity`: maximum number of tokens per expert, 0 for no limit. Tokens over
+    capacity, and rows that do not fit, are dropped. Both results are int32.
     """
     if capacity < 0:
-        raise RuleError(f"'capacity' is {capacity}; 0 is for any number")
+        raise RuleError(f"'capacity' is {capacity}; write 0 for no limit")
     tokens, experts = gates.shape
     goes = (gates != 0.0).astype(np.int32)
     rank = np.cumsum(goes, axis=0).astype(np.int32) - goes
@@ -69,7 +69,7 @@ def plan(np, gates, queue, *, capacity: int = 0):
     sizes = ends - after(np, ends)
     slot = after(np, ends) + rank
     inside = (goes != 0) & (slot < ends)
-    # one place past the room takes what is dropped
+    # one extra slot takes everything that is dropped
     slot = np.where(inside, slot, room).reshape(-1)
     token = np.broadcast_to(np.arange(tokens, dtype=np.int32)[:, None], (tokens, experts))
     more = np.concatenate([queue, np.full((1,), -1, np.int32)], axis=0)
@@ -78,7 +78,7 @@ def plan(np, gates, queue, *, capacity: int = 0):
 
 @op("moe.dispatch", rule="t d: any, s: int < t or -1 -> s d", reference=reference.dispatch)
 def dispatch(np, x, tokens):
-    """Rows of tokens: `x [t, d]`, `tokens [s]` int32; rows of token -1 are 0."""
+    """Gathers the rows of tokens: `x [t, d]`, `tokens [s]` int32; rows of token -1 are 0."""
     rows = np.take(x, np.maximum(tokens, 0), axis=0)
     return rows * (tokens >= 0).astype(x.dtype)[:, None]
 
@@ -89,10 +89,10 @@ def dispatch(np, x, tokens):
     reference=reference.combine,
 )
 def combine(np, rows, gates, tokens, sizes):
-    """The sum of a token's rows, each times the gate of its expert.
+    """Sums the rows of each token, weighted by the gate of their expert.
 
-    `rows [s, d]`, `gates [t, e]` of one type, `tokens [s]` and `sizes [e]` int32 of `plan`. A token
-    without rows gives 0. Sums are in f32 at least.
+    `rows [s, d]`, `gates [t, e]` of one type; `tokens [s]` and `sizes [e]` int32 from `plan`. A
+    token without rows gives 0. Sums are in at least f32.
     """
     count, experts = gates.shape
     wide = np.result_type(rows, np.float32)
@@ -114,7 +114,7 @@ def _kernel(name: str, *dtypes: str, refuses: Callable[..., str]) -> Kernel:
 def _lines(x: Any, weight: Any, *_: Any, **__: Any) -> str:
     size = 16 // x.dtype.bytes
     is_whole = x.shape[1] % size == 0 and weight.shape[1] % 8 == 0
-    return "" if is_whole else "rows are not whole lines of 16 bytes"
+    return "" if is_whole else "rows are not multiples of 16 bytes"
 
 
 @op(
@@ -125,16 +125,16 @@ def _lines(x: Any, weight: Any, *_: Any, **__: Any) -> str:
     autocast="low",
 )
 def grouped_gemm(np, x, weight, sizes):
-    """x @ weight[e].T for the rows of each expert, `sizes [e]` of them, in order.
+    """x @ weight[e].T for the rows of each expert; `sizes [e]` rows each, in order.
 
-    `x [s, k]`, `weight [e, n, k]` of one float type; rows past the last expert's give 0. Sums are
-    in f32 at least. Source: Gale et al., MegaBlocks, 2022.
+    `x [s, k]`, `weight [e, n, k]` of one float type; rows after the last expert's give 0. Sums are
+    in at least f32. Source: Gale et al., MegaBlocks, 2022.
     """
     return grouped_sums(np, x, weight, sizes).astype(x.dtype)
 
 
 def _not_fp8(*types: Any, format: str) -> str:
-    return _lines(*types) if format == "e4m3" else f"it has code for e4m3, not for {format}"
+    return _lines(*types) if format == "e4m3" else f"it supports e4m3, not {format}"
 
 
 @op(
@@ -144,13 +144,13 @@ def _not_fp8(*types: Any, format: str) -> str:
     kernels=(_kernel("grouped_fp8", "f32", refuses=_not_fp8),),
 )
 def grouped_gemm_fp8(np, x, weight, x_scale, weight_scale, sizes, *, format: str = "e4m3"):
-    """`grouped_gemm` of 8-bit floats, times a scale for each row and for each expert's column.
+    """`grouped_gemm` of 8-bit floats, times a scale per row and per column of each expert.
 
     `x [s, k]`, `weight [e, n, k]` uint8, codes of `format`; `x_scale [s]`, `weight_scale [e, n]` of
-    one float type, in which products are summed and which the result has.
+    one float type, which is also that of the sums and of the result.
     """
     if format_named(format).bits != 8:
-        raise RuleError(f"'format' is one of 8 bits, not {format!r}")
+        raise RuleError(f"'format' must have 8 bits, unlike {format!r}")
     wide = np.result_type(x_scale, np.float32)
     left, right = (minifloat(np, codes, format, wide) for codes in (x, weight))
     ends = np.cumsum(sizes, axis=0)

@@ -1,4 +1,4 @@
-"""Mixtures of experts to be read: a token, a row or an expert at a time."""
+"""Mixtures of experts for readers: one token, row or expert at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Array = np.ndarray
 
 
 def top_k(scores: Array, *, top: int, normalize: bool) -> Array:
-    """The experts of each token in the order of their scores."""
+    """Sorts the experts of each token by score."""
     wide = np.result_type(scores.dtype, np.float32)
     rows = scores.reshape(-1, scores.shape[-1]).astype(wide)
     out = np.zeros_like(rows)
@@ -23,7 +23,7 @@ def top_k(scores: Array, *, top: int, normalize: bool) -> Array:
 
 
 def plan(gates: Array, queue: Array, *, capacity: int) -> tuple[Array, Array]:
-    """Experts take their tokens one after the other."""
+    """Assigns tokens to one expert after another."""
     tokens, sizes = queue.copy(), np.zeros(gates.shape[1], np.int32)
     row = 0
     for expert in range(gates.shape[1]):
@@ -37,7 +37,7 @@ def plan(gates: Array, queue: Array, *, capacity: int) -> tuple[Array, Array]:
 
 
 def dispatch(x: Array, tokens: Array) -> Array:
-    """A row at a time."""
+    """Copies one row at a time."""
     out = np.zeros((len(tokens), x.shape[1]), x.dtype)
     for row, token in enumerate(tokens):
         if token >= 0:
@@ -46,7 +46,7 @@ def dispatch(x: Array, tokens: Array) -> Array:
 
 
 def combine(rows: Array, gates: Array, tokens: Array, sizes: Array) -> Array:
-    """A row at a time: it goes back to its token."""
+    """Adds one row at a time to its token."""
     out = np.zeros((len(gates), rows.shape[1]), np.result_type(rows.dtype, np.float32))
     expert_of = np.repeat(np.arange(len(sizes)), sizes)
     for row, expert in enumerate(expert_of):
@@ -56,7 +56,7 @@ def combine(rows: Array, gates: Array, tokens: Array, sizes: Array) -> Array:
 
 
 def grouped_gemm(x: Array, weight: Array, sizes: Array) -> Array:
-    """An expert at a time."""
+    """Multiplies one expert at a time."""
     wide = np.result_type(x.dtype, np.float32)
     out = np.zeros((len(x), weight.shape[1]), wide)
     start = 0
@@ -70,7 +70,7 @@ def grouped_gemm(x: Array, weight: Array, sizes: Array) -> Array:
 def grouped_gemm_fp8(
     x: Array, weight: Array, x_scale: Array, weight_scale: Array, sizes: Array, *, format: str
 ) -> Array:
-    """Scales go to the operands: those of a column differ between experts."""
+    """Applies scales to the operands, because those of a column differ between experts."""
     decode = FORMATS[format].decode
     left = decode(x).astype(x_scale.dtype) * x_scale[:, None]
     right = decode(weight).astype(x_scale.dtype) * weight_scale[..., None]

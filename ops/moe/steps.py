@@ -1,4 +1,4 @@
-"""Steps of mixtures that NumPy has no function for, on its arrays and as ops of the IR."""
+"""Steps of mixtures that NumPy has no function for, for NumPy arrays and values of the IR."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stack.hosted.arrays import Namespace
 
 
 def after(np: Any, ends: Any) -> Any:
-    """Where each group starts, by where groups end."""
+    """The start of each group, given the ends of groups."""
     return np.concatenate([np.full((1,), 0, np.int32), ends[:-1]], axis=0)
 
 
 def scattered(np: Any, x: Any, places: Any, rows: Any, kind: str) -> Any:
-    """`x` with rows "set" or "add"ed at places of its first axis."""
+    """`x` with rows "set" or "add"ed at indices of its first axis."""
     if isinstance(np, Namespace):
         rest = " ".join("abc"[: x.ndim - 1])
         rule = f"v! {rest}, n, n {rest} -> v! {rest}"
@@ -29,7 +29,7 @@ def scattered(np: Any, x: Any, places: Any, rows: Any, kind: str) -> Any:
 
 
 def grouped_sums(np: Any, x: Any, weight: Any, sizes: Any) -> Any:
-    """Rows of x by the weights of their group, `weight [e, n, k]`, in f32 at least."""
+    """Multiplies rows of x with the weights of their group, `weight [e, n, k]`, in at least f32."""
     wide = np.result_type(x, np.float32)
     ends = np.cumsum(sizes, axis=0)
     if isinstance(np, Namespace):

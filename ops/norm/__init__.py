@@ -8,7 +8,7 @@ from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
 from stack.ops.norm import reference
 
-LONGEST = 1 << 15  # elements of a row that a program holds in registers
+LONGEST = 1 << 15  # elements of a row that a program can hold in registers
 
 
 def _row_too_long(x: TensorType, *_: TensorType, **__: Any) -> str:
@@ -35,9 +35,9 @@ def _over_root_mean_square(np: Any, x: Any, weight: Any, eps: float) -> Any:
     autocast="f32",
 )
 def rms_norm(np, x, weight, *, eps: float = 1e-6):
-    """x over its root mean square, times a weight: Zhang and Sennrich, 2019.
+    """x divided by its root mean square, times a weight: Zhang and Sennrich, 2019.
 
-    `x [..., d]`, `weight [d]` of one float type, which the result has; sums are at least f32.
+    `x [..., d]`, `weight [d]` of one float type, which the result has; sums are in at least f32.
     """
     return _over_root_mean_square(np, x, weight, eps)
 
@@ -50,10 +50,10 @@ def rms_norm(np, x, weight, *, eps: float = 1e-6):
     autocast="f32",
 )
 def add_rms_norm(np, x, residual, weight, *, eps: float = 1e-6):
-    """RMSNorm of x and a residual together, as in a transformer's block; gives their sum, too.
+    """RMSNorm of the sum of x and a residual, as in a transformer block; also returns the sum.
 
-    `x`, `residual [..., d]`, `weight [d]` of one float type, which both results have: the sum is
-    rounded to it before it is normed.
+    `x`, `residual [..., d]`, `weight [d]` of one float type, which both results have. The sum is
+    rounded to that type before it is normalized.
     """
     added = x + residual
     return _over_root_mean_square(np, added, weight, eps), added
@@ -67,9 +67,9 @@ def add_rms_norm(np, x, residual, weight, *, eps: float = 1e-6):
     autocast="f32",
 )
 def layer_norm(np, x, weight, bias, *, eps: float = 1e-5):
-    """x to mean 0 and variance 1, times a weight, plus a bias: Ba, Kiros and Hinton, 2016.
+    """x scaled to mean 0 and variance 1, times a weight, plus a bias: Ba, Kiros and Hinton, 2016.
 
-    `x [..., d]`, `weight [d]`, `bias [d]` of one float type, which the result has; sums are at
+    `x [..., d]`, `weight [d]`, `bias [d]` of one float type, which the result has; sums are in at
     least f32.
     """
     wide = x.astype(np.result_type(x, np.float32))
@@ -87,7 +87,7 @@ def layer_norm(np, x, weight, bias, *, eps: float = 1e-5):
     autocast="f32",
 )
 def softmax(np, x):
-    """Exponentials over their sum, along the last axis of `x [..., d]`; sums are at least f32."""
+    """Exponentials divided by their sum, on the last axis of `x [..., d]`; sums in f32 or wider."""
     wide = x.astype(np.result_type(x, np.float32))
     powers = np.exp(wide - np.max(wide, axis=-1, keepdims=True))
     return (powers / np.sum(powers, axis=-1, keepdims=True)).astype(x.dtype)

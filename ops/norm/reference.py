@@ -1,4 +1,4 @@
-"""Norms of rows to be read, a tile of a row at a time: a pass for the sums, one for the result."""
+"""Norms of rows for readers, a tile at a time: one pass for the sums, one for the result."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from stack.ops.tiled import tiles, wide
 
 Array = np.ndarray
-TILE = 256  # columns that are held at once
+TILE = 256  # columns per tile
 
 
 def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
-    """The sum of squares runs along the row."""
+    """Accumulates the sum of squares along the row."""
     squares = np.zeros(x.shape[:-1], wide(x))
     for tile in tiles(x.shape[-1], TILE):
         part = x[..., tile].astype(wide(x))
@@ -24,13 +24,13 @@ def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
 
 
 def add_rms_norm(x: Array, residual: Array, weight: Array, *, eps: float) -> tuple[Array, Array]:
-    """The sum stays for the block that comes next."""
+    """Returns the norm of the sum, and the sum for the next block."""
     added = x + residual
     return rms_norm(added, weight, eps=eps), added
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
-    """Mean and squared deviation of two parts merge: Chan, Golub and LeVeque, 1979."""
+    """Merges mean and squared deviation of two parts: Chan, Golub and LeVeque, 1979."""
     mean = np.zeros(x.shape[:-1], wide(x))
     deviation = np.zeros_like(mean)
     for tile in tiles(x.shape[-1], TILE):
@@ -50,7 +50,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
 
 
 def softmax(x: Array) -> Array:
-    """A new maximum corrects the sum so far: Milakov and Gimelshein, 2018."""
+    """Rescales the sum when the maximum changes: Milakov and Gimelshein, 2018."""
     top = np.full(x.shape[:-1], -np.inf, wide(x))
     total = np.zeros_like(top)
     for tile in tiles(x.shape[-1], TILE):

@@ -1,6 +1,6 @@
-"""Norms of rows in Triton: a program holds a row in registers, so that memory sees it once.
+"""Norms of rows in Triton: a program keeps a row in registers.
 
-What limits them is memory: each element is read once and written once.
+They are bound by memory: each element is read once and written once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 @triton.jit
 def rms_norm_kernel(x_ptr, w_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
-    """One row."""
+    """Normalizes one row."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size
@@ -30,7 +30,7 @@ def rms_norm_kernel(x_ptr, w_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
 def add_rms_norm_kernel(
     x_ptr, residual_ptr, w_ptr, y_ptr, added_ptr, size, eps, COLUMNS: tl.constexpr
 ):
-    """One row, and what it and the residual add up to."""
+    """Normalizes the sum of one row and its residual, and stores the sum."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size
@@ -46,7 +46,7 @@ def add_rms_norm_kernel(
 
 @triton.jit
 def layer_norm_kernel(x_ptr, w_ptr, b_ptr, y_ptr, size, eps, COLUMNS: tl.constexpr):
-    """One row."""
+    """Normalizes one row."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size
@@ -60,7 +60,7 @@ def layer_norm_kernel(x_ptr, w_ptr, b_ptr, y_ptr, size, eps, COLUMNS: tl.constex
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, size, COLUMNS: tl.constexpr):
-    """One row."""
+    """Softmax of one row."""
     columns = tl.arange(0, COLUMNS)
     inside = columns < size
     start = tl.program_id(0).to(tl.int64) * size
@@ -70,7 +70,7 @@ def softmax_kernel(x_ptr, y_ptr, size, COLUMNS: tl.constexpr):
 
 
 def _launch(kernel: Any, x: Tensor, *rest: Any, more: tuple[Tensor, ...] = ()) -> Tensor:
-    """A program for each row of `x`; `rest` are more operands, then numbers; `more` are results."""
+    """Launches a program per row of `x`; `rest`: operands, then numbers; `more`: more results."""
     y, size = torch.empty_like(x), x.shape[-1]
     tensors = [v for v in rest if isinstance(v, Tensor)]
     numbers = [v for v in rest if not isinstance(v, Tensor)]
@@ -83,23 +83,23 @@ def _launch(kernel: Any, x: Tensor, *rest: Any, more: tuple[Tensor, ...] = ()) -
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
-    """`x [..., d]`, `weight [d]`, dense."""
+    """RMSNorm of dense `x [..., d]`, with `weight [d]`."""
     return _launch(rms_norm_kernel, x, weight, eps)
 
 
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, *, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """`x`, `residual [..., d]`, `weight [d]`, dense."""
+    """RMSNorm of `x + residual`, and the sum; `x`, `residual [..., d]`, `weight [d]`, dense."""
     added = torch.empty_like(x)
     return _launch(add_rms_norm_kernel, x, residual, weight, eps, more=(added,)), added
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float) -> Tensor:
-    """`x [..., d]`, `weight [d]`, `bias [d]`, dense."""
+    """LayerNorm of dense `x [..., d]`, with `weight [d]`, `bias [d]`."""
     return _launch(layer_norm_kernel, x, weight, bias, eps)
 
 
 def softmax(x: Tensor) -> Tensor:
-    """`x [..., d]`, dense."""
+    """Softmax of dense `x [..., d]`."""
     return _launch(softmax_kernel, x)

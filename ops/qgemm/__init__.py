@@ -1,4 +1,4 @@
-"""Products of quantized operands: 8 bits on both sides, or weights of fewer bits in groups."""
+"""Quantized matmuls: 8 bits on both sides, or weights of fewer bits in groups."""
 
 from stack.ops.qgemm import calibrate
 from stack.ops.qgemm.floats import fp8, fp8_block, fp8_tensor, mx, nvfp4

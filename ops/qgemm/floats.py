@@ -1,7 +1,7 @@
-"""Products of narrow floats: 8 bits on both sides, and blocks of 4 to 8 bits that share scales.
+"""Matmuls of narrow floats: 8 bits on both sides, and blocks of 4 to 8 bits that share scales.
 
-Codes are bytes: `tensor.view(torch.uint8)` of a tensor of torch's float8. Sources: Micikevicius et
-al., "FP8 formats for deep learning", 2022; DeepSeek-V3, 2024, section 3.3 (blocks of 128); OCP
+Codes are bytes: use `tensor.view(torch.uint8)` on a float8 tensor of torch. Sources: Micikevicius
+et al., "FP8 formats for deep learning", 2022; DeepSeek-V3, 2024, section 3.3 (blocks of 128); OCP
 Microscaling Formats 1.0, 2023; NVIDIA, "Pretraining LLMs with NVFP4", 2025.
 """
 
@@ -32,7 +32,7 @@ def _product(np: Any, x: Any, weight: Any) -> Any:
 
 def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
     if format != "e4m3" or block != 128:
-        return "it has code for e4m3 in blocks of 128"
+        return "it supports only e4m3 in blocks of 128"
     return lines(*types)
 
 
@@ -46,10 +46,10 @@ KERNELS = (kernel("gemm8_gluon:product", "f32", refuses=_not_fp8),)
     kernels=KERNELS,
 )
 def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
-    """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
+    """x @ weight.T of 8-bit floats, times a scale per row and per column.
 
     `x [..., k]`, `weight [n, k]` uint8, codes of `format`, "e4m3" or "e5m2"; `x_scale [...]`,
-    `weight_scale [n]` of one float type, in which products are summed and which the result has.
+    `weight_scale [n]` of one float type, which is also that of the sums and of the result.
     """
     left, right = (_decoded(np, codes, format, x_scale.dtype) for codes in (x, weight))
     return _product(np, left, right) * x_scale[..., None] * weight_scale
@@ -62,9 +62,9 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     kernels=KERNELS,
 )
 def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
-    """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
+    """x @ weight.T of 8-bit floats, times one scale per side: `x_scale []`, `weight_scale []`.
 
-    Otherwise as `fp8`.
+    The rest as for `fp8`.
     """
     left, right = (_decoded(np, codes, format, x_scale.dtype) for codes in (x, weight))
     return _product(np, left, right) * (x_scale * weight_scale)
@@ -80,10 +80,10 @@ def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", blo
     """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.
 
     `x [..., k]`, `weight [n, k]` uint8, codes of `format`; `x_scale [..., k / block]` and
-    `weight_scale [n / block, k / block]`, rounded up, of one float type, which the result has.
+    `weight_scale [n / block, k / block]`, rounded up, of one float type, which the result has too.
     """
     if block < 1:
-        raise RuleError(f"'block' is {block}: a scale is for one number at least")
+        raise RuleError(f"'block' must be at least 1, not {block}")
     (n, k), (down, across) = weight.shape, weight_scale.shape
     storage.check("x_scale", across, -(-k // block), f"a scale for each {block} of {k}")
     storage.check("weight_scale", down, -(-n // block), f"a scale for each {block} of {n}")
@@ -94,11 +94,11 @@ def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", blo
 
 @op("qgemm.mx", rule="... k, n b: u8, n g: u8 -> ... n", reference=reference.mx, packs=pack.mx)
 def mx(np, x, codes, scales, *, format: str = "e2m1"):
-    """x @ weight.T of a microscaling format: 32 neighbours of weight share a power of two.
+    """x @ weight.T in a microscaling format: 32 neighbours of weight share a power of two.
 
-    `x [..., k]` floats; `codes [n, k]` uint8 of `format` ("e4m3", "e5m2", "e3m2", "e2m3") or
-    `[n, k / 2]`, two to a byte, of "e2m1"; `scales [n, k / 32]` uint8, E8M0. Weights are rounded to
-    the type of x; products sum in f32 at least.
+    `x [..., k]` floats; `codes [n, k]` uint8 of `format` ("e4m3", "e5m2", "e3m2", "e2m3"), or `[n,
+    k / 2]` of "e2m1", two per byte; `scales [n, k / 32]` uint8, E8M0. Weights are rounded to the
+    type of x; sums are in at least f32.
     """
     k = x.shape[-1]
     each = 2 if storage.format_named(format).bits == 4 else 1
@@ -115,9 +115,9 @@ def mx(np, x, codes, scales, *, format: str = "e2m1"):
     packs=pack.nvfp4,
 )
 def nvfp4(np, x, packed, scales, scale):
-    """x @ weight.T of NVFP4: 16 neighbours of weight share a scale in E4M3, all share a float.
+    """x @ weight.T of NVFP4: 16 neighbours of weight share an E4M3 scale, and all share a float.
 
-    `x [..., k]` floats; `packed [n, k / 2]` uint8, E2M1, the low half of a byte first;
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, E2M1, the low half of each byte first;
     `scales [n, k / 16]` uint8, E4M3; `scale []` of the type of x.
     """
     k = x.shape[-1]

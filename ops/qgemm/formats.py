@@ -1,9 +1,8 @@
-"""Narrow number formats, bit by bit, in NumPy: what their codes mean, and rounding to them.
+"""Narrow number formats, bit by bit, in NumPy: the values of their codes, and rounding.
 
-A format is the list of its values that are not negative, by code; a sign bit may stand before the
-code. Rounding is to the nearest, of two equally near ones to the even code. Sources: Micikevicius
-et al., "FP8 formats for deep learning", 2022; OCP Microscaling Formats 1.0, 2023; Dettmers et al.,
-"QLoRA", 2023.
+A format is the list of its nonnegative values, by code; a sign bit may precede the code. Rounding
+is to the nearest value, and on a tie to the even code. Sources: Micikevicius et al., "FP8 formats
+for deep learning", 2022; OCP Microscaling Formats 1.0, 2023; Dettmers et al., "QLoRA", 2023.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Minifloat:
-    """A float of few bits.
+    """A float with few bits.
 
     Attributes:
-        finite: how many codes without a sign are finite numbers.
-        overflow: what becomes of what rounds past the largest: the code of nan or inf; None takes
-            the largest.
+        finite: number of codes, without sign, that are finite numbers.
+        overflow: the code of nan or inf that replaces numbers rounded past the largest; None
+            saturates at the largest.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Minifloat:
 
     @cached_property
     def values(self) -> Array:
-        """The finite numbers by code, without signs, and what the code after them would be."""
+        """The finite values by code, without signs, and the value that the next code would have."""
         codes = np.arange(self.finite + 1)
         exponent, mantissa = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
         is_normal = exponent > 0
@@ -55,11 +54,11 @@ class Minifloat:
 
     @cached_property
     def table(self) -> tuple[float, ...]:
-        """The number of each code."""
+        """The value of each code."""
         return tuple(self.decode(np.arange(1 << self.bits)).tolist())
 
     def encode(self, x: Array, saturate: bool = False) -> Array:
-        """Codes of numbers, as uint8. `saturate`: the largest stands for all that lies beyond."""
+        """Returns the codes of numbers, as uint8. `saturate`: larger numbers become the largest."""
         size = np.abs(np.asarray(x, np.float64))
         code = nearest(size, self.values)
         past = self.finite - 1 if saturate or self.overflow is None else self.overflow
@@ -69,7 +68,7 @@ class Minifloat:
         return (code + (np.signbit(x) << (self.bits - 1))).astype(np.uint8)
 
     def decode(self, codes: Array) -> Array:
-        """Numbers of codes, as f32."""
+        """The values of codes, as f32."""
         sign = np.where(codes >> (self.bits - 1) & 1, -1.0, 1.0)
         size = codes & ((1 << (self.bits - 1)) - 1)
         held = np.append(self.values[: self.finite], [np.nan] * (1 << (self.bits - 1)))
@@ -78,12 +77,12 @@ class Minifloat:
         return (sign * held[size]).astype(np.float32)
 
     def round(self, x: Array, saturate: bool = False) -> Array:
-        """The numbers of the format that are nearest, as f32."""
+        """Rounds to the nearest values of the format, as f32."""
         return self.decode(self.encode(x, saturate))
 
 
 def nearest(x: Array, values: Array) -> Array:
-    """The place of the nearest of some rising values; of two, the even one."""
+    """The index of the nearest of some ascending values; on a tie, the even index."""
     above = np.clip(np.searchsorted(values, x), 1, len(values) - 1)
     below = above - 1
     low, high = x - values[below], values[above] - x
@@ -100,13 +99,13 @@ FORMATS = {f.name: f for f in (E4M3, E5M2, E3M2, E2M3, E2M1)}
 
 
 def exponents() -> tuple[float, ...]:
-    """E8M0: the powers of two that scale blocks, by code; the last one is nan."""
+    """E8M0: the powers of two that scale blocks, by code; the last code is nan."""
     return (*(2.0**e for e in range(-127, 128)), float("nan"))
 
 
 def normal_float(bits: int = 4) -> Array:
-    """NF4: values that a normal distribution takes equally often, 0 among them, from -1 to 1."""
-    half, end = 1 << (bits - 1), 0.9677083  # the end that QLoRA chose
+    """NF4: quantiles of a normal distribution at equal probabilities, with 0, from -1 to 1."""
+    half, end = 1 << (bits - 1), 0.9677083  # the end that QLoRA uses
     inverse = NormalDist().inv_cdf
     above = [inverse(p) for p in np.linspace(end, 0.5, half + 1)[:-1]]
     below = [-inverse(p) for p in np.linspace(end, 0.5, half)[:-1]]
@@ -118,7 +117,7 @@ NF4: tuple[float, ...] = tuple(normal_float().astype(np.float32).tolist())
 
 
 def round_mantissa(x: Array, bits: int) -> Array:
-    """f32 with a mantissa of so many bits, to nearest even: 7 of bf16, 10 of TF32."""
+    """Rounds f32 to a mantissa of `bits`, to nearest even: 7 for bf16, 10 for TF32."""
     drop = 23 - bits
     code = np.ascontiguousarray(x, np.float32).view(np.uint32)
     half = np.uint32((1 << (drop - 1)) - 1) + (code >> np.uint32(drop) & np.uint32(1))
@@ -131,13 +130,13 @@ NV_BLOCK = 16
 
 
 def mx_encode(x: Array, element: Minifloat) -> tuple[Array, Array]:
-    """Codes of blocks of 32 along the last axis, and the exponent of each block's scale plus 127.
+    """Returns codes of blocks of 32 along the last axis, and each block's scale exponent plus 127.
 
-    The scale is the power of two of the largest element over that of the format's largest. Raises
-    ValueError where 32 does not divide the axis.
+    The scale is the power of two of the largest element, divided by that of the format's largest.
+    Raises ValueError if 32 does not divide the axis.
     """
     if x.shape[-1] % MX_BLOCK:
-        raise ValueError(f"an axis of {x.shape[-1]} has no blocks of {MX_BLOCK}")
+        raise ValueError(f"blocks of {MX_BLOCK} do not divide an axis of {x.shape[-1]}")
     blocks = x.reshape(*x.shape[:-1], -1, MX_BLOCK).astype(np.float64)
     top = np.abs(blocks).max(-1)
     power = np.frexp(np.where(top > 0, top, 1))[1] - 1 - (np.frexp(element.largest)[1] - 1)
@@ -147,19 +146,19 @@ def mx_encode(x: Array, element: Minifloat) -> tuple[Array, Array]:
 
 
 def mx_decode(codes: Array, scales: Array, element: Minifloat) -> Array:
-    """The numbers that codes and scales stand for, as f32."""
+    """The numbers that codes and scales represent, as f32."""
     blocks = element.decode(codes).reshape(*scales.shape, MX_BLOCK)
     return np.ldexp(blocks, scales.astype(np.int32)[..., None] - 127).reshape(codes.shape)
 
 
 def nvfp4_encode(x: Array) -> tuple[Array, Array, np.float32]:
-    """Codes of E2M1, scales in E4M3 of blocks of 16, and one f32 scale of all of `x [n, k]`.
+    """Returns E2M1 codes, E4M3 scales of blocks of 16, and one f32 scale for all of `x [n, k]`.
 
-    The scale of all lets the largest block scale be the largest of E4M3. Raises ValueError where 16
+    The scale for all makes the largest block scale the largest E4M3 number. Raises ValueError if 16
     does not divide the last axis. Source: NVIDIA, "Pretraining LLMs with NVFP4", 2025.
     """
     if x.shape[-1] % NV_BLOCK:
-        raise ValueError(f"an axis of {x.shape[-1]} has no blocks of {NV_BLOCK}")
+        raise ValueError(f"blocks of {NV_BLOCK} do not divide an axis of {x.shape[-1]}")
     blocks = x.reshape(*x.shape[:-1], -1, NV_BLOCK).astype(np.float64)
     top = np.abs(blocks).max(-1)
     scale = np.float32(max(top.max(), np.finfo(np.float32).tiny) / (E2M1.largest * E4M3.largest))
@@ -170,6 +169,6 @@ def nvfp4_encode(x: Array) -> tuple[Array, Array, np.float32]:
 
 
 def nvfp4_decode(codes: Array, scales: Array, scale: np.float32) -> Array:
-    """The numbers that codes and both scales stand for, as f32."""
+    """The numbers that codes and both scales represent, as f32."""
     blocks = E2M1.decode(codes).reshape(*scales.shape, NV_BLOCK)
     return (blocks * (E4M3.decode(scales) * scale)[..., None]).reshape(codes.shape)

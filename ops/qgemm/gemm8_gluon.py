@@ -1,7 +1,7 @@
-"""Products of 8-bit codes for Hopper, scales of all, of rows or of blocks of 128.
+"""Matmuls of 8-bit codes for Hopper, with scales per tensor, per row or per block of 128.
 
-The kernel is that of `specialized_gluon.py`. What limits it: with few rows memory; with many power,
-and the addition of sums of blocks, which products of the other group of warps hide in part.
+The kernel is that of `specialized_gluon.py`. With few rows it is bound by memory. With many it is
+bound by power, and by adding block sums, which the matmuls of the other warp group overlap in part.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def product(
     format: str = "e4m3", block: int = 128,
     config: Config | None = None, out: torch.dtype = torch.float32,
 ) -> Tensor:  # fmt: skip
-    """x weight^T, times scales of all, of rows or of blocks of 128, by the axes of weight_scale.
+    """x weight^T, times scales per tensor, row or block of 128, depending on weight_scale's rank.
 
     Args:
-        x: [..., k], int8 or codes of E4M3, dense as all are; k is a multiple of 16.
-        weight: [n, k] of the same; a row of results is whole lines of 16 bytes.
+        x: [..., k], int8 or E4M3 codes; all operands are dense; k is a multiple of 16.
+        weight: [n, k] of the same type; a row of the result is a multiple of 16 bytes.
         x_scale: f32, [], [...] or [..., k / 128].
         weight_scale: [], [n] or [n / 128, k / 128].
     """

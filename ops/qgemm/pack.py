@@ -1,8 +1,9 @@
-"""Weights to the storage of an operator, each rounded to the nearest: `weight [n, k]` in NumPy.
+"""Packs weights for an operator, each rounded to the nearest value: `weight [n, k]` in NumPy.
 
-For each operator `(weight, group) -> operands after x`; `group` neighbours along k share a scale
-where the layout leaves that open. ValueError where k does not come out even. Where a scale is known
-before the numbers that it is for are rounded, a `Grid`: GPTQ rounds one after the other.
+Each operator has a function `(weight, group) -> operands after x`; `group` neighbours along k share
+a scale, if the layout allows a choice. It raises ValueError if blocks do not divide k. A `Grid` is
+for layouts whose scale is known before the numbers are rounded, so that GPTQ can round them one by
+one.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ Arrays = tuple[Array, ...]
 
 
 def in_groups(weight: Array, group: int) -> Array:
-    """`[n, k]` as `[n, groups, group]`. Raises ValueError where k is no multiple."""
+    """Reshapes `[n, k]` to `[n, groups, group]`. Raises ValueError if groups do not divide k."""
     n, k = weight.shape
     if group < 1 or k % group:
-        raise ValueError(f"rows of {k} weights have no groups of {group}")
+        raise ValueError(f"groups of {group} do not divide rows of {k} weights")
     return weight.reshape(n, k // group, group)
 
 
 def steps(weight: Array, largest: float) -> Array:
-    """What makes `largest` of the largest size along the last axis; 1 where all are 0."""
+    """The scale that maps the absolute maximum along the last axis to `largest`; 1 if all are 0."""
     top = np.abs(weight).max(-1)
     return np.where(top > 0, top, largest).astype(weight.dtype) / np.array(largest, weight.dtype)
 
 
 def bytes_of(codes: Array, low: int = 0) -> Array:
-    """Two codes of 4 bits to a byte; the first of them in the low half, or else in the high one."""
+    """Packs two 4-bit codes per byte: the first in the low half, or the high one if low=1."""
     pair = codes.reshape(*codes.shape[:-1], -1, 2).astype(np.uint8)
     return pair[..., low] | pair[..., 1 - low] << 4
 
 
 def halves_of(codes: Array) -> Array:
-    """Codes of 4 bits of groups `[n, groups, group]`: the first half of each in low halves."""
+    """Packs 4-bit codes of groups `[n, groups, group]`: the first half of a group in low halves."""
     first, second = np.split(codes.astype(np.uint8), 2, axis=-1)
     return (first | second << 4).reshape(len(codes), -1)
 
 
 def words_of(codes: Array, shifts: tuple[int, ...], axis: int) -> Array:
-    """Eight codes of 4 bits to a word, along an axis."""
+    """Packs eight 4-bit codes per word, along an axis."""
     moved = np.moveaxis(codes, axis, -1).astype(np.uint32)
     words = np.zeros((*moved.shape[:-1], moved.shape[-1] // 8), np.uint32)
     for place, shift in enumerate(shifts):
@@ -68,14 +69,14 @@ def words_of(codes: Array, shifts: tuple[int, ...], axis: int) -> Array:
 
 @dataclass(frozen=True)
 class Grid:
-    """The numbers that a group of weights can be.
+    """The representable values of a group of weights.
 
     Attributes:
-        fit: `weights [..., group] -> scales [...]` and what else the group shares.
-        encode: `(weights, *shared) -> codes`, each of the nearest number.
+        fit: `weights [..., group] -> scales [...]` and anything else that the group shares.
+        encode: `(weights, *shared) -> codes` of the nearest values.
         decode: `(codes, *shared) -> weights`.
         store: `(codes [n, k], *shared [n, groups]) -> operands after x`.
-        is_whole: whether all of a row are one group.
+        is_whole: True if a whole row is one group.
     """
 
     fit: Callable[[Array], Arrays]
@@ -91,12 +92,12 @@ class Grid:
         return self.store(codes.reshape(weight.shape), *shared)
 
     def group(self, k: int, asked: int) -> int:
-        """How many weights share a scale."""
+        """The number of weights that share a scale."""
         return k if self.is_whole else asked
 
 
 def _integers(lowest: int, largest: int, store: Callable[..., Arrays], **options: Any) -> Grid:
-    """Codes from `lowest`, of which the largest size in a group is `largest`, times a scale."""
+    """Codes from `lowest`, times a scale that maps a group's absolute maximum to `largest`."""
     return Grid(
         lambda held: (steps(held, largest),),
         lambda x, scale: np.clip(np.rint(x / scale), lowest, largest),
@@ -107,7 +108,7 @@ def _integers(lowest: int, largest: int, store: Callable[..., Arrays], **options
 
 
 def _from_zero(store: Callable[..., Arrays], lowest: int = 0) -> Grid:
-    """Codes of 0 to 15; one of them is 0, `lowest` at least."""
+    """Codes from 0 to 15 with a zero point, which is at least `lowest`."""
 
     def fit(held: Array) -> Arrays:
         least = np.minimum(held.min(-1), 0)
@@ -150,15 +151,15 @@ def _in_nf4(codes: Array, absmax: Array) -> Arrays:
     return bytes_of(codes, low=1), absmax
 
 
-# int8, a scale for each row of weights
+# int8, one scale per row of weights
 w8a8 = _integers(-127, 127, _in_rows, is_whole=True)
-# stored as value + 8; rounded to the nearest, values are from -7
+# stored as value + 8; rounded to nearest, values start at -7
 w4a16 = _integers(-8, 7, _in_halves)
-# words of 8 columns; 8 has to divide n
+# words of 8 columns; 8 must divide n
 w4a16_awq = _from_zero(_in_awq_words)
-# words of 8 rows; 8 has to divide n and k. Zero points are stored less 1: they are not 0
+# words of 8 rows; 8 must divide n and k. Zero points are stored minus 1, so they are not 0
 w4a16_gptq = _from_zero(_in_gptq_words, lowest=1)
-# the nearest of 16 quantiles, of what the largest size of a group leaves
+# the nearest of 16 quantiles, scaled by the group's absolute maximum
 nf4 = Grid(
     lambda held: (steps(held, 1),),
     lambda x, absmax: nearest(x / absmax, np.array(NF4)),
@@ -168,9 +169,9 @@ nf4 = Grid(
 
 
 def w8a8_static(weight: Array, group: int = 0, x_scale: float = 0.0) -> Arrays:
-    """int8, with the scale that x is rounded by: ValueError where none was calibrated."""
+    """int8, with the calibrated scale of x. Raises ValueError if there is none."""
     if not x_scale:
-        raise ValueError("'x_scale' comes from a sample of x: calibrate=minmax finds it")
+        raise ValueError("'x_scale' needs a sample of x; calibrate=minmax computes it")
     codes, scales = w8a8(weight, group)
     return codes, np.asarray(x_scale, weight.dtype), scales
 
@@ -179,7 +180,7 @@ def w8a8_static(weight: Array, group: int = 0, x_scale: float = 0.0) -> Arrays:
 
 
 def sparse24(weight: Array, group: int = 0) -> Arrays:
-    """The two largest of four neighbours."""
+    """Keeps the two largest of every four neighbours."""
     held = in_groups(weight, 4)
     kept = np.sort(np.argsort(-np.abs(held), -1, kind="stable")[..., :2], -1)
     values = np.take_along_axis(held, kept, -1).reshape(len(weight), -1)
@@ -187,7 +188,7 @@ def sparse24(weight: Array, group: int = 0) -> Arrays:
 
 
 def q8_0(weight: Array, group: int = 0) -> Arrays:
-    """GGUF: a float16 scale, then 32 bytes."""
+    """GGUF's Q8_0: a float16 scale, then 32 bytes."""
     held = in_groups(weight, 32).astype(np.float32)
     scales = steps(held, 127)
     codes = np.rint(held / scales[..., None]).astype(np.int8).view(np.uint8)
@@ -199,7 +200,7 @@ def q8_0(weight: Array, group: int = 0) -> Arrays:
 
 
 def fp8_block(x: Array, block: int = 128, rows: int = 1, format: Minifloat = E4M3) -> Arrays:
-    """Codes and scales, one for each `rows x block` elements; the last of each may be smaller."""
+    """Returns codes and scales, one per `rows x block` elements; the last blocks may be smaller."""
     height, width = (-(-s // b) for s, b in zip(x.shape, (rows, block)))
     padded = np.zeros((height * rows, width * block), x.dtype)
     padded[: x.shape[0], : x.shape[1]] = x
@@ -210,12 +211,12 @@ def fp8_block(x: Array, block: int = 128, rows: int = 1, format: Minifloat = E4M
 
 
 def mx(weight: Array, group: int = 0) -> Arrays:
-    """MXFP4: blocks of 32 that share a power of two."""
+    """MXFP4: blocks of 32 share a power of two."""
     codes, scales = mx_encode(weight, E2M1)
     return bytes_of(codes), scales
 
 
 def nvfp4(weight: Array, group: int = 0) -> Arrays:
-    """Blocks of 16 that share a scale in E4M3."""
+    """Blocks of 16 share a scale in E4M3."""
     codes, scales, scale = nvfp4_encode(weight)
     return bytes_of(codes), scales, np.asarray(scale, weight.dtype)

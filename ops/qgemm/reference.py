@@ -1,4 +1,4 @@
-"""Quantized products to be read: sums of a group or of a tile at a time, and scales outside."""
+"""Quantized matmuls for readers: sums by group or tile, with scales outside of the sums."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stack.ops.qgemm.formats import (
 )
 
 Array = np.ndarray
-TILE = 64  # of what is summed over
+TILE = 64  # elements per partial sum
 
 
 # ---- 8 bits on both sides
 
 
 def w8a8(x: Array, weight: Array, x_scale: Array, weight_scale: Array) -> Array:
-    """Integers first: a sum of k products of 8 bits fits in 32 up to k = 131,072."""
+    """Sums integers first: a sum of k products of 8 bits fits in 32 bits up to k = 131,072."""
     sums = np.zeros((*x.shape[:-1], weight.shape[0]), np.int32)
     for start in range(0, x.shape[-1], TILE):
         part = slice(start, start + TILE)
@@ -31,13 +31,13 @@ def w8a8(x: Array, weight: Array, x_scale: Array, weight_scale: Array) -> Array:
 
 
 def w8a8_static(x: Array, weight: Array, x_scale: Array, weight_scale: Array) -> Array:
-    """One scale for all rows."""
+    """Uses one scale for all rows."""
     codes = np.clip(np.rint(x / x_scale), -127, 127).astype(np.int8)
     return w8a8(codes, weight, np.full(x.shape[:-1], x_scale), weight_scale)
 
 
 def w8a8_dynamic(x: Array, weight: Array, weight_scale: Array) -> Array:
-    """A row at a time: its largest size becomes 127."""
+    """Rounds one row at a time: its absolute maximum becomes 127."""
     rows = x.reshape(-1, x.shape[-1])
     out = np.zeros((len(rows), len(weight)), x.dtype)
     for i, row in enumerate(rows):
@@ -48,7 +48,7 @@ def w8a8_dynamic(x: Array, weight: Array, weight_scale: Array) -> Array:
 
 
 def fp8(x: Array, weight: Array, x_scale: Array, weight_scale: Array, *, format: str) -> Array:
-    """Products of two numbers of 4 bits of mantissa are exact; what they sum in matters."""
+    """Products of two 4-bit mantissas are exact; only the type of the sums matters."""
     left, right = (FORMATS[format].decode(codes).astype(x_scale.dtype) for codes in (x, weight))
     return left @ right.T * x_scale[..., None] * weight_scale
 
@@ -56,7 +56,7 @@ def fp8(x: Array, weight: Array, x_scale: Array, weight_scale: Array, *, format:
 def fp8_tensor(
     x: Array, weight: Array, x_scale: Array, weight_scale: Array, *, format: str
 ) -> Array:
-    """One scale for each side."""
+    """Uses one scale per side."""
     rows, columns = np.full(x.shape[:-1], x_scale), np.full(len(weight), weight_scale)
     return fp8(x, weight, rows, columns, format=format)
 
@@ -64,7 +64,7 @@ def fp8_tensor(
 def fp8_block(
     x: Array, weight: Array, x_scale: Array, weight_scale: Array, *, format: str, block: int
 ) -> Array:
-    """A block of k at a time, whose sum is scaled before it is added: so a wide type adds up."""
+    """Sums one block of k at a time, and scales the sum before adding it in a wide type."""
     out = np.zeros((*x.shape[:-1], len(weight)), x_scale.dtype)
     for i in range(x_scale.shape[-1]):
         place = slice(i * block, (i + 1) * block)
@@ -78,7 +78,7 @@ def fp8_block(
 
 
 def _by_group(x: Array, groups: int, codes: Array, scales: Array) -> Array:
-    """A group at a time: its scale is applied to its sum."""
+    """Sums one group at a time, and applies its scale to the sum."""
     wide = np.result_type(x.dtype, np.float32)
     size = x.shape[-1] // groups
     out = np.zeros((*x.shape[:-1], len(codes)), wide)
@@ -89,33 +89,33 @@ def _by_group(x: Array, groups: int, codes: Array, scales: Array) -> Array:
 
 
 def w4a16(x: Array, packed: Array, scales: Array) -> Array:
-    """Codes of 4 bits, 8 of which are negative; a byte has one of each half of its group."""
+    """4-bit codes with offset 8; a byte has one code from each half of its group."""
     held = np.split(packed, scales.shape[1], axis=1)
     codes = np.concatenate([half for b in held for half in (b & 15, b >> 4)], axis=1)
     return _by_group(x, scales.shape[1], codes.astype(np.int8) - 8, scales)
 
 
 def nf4(x: Array, packed: Array, absmax: Array) -> Array:
-    """Codes stand for quantiles of a normal distribution."""
+    """Codes are indices of quantiles of a normal distribution."""
     codes = np.stack([packed >> 4, packed & 15], -1).reshape(len(packed), -1)
     return _by_group(x, absmax.shape[1], np.array(NF4)[codes], absmax)
 
 
 def w4a16_awq(x: Array, qweight: Array, qzeros: Array, scales: Array) -> Array:
-    """Columns 0, 2, 4, 6, 1, 3, 5, 7 lie in a word, from its low end."""
+    """A word contains columns 0, 2, 4, 6, 1, 3, 5, 7, from its low end."""
     codes, zeros = (_words(w, 1)[:, _interleaved(w.shape[1])] for w in (qweight, qzeros))
     size = len(codes) // len(zeros)
     return _by_group(x, len(zeros), (codes - np.repeat(zeros, size, 0)).T, scales.T)
 
 
 def _interleaved(words: int) -> Array:
-    """Where in the order of words each column is."""
+    """The position of each column in the order within words."""
     inside = np.array([0, 4, 1, 5, 2, 6, 3, 7])
     return (8 * np.arange(words)[:, None] + inside).reshape(-1)
 
 
 def _words(words: Array, axis: int) -> Array:
-    """Codes of 4 bits of 32-bit words, from the low end, along an axis."""
+    """Unpacks 4-bit codes of 32-bit words, from the low end, along an axis."""
     parts = [(words.view(np.uint32) >> np.uint32(4 * i) & np.uint32(15)) for i in range(8)]
     return np.stack(parts, axis + 1).reshape(
         [s * 8 if i == axis else s for i, s in enumerate(words.shape)]
@@ -123,7 +123,7 @@ def _words(words: Array, axis: int) -> Array:
 
 
 def w4a16_gptq(x: Array, qweight: Array, qzeros: Array, scales: Array, g_idx: Array) -> Array:
-    """A place of k at a time, for each may be of any group."""
+    """Adds one index of k at a time, because each may be in any group."""
     wide = np.result_type(x.dtype, np.float32)
     codes, zeros = _words(qweight, 0), _words(qzeros, 1) + 1
     out = np.zeros((*x.shape[:-1], scales.shape[1]), wide)
@@ -145,7 +145,7 @@ def _code_of_one(format: str) -> int:
 
 
 def nvfp4(x: Array, packed: Array, scales: Array, scale: Array) -> Array:
-    """Blocks of 16, scaled by 8-bit floats and one float for all."""
+    """Blocks of 16, scaled by E4M3 numbers and one float for all."""
     ones = nvfp4_decode(np.full((len(packed), 2 * packed.shape[1]), 2), scales, np.float32(1))
     steps = ones[:, ::NV_BLOCK].astype(scale.dtype) * scale
     return _by_group(x, scales.shape[1], E2M1.decode(_halves(packed)), steps)
@@ -156,7 +156,7 @@ def _halves(packed: Array) -> Array:
 
 
 def sparse24(x: Array, values: Array, places: Array) -> Array:
-    """Only what is there is multiplied: x is gathered."""
+    """Multiplies only the stored weights, with gathered elements of x."""
     wide = np.result_type(x.dtype, np.float32)
     out = np.zeros((*x.shape[:-1], len(values)), wide)
     for row, (numbers, at) in enumerate(zip(values, places)):
@@ -170,7 +170,7 @@ def sparse24(x: Array, values: Array, places: Array) -> Array:
 
 
 def _by_block(x: Array, blocks: Array, size: int, decode: object) -> Array:
-    """A row of weights at a time, block after block, with f32 weights."""
+    """Decodes one row of weights at a time, block by block, to f32."""
     wide = np.result_type(x.dtype, np.float32)
     out = np.zeros((*x.shape[:-1], len(blocks)), wide)
     for row, held in enumerate(blocks):
@@ -180,7 +180,7 @@ def _by_block(x: Array, blocks: Array, size: int, decode: object) -> Array:
 
 
 def q8_0(x: Array, blocks: Array) -> Array:
-    """A scale, then 32 signed codes."""
+    """Blocks of a scale and 32 signed codes."""
     return _by_block(x, blocks, 34, lambda b: _f16(b[:2]) * b[2:].view(np.int8))
 
 
@@ -189,7 +189,7 @@ def _f16(pair: Array) -> np.float32:
 
 
 def _q4_k_block(block: Array) -> Array:
-    """Groups of 32: scale i and minimum i have 6 bits; those from 4 on keep 2 in others' bytes."""
+    """Groups of 32, with 6-bit scales and minima; from the fifth on, 2 bits are in other bytes."""
     top, lowest, packed, held = _f16(block[:2]), _f16(block[2:4]), block[4:16], block[16:]
     made = np.zeros(256, np.float32)
     for i in range(8):
@@ -204,12 +204,12 @@ def _q4_k_block(block: Array) -> Array:
 
 
 def q4_k(x: Array, blocks: Array) -> Array:
-    """Codes of 4 bits times a scale, less a minimum."""
+    """4-bit codes times a scale, minus a minimum."""
     return _by_block(x, blocks, 144, _q4_k_block)
 
 
 def _q6_k_block(block: Array) -> Array:
-    """Groups of 16: a code is 4 bits of one place and 2 of another, less 32."""
+    """Groups of 16; a code is 4 bits from one array and 2 from another, minus 32."""
     low, high, scales, top = block[:128], block[128:192], block[192:208], _f16(block[208:])
     made = np.zeros(256, np.float32)
     for place in range(256):
@@ -222,5 +222,5 @@ def _q6_k_block(block: Array) -> Array:
 
 
 def q6_k(x: Array, blocks: Array) -> Array:
-    """Codes of 6 bits times a scale."""
+    """6-bit codes times a scale."""
     return _by_block(x, blocks, 210, _q6_k_block)

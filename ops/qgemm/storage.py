@@ -1,7 +1,7 @@
-"""How quantized weights lie in memory, and what their codes stand for: a function for each layout.
+"""Storage layouts of quantized weights: a function per layout, from storage to numbers.
 
-Written as decompositions are, for NumPy and for values of the IR alike. What each gives are the
-numbers of `weight [n, k]`.
+Written as decompositions, for NumPy and for values of the IR. Each returns `weight [n, k]`, or a
+part of the conversion.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import Any
 from stack.errors import RuleError
 from stack.ops.qgemm.formats import FORMATS, NF4, Minifloat, exponents
 
-AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # of columns 0, 1, ... in a word of 32 bits
+AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # of columns 0, 1, ... in a 32-bit word
 GPTQ_SHIFTS = tuple(range(0, 32, 4))
 SCALES = exponents()
 
 
 def check(name: str, found: Any, expected: Any, why: str) -> None:
-    """Raise RuleError by the name of the argument where a size is not what the layout asks for."""
+    """Raise RuleError with the argument's name if a size is not what the layout requires."""
     if found != expected:
         raise RuleError(f"{name!r} has a size of {found}, not {expected}: {why}")
 
 
 def check_weights(name: str, held: Any, k: Any) -> None:
-    """Raise RuleError where rows of an argument do not hold a weight for each place of x."""
+    """Raise RuleError if rows of an argument do not have one weight per element of x."""
     if held != k:
-        raise RuleError(f"{name!r} holds {held} weights in a row, 'x' has {k}")
+        raise RuleError(f"{name!r} has {held} weights in a row, 'x' has {k}")
 
 
 def check_groups(name: str, groups: Any, k: Any, multiple: int = 1) -> None:
-    """Raise RuleError where so many groups do not share k neighbours evenly."""
+    """Raise RuleError if the groups do not share k elements evenly."""
     if groups == 0 or k % groups or k // groups % multiple:
         each = f", in multiples of {multiple}" if multiple > 1 else ""
         raise RuleError(
@@ -39,15 +39,15 @@ def check_groups(name: str, groups: Any, k: Any, multiple: int = 1) -> None:
 
 
 def check_pairs(packed: Any, name: str, scales: Any, k: Any) -> None:
-    """Whether bytes of two codes, and groups with a scale each, hold the k weights of a row."""
+    """Raise RuleError if packed bytes, and groups with one scale each, do not cover k weights."""
     check_weights("packed", 2 * packed.shape[-1], k)
     check_groups(name, scales.shape[-1], k, multiple=2)
 
 
 def format_named(name: str) -> Minifloat:
-    """A format of `FORMATS`. Raises RuleError with those that there are."""
+    """A format of `FORMATS`. Raises RuleError that lists them."""
     if name not in FORMATS:
-        raise RuleError(f"'format' is one of {', '.join(FORMATS)}, not {name!r}")
+        raise RuleError(f"'format' must be one of {', '.join(FORMATS)}, not {name!r}")
     return FORMATS[name]
 
 
@@ -55,7 +55,7 @@ def format_named(name: str) -> Minifloat:
 
 
 def fields(np: Any, words: Any, shifts: Sequence[int], bits: int, axis: int = -1) -> Any:
-    """Codes of some bits, in the order of their shifts, in place of each word along an axis."""
+    """Replaces each word along an axis by its bit fields, in the order of `shifts`."""
     at = axis % words.ndim
     around = (slice(None),) * (at + 1)
     parts = [((words >> s) & ((1 << bits) - 1))[*around, None] for s in shifts]
@@ -64,18 +64,18 @@ def fields(np: Any, words: Any, shifts: Sequence[int], bits: int, axis: int = -1
 
 
 def nibbles(np: Any, packed: Any) -> Any:
-    """Codes of 4 bits, the low half of each byte first."""
+    """Unpacks 4-bit codes, the low half of each byte first."""
     return fields(np, packed, (0, 4), 4)
 
 
 def half(np: Any, pair: Any) -> Any:
-    """float16 of two bytes, the low one first: `[..., 2]` to `[...]`."""
+    """Decodes float16 from two bytes, low byte first: `[..., 2]` to `[...]`."""
     low, high = pair[..., 0].astype(np.uint16), pair[..., 1].astype(np.uint16)
     return (low | (high << 8)).view(np.float16)
 
 
 def looked_up(np: Any, values: Sequence[float], codes: Any, dtype: Any) -> Any:
-    """The numbers that codes stand for."""
+    """The numbers that codes represent, by table."""
     return np.take(np.asarray(values, dtype), codes.astype(np.int32))
 
 
@@ -83,14 +83,14 @@ def looked_up(np: Any, values: Sequence[float], codes: Any, dtype: Any) -> Any:
 
 
 def grouped(np: Any, numbers: Any, scales: Any) -> Any:
-    """`numbers [n, k]` times `scales [n, groups]`, each for k / groups neighbours."""
+    """`numbers [n, k]` times `scales [n, groups]`, one for every k / groups neighbours."""
     n, groups = scales.shape
     k = numbers.shape[1]
     return (numbers.reshape(n, groups, k // groups) * scales[..., None]).reshape(n, k)
 
 
 def repeated(np: Any, scales: Any, block: int, size: Any, axis: int) -> Any:
-    """Scales of blocks along an axis, for each of `size` places; the last block may be short."""
+    """Repeats scales of blocks along an axis to `size` elements; the last block may be partial."""
     at = axis % scales.ndim
     before, own, after = scales.shape[:at], scales.shape[at], scales.shape[at + 1 :]
     wide = np.broadcast_to(scales.reshape(*before, own, 1, *after), (*before, own, block, *after))
@@ -101,7 +101,7 @@ def repeated(np: Any, scales: Any, block: int, size: Any, axis: int) -> Any:
 
 
 def int4(np: Any, packed: Any, scales: Any) -> Any:
-    """Codes are value + 8, in groups along k: the first half of one lies in low halves of bytes."""
+    """Codes are value + 8, in groups along k; the first half of a group is in low half-bytes."""
     n, groups = scales.shape
     held = packed.reshape(n, groups, packed.shape[1] // groups)
     codes = np.concatenate([held & 15, held >> 4], axis=-1)
@@ -110,7 +110,7 @@ def int4(np: Any, packed: Any, scales: Any) -> Any:
 
 
 def awq(np: Any, qweight: Any, qzeros: Any, scales: Any) -> Any:
-    """AutoAWQ's GEMM layout: words of 8 columns, `[k, n / 8]`; zero points for each group."""
+    """AutoAWQ's GEMM layout: words of 8 columns, `[k, n / 8]`; one zero point per group."""
     k, n = qweight.shape[0], scales.shape[1]
     codes = fields(np, qweight, AWQ_SHIFTS, 4).astype(scales.dtype)
     zeros = fields(np, qzeros, AWQ_SHIFTS, 4).astype(scales.dtype)
@@ -120,7 +120,7 @@ def awq(np: Any, qweight: Any, qzeros: Any, scales: Any) -> Any:
 
 
 def gptq(np: Any, qweight: Any, qzeros: Any, scales: Any, g_idx: Any) -> Any:
-    """AutoGPTQ's layout: words of 8 rows, `[k / 8, n]`; zero points less 1; a group for each k."""
+    """AutoGPTQ's layout: words of 8 rows, `[k / 8, n]`; zero points minus 1; a group per k."""
     codes = fields(np, qweight, GPTQ_SHIFTS, 4, axis=0).astype(scales.dtype)
     zeros = fields(np, qzeros, GPTQ_SHIFTS, 4).astype(scales.dtype) + 1
     centred = codes - np.take(zeros, g_idx, axis=0)
@@ -134,7 +134,7 @@ def nf4(np: Any, packed: Any, absmax: Any) -> Any:
 
 
 def minifloat(np: Any, codes: Any, format: str, dtype: Any) -> Any:
-    """Numbers of a format, by its codes; of 4 bits two to a byte."""
+    """The numbers of a format, by code; 4-bit codes are two per byte."""
     made = format_named(format)
     codes = nibbles(np, codes) if made.bits == 4 else codes
     return looked_up(np, made.table, codes, dtype)
@@ -147,13 +147,13 @@ def mx(np: Any, codes: Any, scales: Any, format: str, dtype: Any) -> Any:
 
 
 def nvfp4(np: Any, packed: Any, scales: Any, scale: Any) -> Any:
-    """Blocks of 16 share a scale in E4M3, and all of them one float."""
+    """Blocks of 16 share an E4M3 scale, and all blocks share one float."""
     shared = looked_up(np, FORMATS["e4m3"].table, scales, scale.dtype) * scale
     return grouped(np, minifloat(np, packed, "e2m1", scale.dtype), shared)
 
 
 def sparse24(np: Any, values: Any, places: Any) -> Any:
-    """Two of four neighbours are there: `places` has both their places, 2 bits each."""
+    """Two of every four neighbours are stored; `places` has both indices, 2 bits each."""
     n, quads = places.shape
     at = np.arange(4, dtype=np.int32)
     kept = values.reshape(n, quads, 2)
@@ -165,7 +165,7 @@ def sparse24(np: Any, values: Any, places: Any) -> Any:
 
 
 def q8_0(np: Any, blocks: Any) -> Any:
-    """GGUF Q8_0: 34 bytes are a scale and 32 signed bytes."""
+    """GGUF Q8_0: blocks of 34 bytes, a scale and 32 signed bytes."""
     held = blocks.reshape(blocks.shape[0], -1, 34)
     scale = half(np, held[..., :2]).astype(np.float32)
     codes = held[..., 2:].view(np.int8).astype(np.float32)
@@ -173,7 +173,7 @@ def q8_0(np: Any, blocks: Any) -> Any:
 
 
 def q4_k(np: Any, blocks: Any) -> Any:
-    """GGUF Q4_K: 144 bytes are 256 weights in 8 groups, with scales and minima of 6 bits."""
+    """GGUF Q4_K: blocks of 144 bytes, 256 weights in 8 groups, with 6-bit scales and minima."""
     n = blocks.shape[0]
     held = blocks.reshape(n, -1, 144)
     top = half(np, held[..., :2]).astype(np.float32)
@@ -189,7 +189,7 @@ def q4_k(np: Any, blocks: Any) -> Any:
 
 
 def q6_k(np: Any, blocks: Any) -> Any:
-    """GGUF Q6_K: 210 bytes are 256 weights in 16 groups, with scales of 8 bits."""
+    """GGUF Q6_K: blocks of 210 bytes, 256 weights in 16 groups, with 8-bit scales."""
     n = blocks.shape[0]
     held = blocks.reshape(n, -1, 210)
     low = held[..., :128].reshape(n, -1, 2, 64)
@@ -202,11 +202,11 @@ def q6_k(np: Any, blocks: Any) -> Any:
     return (codes.reshape(n, -1, 16, 16) * step[..., None]).reshape(n, -1)
 
 
-# ---- what a product does with them
+# ---- the matmul
 
 
 def product(np: Any, x: Any, weight: Any) -> Any:
-    """x @ weight.T: weights rounded to the type of x, sums in f32 at least."""
+    """x @ weight.T, with weights rounded to the type of x, and sums in at least f32."""
     rows, wide = x.reshape(-1, x.shape[-1]), np.result_type(x, np.float32)
     made = np.matmul(rows, weight.astype(x.dtype).swapaxes(0, 1), dtype=wide)
     return made.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])

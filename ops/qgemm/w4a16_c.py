@@ -1,7 +1,7 @@
-"""Weights of 4 bits on a CPU, in C: a row of weights is unpacked into cache, and meets all of x.
+"""4-bit weights on a CPU, in C: a row of weights is unpacked to cache and multiplied with x.
 
-With one row of x memory is the limit, of which 4 bits take an eighth of what f32 does; with many,
-arithmetic is, and unpacking gains nothing. Cores share the rows of weights.
+With one row of x it is bound by memory, and 4 bits take an eighth of the time of f32. With many
+rows it is bound by arithmetic, and packed weights gain nothing. Cores share the rows of weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SOURCE = """
 #pragma GCC optimize("associative-math,no-signed-zeros,no-trapping-math")
 #include <stdint.h>
 
-/* Rows `first` to `last` of weights; `unpacked` has room for one of them. */
+/* Rows `first` to `last` of weights; `unpacked` is a buffer for one row. */
 void w4a16(const float *restrict x, const uint8_t *restrict packed, const float *restrict scales,
            float *restrict y, float *restrict unpacked, int64_t rows, int64_t n, int64_t depth,
            int64_t groups, int64_t first, int64_t last) {
@@ -53,7 +53,7 @@ def _cores() -> ThreadPoolExecutor:
 
 
 def w4a16(x: Array, packed: Array, scales: Array) -> Array:
-    """`x [..., k]`, `packed [n, k / 2]`, `scales [n, groups]`, dense, f32."""
+    """Multiplies `x [..., k]` with `packed [n, k / 2]` and `scales [n, groups]`, dense, f32."""
     (n, groups), depth = scales.shape, x.shape[-1]
     y = np.empty((*x.shape[:-1], n), np.float32)
     rows = x.size // depth if depth else 0

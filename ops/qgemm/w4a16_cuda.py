@@ -1,26 +1,27 @@
-"""Weights of 4 bits and few rows of x, in CUDA C++, on tensor cores.
+"""Matmuls of 4-bit weights with few rows of x, in CUDA C++, on tensor cores.
 
-Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
-rows of x, so that a single row of x costs no more than eight. What order a product adds k in is
-free as long as both sides agree: x is read as codes come out of words, wherever they lie.
+Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights are
+multiplied with 8 rows of x, so that eight rows of x cost the same as one. The order of k within a
+matmul is arbitrary, as long as both sides use the same. So x is loaded in the order in which codes
+are unpacked.
 
     bytes of a word      b0 b1 b2 b3, two codes each
     byte_perm            b0 0 b1 0: neighbours of x, as are b2 0 b3 0
     & 0x000f000f         the low codes; the high ones after a shift
     | 0x43004300         the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
 
-What is too much is subtracted once for a group: sum (128 + code - middle) x = sum (128 + code) x -
-middle sum x, and sum x comes from a product with ones, which serves all tiles.
+The offset is subtracted once per group: sum (128 + code - middle) x = sum (128 + code) x - middle
+sum x. The sum of x comes from a matmul with ones, which serves all tiles.
 
-Codes of a table are looked up by bytes, two at a time; each lane has a table of its own, so that no
-two ask one bank.
+Codes of a table are looked up by byte, two at a time. Each lane has a table of its own, so that no
+two lanes access one bank.
 
-A block has `TEAMS` teams, which take turns with the chunks of k; the `TEAM` warps of one share x.
-Blocks of a cluster share a sum over k too. All add their parts through shared memory: no workspace,
-no second launch, the same order at each call.
+A block has `TEAMS` teams, which process chunks of k in turn; the `TEAM` warps of a team share x.
+The blocks of a cluster also share a sum over k. All parts are added through shared memory, without
+a workspace or a second launch, and in the same order at each call.
 
-What limits it is copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and one
-row on an H200, where reads into registers take 9.3; see README.md.
+The kernel is bound by copies to shared memory: alone they take 13.9 of 16.0 us at 8192 x 8192 and
+one row on an H200, where loads into registers take 9.3; see README.md.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from stack.hosted.native import CudaFunction
 from stack.ops.qgemm.w4a16_cut import CHUNK, Config, Form, config_for, held_of
 
 Tensor = torch.Tensor
-# two numbers that end in a code of 0, two ones
+# two numbers with a code of 0 in their last bits; two ones
 _BITS = {
     torch.bfloat16: ("bf16", "0x43004300", "0x3f803f80"),
     torch.float16: ("f16", "0x64006400", "0x3c003c00"),
@@ -44,7 +45,7 @@ __device__ inline unsigned shared_address(const void *at) {{
   return unsigned(__cvta_generic_to_shared(at));
 }}
 
-__device__ inline void copy_async(void *to, const void *from, bool is_there) {{ // else zeros
+__device__ inline void copy_async(void *to, const void *from, bool is_there) {{ // or zeros
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
                :: "r"(shared_address(to)), "l"(from), "r"(is_there ? 16 : 0) : "memory");
 }}
@@ -53,7 +54,7 @@ template <int pending> __device__ inline void copies_wait() {{
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}
 
-// the numbers that end in the codes of bits 0 to 3 and 16 to 19
+// two numbers with the codes of bits 0 to 3 and 16 to 19 in their last bits
 __device__ inline unsigned raised(unsigned word) {{
   unsigned made;
   asm("lop3.b32 %0, %1, 0x000f000f, {first}, 0xea;" : "=r"(made) : "r"(word));
@@ -67,7 +68,7 @@ __device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }}
 
-__device__ inline float number(unsigned short bits) {{ // beside weights
+__device__ inline float number(unsigned short bits) {{ // scale, zero point or minimum
   float made;
   asm("cvt.f32.{beside} %0, %1;" : "=f"(made) : "h"(bits));
   return made;
@@ -78,40 +79,40 @@ __device__ inline unsigned short narrow(float x) {{
   return made;
 }}
 
-__device__ inline void meet(int number, int threads) {{ // some warps of the block
+__device__ inline void meet(int number, int threads) {{ // barrier of some warps of the block
   asm volatile("bar.sync %0, %1;" :: "r"(number), "r"(threads) : "memory");
 }}
 __device__ inline void meet_cluster() {{
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }}
-__device__ inline float held_by(unsigned block, const float *at) {{ // another of the cluster
+__device__ inline float held_by(unsigned block, const float *at) {{ // from another block
   unsigned there;
   float value;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
   return value;
 }}
-__device__ inline void wait_for_earlier() {{ // kernels; later ones may take what room there is
+__device__ inline void wait_for_earlier() {{ // waits for earlier kernels, and lets later ones start
   asm volatile("griddepcontrol.wait; griddepcontrol.launch_dependents;" ::: "memory");
 }}
 """
 
 SOURCE = """
 constexpr int TILES = {tiles}, TEAM = {team}, TEAMS = {teams}, PARTS = {parts}, STAGES = {stages};
-constexpr int EIGHTS = {eights}; // of x's rows
-constexpr int FIT = {fit}, SPLIT = {split}; // chunks of a group, groups of a chunk: one is 1
-constexpr bool ZEROS = {zeros}, MINIMA = {minima}, TABLE = {table}; // beside scales; for codes
-constexpr bool NEAR = {near}; // whether a word has 8 neighbours of k, or k and half a group on
-constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and from one to the next
+constexpr int EIGHTS = {eights}; // groups of eight rows of x
+constexpr int FIT = {fit}, SPLIT = {split}; // chunks per group, groups per chunk: one is 1
+constexpr bool ZEROS = {zeros}, MINIMA = {minima}, TABLE = {table}; // with scales; of codes
+constexpr bool NEAR = {near}; // a word has 8 neighbours of k, else k and k + half a group
+constexpr int HELD = {held}, PITCH = 128 + (NEAR ? 32 : 8); // rows of x, and their pitch
 constexpr int WARPS = TEAM * TEAMS, THREADS = 32 * WARPS, TALL = 16 * TILES * TEAM;
 __constant__ unsigned short numbers[16] = {{{numbers}}};
 
-struct Stage {{ // of a team
+struct Stage {{ // buffers of a team
   uint4 codes[TILES][2][32 * TEAM];
   __align__(16) unsigned short x[HELD][PITCH];
 }};
 constexpr int BESIDE = ZEROS || MINIMA;
-struct __align__(2 * SPLIT * (1 + BESIDE)) Steps {{ // of a row in a chunk
+struct __align__(2 * SPLIT * (1 + BESIDE)) Steps {{ // scales of a row in a chunk
   unsigned short of[SPLIT][1 + BESIDE];
 }};
 
@@ -124,18 +125,18 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
   const int part = blockIdx.x % PARTS, corner = blockIdx.x / PARTS * TALL;
   const int chunks = depth / 128, each = (chunks + PARTS - 1) / PARTS;
   const int first = part * each + team, last = min(part * each + each, chunks);
-  const int turns = (each + TEAMS - 1) / TEAMS; // the same for all teams
+  const int turns = (each + TEAMS - 1) / TEAMS; // equal for all teams
   unsigned *table = (unsigned *)shared_memory;
   Stage *ring = (Stage *)(shared_memory + (TABLE ? 256 * 32 * 4 : 0)) + team * STAGES;
 
-  // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one
+  // a thread has rows `quad` and `quad + 8` of 16 rows of weights, and row `quad` of 8 rows of x
   const int mine = corner + warp % TEAM * TILES * 16 + quad;
   const unsigned char *codes = packed + mine * (depth / 2) + place * 16;
   unsigned steps[TILES][2];
   for (int t = 0; t < TILES; t++)
     for (int i = 0; i < 2; i++)
       steps[t][i] = min(mine + t * 16 + i * 8, int(columns) - 1) * (chunks / FIT);
-  // four rows apart codes would ask the same banks: they change places
+  // codes four rows apart would be in the same banks, so they are swizzled
   const int swapped = mate - place + (place ^ quad / 2);
   wait_for_earlier();
 
@@ -145,7 +146,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
       for (int i = 0; i < 2; i++)
         copy_async(&to.codes[t][i][swapped], codes + (t * 16 + i * 8) * (depth / 2) + chunk * 64,
                    t * 16 + i * 8 < there);
-    // half of x goes with low codes; of groups of several chunks high ones are further on
+    // half of x is for low codes; in groups of several chunks, x for high codes is further on
     const int low = NEAR ? chunk * 128 : chunk / FIT * (128 * FIT) + chunk % FIT * 64;
     for (int i = mate; i < HELD * 16; i += 32 * TEAM) {{
       const int at = low + i % 8 * 8 + i % 16 / 8 * (NEAR ? 64 : 64 * FIT);
@@ -174,7 +175,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
   for (int turn = 0; turn < turns; turn++) {{
     const int chunk = first + turn * TEAMS;
     copies_wait<STAGES - 2>();
-    // the copies of all are there, and all are done with the last stage
+    // all threads' copies have arrived, and all are done with the last stage
     if (TEAM == 1) __syncwarp();
     else meet(1 + team, 32 * TEAM);
     fetch(chunk + (STAGES - 1) * TEAMS, ring[free]);
@@ -184,7 +185,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
     fetch_steps(chunk + TEAMS);
 
     const Stage &now = ring[slot];
-    uint4 near[EIGHTS][4]; // x beside two halves of a word, or two words
+    uint4 near[EIGHTS][4]; // x for two halves of a word, or two words
     auto x_of = [&](int e, int w, int high) -> const uint2 & {{
       const uint4 &both = near[e][NEAR ? w : w / 2 * 2 + high];
       return ((const uint2 *)&both)[NEAR ? high : w % 2];
@@ -194,7 +195,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
         const int at = NEAR ? j * 32 + place * 8 : j % 2 * 64 + place * 16 + j / 2 * 8;
         near[e][j] = *(const uint4 *)&now.x[min(8 * e + quad, HELD - 1)][at];
       }}
-    float all[SPLIT][EIGHTS][4] = {{}}; // sums of x, for each of 16 rows
+    float all[SPLIT][EIGHTS][4] = {{}}; // sums of x, repeated for 16 rows
     const unsigned ones[4] = {{{one}u, {one}u, {one}u, {one}u}};
     if (!TABLE)
       for (int w = 0; w < 4; w++)
@@ -244,7 +245,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
     free = free + 1 == STAGES ? 0 : free + 1;
   }}
 
-  // parts of the sum: [team][row of x][row of weights]
+  // partial sums: [team][row of x][row of weights]
   copies_wait<0>();
   __syncthreads();
   float *own = (float *)shared_memory;
@@ -272,20 +273,20 @@ w4a16(const unsigned short *x, const unsigned char *packed, const Steps *scales,
       for (int i = 0; i < PARTS; i++) sum += held_by(i, own + at);
       store(at, sum);
     }}
-    meet_cluster(); // nobody leaves while others read what it holds
+    meet_cluster(); // no block exits while others read its shared memory
   }}
 }}
 """
 
 
 def zero(dtype: torch.dtype) -> float:
-    """What stands for a zero point of 0: the number of code 0 as it comes out of a word."""
+    """The zero point that represents 0: the unpacked number of code 0."""
     return 128.0 if dtype is torch.bfloat16 else 1024.0
 
 
 @cache
 def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFunction:
-    """For `held` rows of x, a power of two."""
+    """Compiles the kernel for `held` rows of x, a power of two."""
     name, first, one = _BITS[dtype]
     numbers = torch.tensor(form.table).to(dtype).view(torch.uint16).tolist()
     words = {False: "false", True: "true"}
@@ -303,16 +304,16 @@ def kernel(dtype: torch.dtype, config: Config, held: int, form: Form) -> CudaFun
 
 
 def aligned(x: Tensor) -> Tensor:
-    """A tensor that 16 bytes at a time can be read of; a copy of one that starts between."""
+    """Returns the tensor, or a copy if its address is not a multiple of 16."""
     return x.clone() if x.data_ptr() % 16 else x
 
 
 def product(
     x: Tensor, packed: Tensor, scales: Tensor, form: Form, config: Config | None = None
 ) -> Tensor:
-    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+    """Multiplies dense `x [..., k]`, at most 32 rows, with `packed [n, k / 2]`.
 
-    With something beside them `scales [n, groups, 2]`.
+    `scales [n, groups]`, or `scales [n, groups, 2]` with zero points or minima.
     """
     columns, depth = packed.shape[0], x.shape[-1]
     y = x.new_empty((*x.shape[:-1], columns))
@@ -329,8 +330,8 @@ def product(
 
 
 def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
-    """`x [..., k]` with 32 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+    """Multiplies dense `x [..., k]`, at most 32 rows, with `packed [n, k / 2]`.
 
-    Groups are multiples of 128 weights.
+    `scales [n, groups]`; groups are multiples of 128 weights.
     """
     return product(x, packed, scales, Form(x.shape[-1] // scales.shape[1]), config)

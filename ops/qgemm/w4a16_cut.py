@@ -1,19 +1,19 @@
-"""How weights of 4 bits are stored, and their product with few rows of x cut up for a GPU."""
+"""Storage forms of 4-bit weights, and how their matmul with few rows of x is split for a GPU."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
 
-CHUNK = 128  # of k
-TABLE = 256 * 32 * 4  # bytes of tables, one for each lane
-ROOM = 227 << 10  # bytes of shared memory that a block may have on Hopper
-# (tiles, team, teams) of blocks that have a processor to themselves, the best first
+CHUNK = 128  # elements of k
+TABLE = 256 * 32 * 4  # bytes of tables, one per lane
+ROOM = 227 << 10  # bytes of shared memory available to a block on Hopper
+# (tiles, team, teams) of blocks with a multiprocessor to themselves, best first
 SHAPES = (2, 2, 8), (2, 4, 4), (4, 2, 4), (2, 2, 4)
-PARTS = 1, 2  # of 4 blocks to a cluster not all processors can have one at a time
+PARTS = 1, 2  # with 4 blocks per cluster, some multiprocessors would stay idle
 STAGES = 3  # more are slower
-MEETING = 48 << 10  # bytes that a processor could read while blocks of a cluster meet
-REGISTERS = 1024  # half of a processor's, for a lane of each warp
+MEETING = 48 << 10  # bytes that a multiprocessor could read while a cluster synchronizes
+REGISTERS = 1024  # half of a multiprocessor's registers, for one lane of each warp
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,13 @@ class Form:
 
     Attributes:
         group: weights that share a scale: 32, 64, or a multiple of 128.
-        is_near: whether 4 bytes hold 8 neighbours, the high halves those 4 on, or, of a `table`,
-            each byte two neighbours, the first in the high half. Else high halves are half a group
-            on, for groups of 128 at least.
-        beside: what each scale has beside it: "zeros", a zero point plus the number that code 0
-            comes out as; "minima", what is subtracted from scale times code, both float16; or "".
-        table: the numbers that codes stand for; () for the codes themselves, less 8 where nothing
-            else is subtracted.
+        is_near: True if 4 bytes contain 8 neighbours: low halves the first 4, high halves the next
+            4. With a `table`, each byte contains two neighbours, the first in the high half. If
+            False, high halves are half a group further on, for groups of at least 128.
+        beside: stored with each scale, in float16: "zeros", a zero point plus the unpacked number
+            of code 0; "minima", subtracted from scale times code; or "" for nothing.
+        table: the numbers that codes represent; () for the codes themselves, minus 8 if there are
+            no zero points or minima.
     """
 
     group: int
@@ -39,15 +39,15 @@ class Form:
 
 @dataclass(frozen=True)
 class Config:
-    """How a product is cut up.
+    """How a matmul is split.
 
     Attributes:
-        tiles: of 16 rows of weights that a warp has.
+        tiles: tiles of 16 rows of weights per warp.
         team: warps that share x.
-        teams: of a block; they share a sum.
-        parts: blocks of a cluster that share a sum.
-        stages: chunks under way for each team.
-        blocks: that a processor is to hold at a time.
+        teams: per block; they share a sum.
+        parts: blocks per cluster, which share a sum.
+        stages: chunks in flight per team.
+        blocks: blocks per multiprocessor at a time.
     """
 
     tiles: int
@@ -59,27 +59,30 @@ class Config:
 
     @property
     def tall(self) -> int:
-        """Rows of weights of a block."""
+        """Rows of weights per block."""
         return 16 * self.tiles * self.team
 
     def stage(self, held: int, form: Form) -> int:
-        """Bytes of all teams' chunks, with so many rows of x."""
+        """Bytes of one stage of all teams, with `held` rows of x."""
         return self.teams * (self.tall * 64 + held * (320 if form.is_near else 272))
 
     def shared(self, held: int, form: Form) -> int:
-        """Bytes of shared memory."""
+        """Bytes of shared memory per block."""
         ring = self.stages * self.stage(held, form) + (TABLE if form.table else 0)
         return max(ring, self.teams * -(-held // 8) * 8 * self.tall * 4)
 
 
 def held_of(rows: int) -> int:
-    """Rows of x in shared memory: a kernel for each power of two."""
+    """Rows of x in shared memory, rounded up to a power of two; each has its own kernel."""
     return 1 << (rows - 1).bit_length()
 
 
 @cache
 def config_for(rows: int, columns: int, depth: int, form: Form, processors: int) -> Config:
-    """The cut whose busiest processor has the fewest bytes to read; a cluster's meeting is some."""
+    """Returns the split with the least work, in bytes, on the busiest multiprocessor.
+
+    Synchronizing a cluster counts as some bytes.
+    """
 
     def bytes_of(config: Config) -> int:
         blocks = -(-columns // config.tall) * config.parts
@@ -91,13 +94,13 @@ def config_for(rows: int, columns: int, depth: int, form: Form, processors: int)
 
 
 def _fitting(held: int, form: Form) -> list[Config]:
-    """Cuts with as many stages as there is room for."""
+    """Returns the splits that fit, with as many stages as shared memory allows."""
     found: list[Config] = []
     for shape in SHAPES:
         for parts in PARTS:
             one = Config(*shape, parts, 1)
             stages = (ROOM - (TABLE if form.table else 0)) // one.stage(held, form)
-            # sums of tiles, and x beside the four words of a chunk
+            # accumulators of tiles, and x for the four words of a chunk
             registers = 4 * (one.tiles + 4) * -(-held // 8) * one.team * one.teams
             if stages > 1 and registers <= REGISTERS:
                 found.append(replace(one, stages=min(stages, STAGES)))

@@ -1,9 +1,9 @@
-"""Weights of 4 bits in the layouts of others, for the kernel of few rows in CUDA C++.
+"""4-bit weights in other libraries' layouts, for the CUDA C++ kernel with few rows of x.
 
-AutoAWQ and AutoGPTQ keep k in columns of words, GGUF scales and codes in one block. Their codes are
-laid out anew at the first call, 8 neighbours of k to a word, with zero points or minima beside the
-scales, and kept as long as the weights live: as much memory again. NF4 is read as bitsandbytes has
-it.
+AutoAWQ and AutoGPTQ store k in columns of words; GGUF stores scales and codes in one block. These
+codes are converted at the first call, to 8 neighbours of k per word, with zero points or minima
+next to the scales. The result is kept as long as the weights exist, and takes as much memory again.
+NF4 is read in the layout of bitsandbytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Laid = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class _Kept:
-    """What was made of weights, and what they were then."""
+    """Converted weights, with the storages and versions they were converted from."""
 
     stored: tuple[StorageWeakRef, ...]
     versions: tuple[int, ...]
@@ -41,11 +41,12 @@ _KEPT: dict[Any, _Kept] = {}
 
 
 def kept(lay: Callable[..., Laid], *stored: Tensor) -> Laid:
-    """What `lay` makes of weights: made once for as long as they live and are not written to.
+    """Returns weights converted by `lay`, cached while they exist and are not written to.
 
-    Torch counts what its own operators write; what goes around that count (`.data`, a kernel given
-    a pointer) is not seen. Nothing is kept of weights in part of some other memory, nor in the
-    capture of a CUDA graph, which lays them out at each replay where no call came before.
+    Torch counts writes by its own operators. Writes that bypass the count (`.data`, or a kernel
+    with a pointer) are not detected. Nothing is cached for weights that are part of a larger
+    memory, nor while a CUDA graph is captured; that graph converts at each replay, unless cached
+    earlier.
     """
     key = lay, *((t.data_ptr(), t.shape, t.stride(), t.device) for t in stored)
     versions = tuple(0 if t.is_inference() else t._version for t in stored)
@@ -63,34 +64,35 @@ def kept(lay: Callable[..., Laid], *stored: Tensor) -> Laid:
 
 
 def codes_of(words: Tensor, shifts: tuple[int, ...], axis: int) -> Tensor:
-    """Eight codes of 4 bits of each int32, in place of it along an axis."""
+    """Replaces each int32 along an axis by its eight 4-bit codes."""
     parts = [(words >> shift & 15).to(torch.uint8) for shift in shifts]
     return torch.stack(parts, axis + 1).flatten(axis, axis + 1)
 
 
 def in_words(codes: Tensor) -> Tensor:
-    """Codes `[k, n]` as `packed [n, k / 2]`: of 8 neighbours of k the last 4 in high halves."""
+    """Packs codes `[k, n]` to `[n, k / 2]`: of 8 neighbours of k, the last 4 are in high halves."""
     k, n = codes.shape
     eights = codes.reshape(k // 8, 2, 4, n)
     return (eights[:, 0] | eights[:, 1] << 4).reshape(k // 2, n).T.contiguous()
 
 
 def steps_of(scales: Tensor, zeros: Tensor) -> Tensor:
-    """`scales [groups, n]` and zero points as `[n, groups, 2]`."""
+    """Stacks `scales [groups, n]` and zero points to `[n, groups, 2]`."""
     raised = zeros.to(scales.dtype) + zero(scales.dtype)
     return torch.stack([scales.T, raised.T], -1)
 
 
 def lay_awq(qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Laid:
-    """`packed` and steps of AutoAWQ's words."""
+    """Converts AutoAWQ's words to `packed` and scales with zero points."""
     codes, zeros = (codes_of(words, AWQ_SHIFTS, 1) for words in (qweight, qzeros))
     return in_words(codes), steps_of(scales, zeros)
 
 
 def lay_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> Laid:
-    """`packed` and steps of AutoGPTQ's words, and the order of k where groups are not neighbours.
+    """Converts AutoGPTQ's words to `packed`, scales with zero points, and an order of k if needed.
 
-    Groups that are not all of one size have no such order: the weights themselves.
+    The order is needed if groups are not contiguous in k. If groups differ in size, there is no
+    such order, and the weights themselves are returned.
     """
     codes, zeros = codes_of(qweight, GPTQ_SHIFTS, 0), codes_of(qzeros, GPTQ_SHIFTS, 1) + 1
     k, groups = len(codes), len(scales)
@@ -104,7 +106,7 @@ def lay_gptq(qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> 
 
 
 def lay_q4_k(blocks: Tensor) -> Laid:
-    """`packed` and steps of GGUF's blocks of 256 weights, 8 groups with scales and minima."""
+    """Converts GGUF's blocks of 256 weights, 8 groups, to `packed` and scales with minima."""
     n = len(blocks)
     held = blocks.reshape(n, -1, 144)
     tops = held[..., :4].contiguous().view(torch.float16).float()
@@ -118,13 +120,13 @@ def lay_q4_k(blocks: Tensor) -> Laid:
 
 
 def awq(x: Tensor, qweight: Tensor, qzeros: Tensor, scales: Tensor) -> Tensor:
-    """`x [..., k]` and weights as `w4a16_awq` has them."""
+    """Multiplies `x [..., k]` with weights in the layout of `w4a16_awq`."""
     packed, steps = kept(lay_awq, qweight, qzeros, scales)
     return product(x, packed, steps, _with_zeros(x, scales))
 
 
 def gptq(x: Tensor, qweight: Tensor, qzeros: Tensor, scales: Tensor, g_idx: Tensor) -> Tensor:
-    """`x [..., k]` and weights as `w4a16_gptq` has them."""
+    """Multiplies `x [..., k]` with weights in the layout of `w4a16_gptq`."""
     packed, *rest = kept(lay_gptq, qweight, qzeros, scales, g_idx)
     if not rest:
         return x @ packed
@@ -138,12 +140,12 @@ def _with_zeros(x: Tensor, scales: Tensor) -> Form:
 
 
 def nf4(x: Tensor, packed: Tensor, absmax: Tensor) -> Tensor:
-    """`x [..., k]` and weights as `nf4` has them."""
+    """Multiplies `x [..., k]` with weights in the layout of `nf4`."""
     form = Form(x.shape[-1] // absmax.shape[1], is_near=True, table=NF4)
     return product(x, packed, absmax, form)
 
 
 def q4_k(x: Tensor, blocks: Tensor) -> Tensor:
-    """`x [..., k]` and weights as `q4_k` has them."""
+    """Multiplies `x [..., k]` with weights in the layout of `q4_k`."""
     packed, steps = kept(lay_q4_k, blocks)
     return product(x, packed, steps, Form(32, is_near=True, beside="minima"))

@@ -1,13 +1,13 @@
-"""Weights of 4 bits in Triton: bytes are taken apart in registers and meet x on tensor cores.
+"""Matmuls of 4-bit weights in Triton: bytes are unpacked in registers, for tensor cores.
 
-Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, 64 rows
-or more of it, and as few as 16 rows of x on the other. Low and high halves of bytes are two
-products, with neighbours of x each, so that no code moves between threads. A step stays inside of a
-group, whose scale multiplies sums and not weights: a number of 4 bits is exact in 16.
+Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, at least
+64 rows of it, with as few as 16 rows of x on the other side. Low and high halves of bytes are two
+matmuls, each with neighbours of x, so that no code moves between threads. A step stays within one
+group, whose scale multiplies the sums and not the weights: a 4-bit number is exact in 16 bits.
 
-What limits it: up to about 64 rows of x the bytes of weights, a quarter of what 16 bits would take,
-if enough of them are under way (`stages`); beyond, unpacking, 1.5 instructions for each weight and
-tile of x, which bf16 products do not have.
+Up to about 64 rows of x the kernel is bound by reading weights, a quarter of the bytes of 16-bit
+ones, if enough loads are in flight (`stages`). With more rows it is bound by unpacking, 1.5
+instructions per weight and tile of x, which bf16 matmuls do not need.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-MOST = 64  # bytes of a column that a step may take
+MOST = 64  # largest number of bytes of a column per step
 
-# Four bytes to four bf16 of low halves and four of high ones. A half of a byte in the last bits of
-# 128 is 128 + code; what is subtracted is 136.
+# Four bytes to four bf16 of low halves and four of high ones. A code in the last bits of 128 is
+# 128 + code; 136 is subtracted.
 _TO_BF16 = tl.constexpr("""{
 .reg .b32 a, b, c, d, e;
 mov.b32 e, 0x43084308;
@@ -44,7 +44,7 @@ sub.rn.bf16x2 $3, d, e;
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of `rows` of x against `columns` rows of weights; `parts` share the sum of a tile."""
+    """Tile sizes: `rows` of x by `columns` rows of weights; `parts` programs share a tile's sum."""
 
     rows: int
     columns: int
@@ -55,7 +55,7 @@ class Config:
 
 @triton.jit
 def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
-    """Numbers of the low and of the high halves of bytes."""
+    """Unpacks the numbers of the low and of the high halves of bytes."""
     if PTX:
         low, high = tl.inline_asm_elementwise(
             _TO_BF16,  # pyright: ignore
@@ -77,7 +77,7 @@ def w4a16_kernel(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr,
     PARTS: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """One part of a tile of results; `half` bytes of a column, `SIZE` of a group."""
+    """Computes one part of a tile of results; `half` bytes per column, `SIZE` per group."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_row, is_column = row < rows, column < columns
@@ -98,7 +98,7 @@ def w4a16_kernel(
         part = tl.dot(high, tl.trans(tl.load(place + SIZE, is_row[:, None], 0.0)), part)
         sums += part * scale[:, None]
     if PARTS > 1:
-        # who arrives last adds what the others left
+        # the program that finishes last adds the parts of the others
         tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         own = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
         parts_at = parts_ptr + tile.to(tl.int64) * (PARTS * ROWS * COLUMNS) + own
@@ -118,13 +118,13 @@ def w4a16_kernel(
 
 
 def step(size: int) -> int:
-    """Bytes of a step: the power of two that divides a group's; 0 below what products take."""
+    """Bytes per step: the largest power of two that divides a group; 0 if too few for a matmul."""
     found = min(size & -size, MOST)
     return found if found >= 16 else 0
 
 
 def config_for(rows: int, columns: int, processors: int) -> Config:
-    """As few rows as x has, and parts of sums until every processor has some programs."""
+    """Picks tiles with few rows for few rows of x, and enough parts to fill all multiprocessors."""
     if rows <= 16:
         tile, each = Config(16, 64, 4, 3), 4
     else:
@@ -134,7 +134,10 @@ def config_for(rows: int, columns: int, processors: int) -> Config:
 
 
 def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
-    """`x [..., k]`, `packed [n, k / 2]`, `scales [n, groups]`, dense; groups of 32 at least."""
+    """Multiplies `x [..., k]` with `packed [n, k / 2]` and `scales [n, groups]`, all dense.
+
+    Groups have at least 32 weights.
+    """
     (columns, groups), depth = scales.shape, x.shape[-1]
     y = x.new_empty((*x.shape[:-1], columns))
     rows, half = x.numel() // depth, depth // 2

@@ -1,7 +1,8 @@
-"""Rows of x rounded to 8-bit integers by their own largest size, for the product of codes.
+"""Rounds rows of x to 8-bit integers by their own absolute maximum, and multiplies them.
 
-What limits it: bytes, x twice where a row does not stay in the L1 cache, 5 bytes of memory for two
-numbers of 16 bits. The product has the rate of 8-bit floats, so that this is what is left to gain.
+Rounding is bound by memory: x is read twice if a row does not stay in the L1 cache, and two 16-bit
+numbers take 5 bytes of memory traffic. The matmul runs at the rate of 8-bit floats, so only
+rounding is left to improve.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Tensor = torch.Tensor
 
 @triton.jit
 def codes_kernel(x_ptr, codes_ptr, scale_ptr, depth, BLOCK: tl.constexpr):
-    """One row: its largest size, then its codes."""
+    """Rounds one row: computes its absolute maximum, then its codes."""
     row = tl.program_id(0).to(tl.int64) * depth
     inside = tl.arange(0, BLOCK)
     most = tl.zeros([BLOCK], tl.float32)
@@ -32,13 +33,13 @@ def codes_kernel(x_ptr, codes_ptr, scale_ptr, depth, BLOCK: tl.constexpr):
     for at in range(0, depth, BLOCK):
         is_inside = at + inside < depth
         x = tl.load(x_ptr + row + at + inside, is_inside, 0.0).to(tl.float32)
-        # adding 1.5 * 2^23 leaves no bits after the point: the nearest integer, ties to even
+        # adding 1.5 * 2^23 leaves no fraction bits: rounds to the nearest integer, ties to even
         nearest = tl.div_rn(x, scale) + 12582912.0 - 12582912.0
         tl.store(codes_ptr + row + at + inside, nearest.to(tl.int8), is_inside)
 
 
 def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """`x [..., k]` as int8, and a scale in f32 for each row: 1 / 127 of its largest size."""
+    """Rounds `x [..., k]` to int8, with an f32 scale per row: 1 / 127 of its absolute maximum."""
     depth = x.shape[-1]
     codes = torch.empty_like(x, dtype=torch.int8)
     scales = x.new_empty(x.shape[:-1], dtype=torch.float32)
@@ -48,6 +49,6 @@ def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def w8a8_dynamic(x: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
-    """`x [..., k]` floats, `weight [n, k]` int8, `weight_scale [n]` of the type of x, dense."""
+    """Multiplies floats `x [..., k]` with int8 `weight [n, k]`; `weight_scale [n]` has x's type."""
     codes, scales = codes_of(x)
     return product(codes, weight, scales, weight_scale, out=x.dtype)

@@ -1,7 +1,7 @@
-"""Products with weights of few bits: groups of 4, NF4, blocks of GGUF, two of four neighbours.
+"""Matmuls with weights of few bits: groups of 4-bit codes, NF4, GGUF blocks, 2:4 sparsity.
 
-All are `x [..., k] @ weight.T` with weights rounded to the type of x and sums in f32 at least; the
-declarations say how `weight [n, k]` is stored. A derivative flows to x and to float scales.
+All compute `x [..., k] @ weight.T`, with weights rounded to the type of x, and sums in at least
+f32. The declarations say how `weight [n, k]` is stored. Derivatives flow to x and to float scales.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from stack.hosted import Kernel, op
 from stack.hosted.native import missing_nvrtc
 from stack.ir.types import TensorType
 
-FEW, SOME = 16, 32  # rows of x for which the kernel in CUDA C++ is faster than Triton's; than none
-CHUNK = 128  # weights of a row that it takes at a time
+# rows of x up to which the CUDA C++ kernel is faster than Triton's kernel; than having no kernel
+FEW, SOME = 16, 32
+CHUNK = 128  # weights of a row that it processes at a time
 
 
 def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
-    """The kernel in CUDA C++, by one of its layouts."""
+    """Declares the CUDA C++ kernel for one of its layouts."""
     dtypes = "bf16", "f16"
     return Kernel("cuda", path, "nvrtc", dtypes, refuses, capturable=True, arch="sm_90")
 
@@ -31,7 +32,7 @@ def _few_rows(path: str, refuses: Callable[..., str]) -> Kernel:
 def _not_few_rows(
     x: TensorType, groups: int, scales: TensorType | None, least: int = 32, most: int = SOME
 ) -> str:
-    """Why the kernel in CUDA C++ has no code; it takes groups of `least` weights and more."""
+    """Returns why the CUDA C++ kernel cannot run, or "". Groups need at least `least` weights."""
     rows, size = prod(map(int, x.shape[:-1])), int(x.shape[-1]) // groups
     if scales is not None and x.dtype is not scales.dtype:
         return "two element types"
@@ -88,11 +89,11 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
     ),
 )
 def w4a16(np, x, packed, scales):
-    """x @ weight.T of weights of 4 bits, which share a scale in groups: Frantar et al., GPTQ, 2022.
+    """x @ weight.T with 4-bit weights that share a scale in groups: Frantar et al., GPTQ, 2022.
 
-    `x [..., k]` floats; `packed [n, k / 2]` uint8, codes of value + 8; `scales [n, groups]` of the
-    type of x, k / groups neighbours share one. The first half of a group lies in the low halves of
-    its bytes and the second in the high ones, so that both meet neighbours of x.
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, codes are value + 8; `scales [n, groups]` of the
+    type of x, one for every k / groups neighbours. The first half of a group is in the low halves
+    of its bytes and the second in the high ones, so that both are multiplied with neighbours of x.
     """
     storage.check_pairs(packed, "scales", scales, x.shape[-1])
     return storage.product(np, x, storage.int4(np, packed, scales))
@@ -106,10 +107,10 @@ def w4a16(np, x, packed, scales):
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:awq", _not_words),),
 )
 def w4a16_awq(np, x, qweight, qzeros, scales):
-    """x @ weight.T of weights as AutoAWQ's GEMM layout has them: Lin et al., AWQ, 2023.
+    """x @ weight.T with weights in AutoAWQ's GEMM layout: Lin et al., AWQ, 2023.
 
-    `x [..., k]` floats; `qweight [k, n / 8]`, `qzeros [groups, n / 8]` int32: columns 0, 2, 4, 6,
-    1, 3, 5, 7 of 8 in a word, from its low end; `scales [groups, n]` of the type of x.
+    `x [..., k]` floats; `qweight [k, n / 8]`, `qzeros [groups, n / 8]` int32; a word contains
+    columns 0, 2, 4, 6, 1, 3, 5, 7 of 8, from its low end; `scales [groups, n]` of the type of x.
     """
     groups, n = scales.shape
     storage.check(
@@ -127,10 +128,10 @@ def w4a16_awq(np, x, qweight, qzeros, scales):
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:gptq", _not_words),),
 )
 def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
-    """x @ weight.T of weights as AutoGPTQ has them: Frantar et al., GPTQ, 2022.
+    """x @ weight.T with weights in AutoGPTQ's layout: Frantar et al., GPTQ, 2022.
 
-    `x [..., k]` floats; `qweight [k / 8, n]` int32, 8 rows to a word from its low end;
-    `qzeros [groups, n / 8]` int32, zero points less 1; `scales [groups, n]` of the type of x;
+    `x [..., k]` floats; `qweight [k / 8, n]` int32, 8 rows per word from its low end;
+    `qzeros [groups, n / 8]` int32, zero points minus 1; `scales [groups, n]` of the type of x;
     `g_idx [k]` int32, the group of each k.
     """
     n = scales.shape[1]
@@ -147,10 +148,10 @@ def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:nf4", _not_near),),
 )
 def nf4(np, x, packed, absmax):
-    """x @ weight.T of weights in NF4: Dettmers et al., QLoRA, 2023.
+    """x @ weight.T with weights in NF4: Dettmers et al., QLoRA, 2023.
 
-    `x [..., k]` floats; `packed [n, k / 2]` uint8, an even place of k in the high half of a byte,
-    as bitsandbytes has them; `absmax [n, groups]` of the type of x, k / groups share one.
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, even k in the high half of a byte, as in
+    bitsandbytes; `absmax [n, groups]` of the type of x, one for every k / groups neighbours.
     """
     storage.check_pairs(packed, "absmax", absmax, x.shape[-1])
     return storage.product(np, x, storage.nf4(np, packed, absmax))
@@ -163,10 +164,10 @@ def nf4(np, x, packed, absmax):
     packs=pack.sparse24,
 )
 def sparse24(np, x, values, places):
-    """x @ weight.T where two of four neighbours of weight are 0: Mishra et al., 2021.
+    """x @ weight.T with two of every four neighbours of weight 0: Mishra et al., 2021.
 
-    `x [..., k]` floats; `values [n, k / 2]` of the type of x, two for each four neighbours;
-    `places [n, k / 4]` uint8: where the first stands, 0 to 3, plus 4 times where the second does.
+    `x [..., k]` floats; `values [n, k / 2]` of the type of x, two for every four neighbours;
+    `places [n, k / 4]` uint8: the index of the first, 0 to 3, plus 4 times that of the second.
     """
     k = x.shape[-1]
     storage.check_weights("values", 2 * values.shape[-1], k)
@@ -175,15 +176,15 @@ def sparse24(np, x, values, places):
 
 
 def _check_blocks(blocks: Any, k: Any, size: int, count: int) -> None:
-    """Whether rows of blocks of so many bytes hold k weights."""
+    """Raise RuleError if rows of blocks of `size` bytes do not contain k weights."""
     if blocks.shape[-1] % size:
-        raise RuleError(f"'blocks' has {blocks.shape[-1]} bytes in a row, blocks have {size}")
+        raise RuleError(f"'blocks' has {blocks.shape[-1]} bytes in a row, not a multiple of {size}")
     storage.check_weights("blocks", blocks.shape[-1] // size * count, k)
 
 
 @op("qgemm.q8_0", rule="... k, n b: u8 -> ... n", reference=reference.q8_0, packs=pack.q8_0)
 def q8_0(np, x, blocks):
-    """x @ weight.T of GGUF's Q8_0: `blocks [n, k / 32 * 34]` uint8, as its files have them."""
+    """x @ weight.T with GGUF's Q8_0: `blocks [n, k / 32 * 34]` uint8, as in its files."""
     _check_blocks(blocks, x.shape[-1], 34, 32)
     return storage.product(np, x, storage.q8_0(np, blocks))
 
@@ -195,13 +196,13 @@ def q8_0(np, x, blocks):
     kernels=(_few_rows("stack.ops.qgemm.w4a16_layouts:q4_k", _not_blocks),),
 )
 def q4_k(np, x, blocks):
-    """x @ weight.T of GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as its files have them."""
+    """x @ weight.T with GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as in its files."""
     _check_blocks(blocks, x.shape[-1], 144, 256)
     return storage.product(np, x, storage.q4_k(np, blocks))
 
 
 @op("qgemm.q6_k", rule="... k, n b: u8 -> ... n", reference=reference.q6_k)
 def q6_k(np, x, blocks):
-    """x @ weight.T of GGUF's Q6_K: `blocks [n, k / 256 * 210]` uint8, as its files have them."""
+    """x @ weight.T with GGUF's Q6_K: `blocks [n, k / 256 * 210]` uint8, as in its files."""
     _check_blocks(blocks, x.shape[-1], 210, 256)
     return storage.product(np, x, storage.q6_k(np, blocks))

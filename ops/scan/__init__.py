@@ -1,4 +1,4 @@
-"""Scans: running sums, segments, gates, and whatever an associative function carries along."""
+"""Scans: running sums, segmented sums, gated recurrences, and scans of any associative function."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DTYPES = ("bf16", "f16", "f32")
 
 
 def _triton(run: str, share: float) -> tuple[Kernel, ...]:
-    """`share`: of the rate of a copy, on an H200."""
+    """Declares a CUDA kernel; `share` is its fraction of the rate of a copy, on an H200."""
     name, where = run.partition("_")[0], f"stack.ops.scan.{run}"
     return (Kernel("cuda", where, name, _DTYPES, share=share, capturable=True),)
 
@@ -41,14 +41,14 @@ def _triton(run: str, share: float) -> tuple[Kernel, ...]:
     autocast="f32",
 )
 def inclusive(np, x):
-    """Running sums along the last axis of `x [..., n]`, of floats; they are f32 at least."""
+    """Running sums along the last axis of `x [..., n]`, of floats, computed in at least f32."""
     wide = x.astype(np.result_type(x, np.float32))
     return np.cumsum(wide, axis=-1).astype(x.dtype)
 
 
 @op("scan.exclusive", rule="... n~ -> ... n~", reference=reference.exclusive, autocast="f32")
 def exclusive(np, x):
-    """Sums of what comes before each element of `x [..., n]`, of floats; they are f32 at least."""
+    """Sums of the elements before each one of `x [..., n]`, of floats, computed in at least f32."""
     wide = x.astype(np.result_type(x, np.float32))
     sums = np.cumsum(wide, axis=-1)
     nothing = np.full((*x.shape[:-1], 1), 0.0, wide.dtype)
@@ -62,7 +62,7 @@ def exclusive(np, x):
     autocast="f32",
 )
 def segmented(np, x, starts):
-    """Running sums of `x [..., n]` that begin again where the integer `starts [..., n]` is not 0.
+    """Running sums of `x [..., n]` that restart at each nonzero integer in `starts [..., n]`.
 
     Source: Blelloch, "Prefix sums and their applications", 1990.
     """
@@ -98,10 +98,10 @@ def gated_gradient(np, gate, x, first, out, told):
     autocast="f32",
 )
 def gated(np, gate, x, first):
-    """h[t] = gate[t] h[t-1] + x[t] along the last axis but one, from h[-1] = first.
+    """h[t] = gate[t] h[t-1] + x[t] along the second-to-last axis, from h[-1] = first.
 
-    `gate [..., n, d]`, `x [..., n, d]`, `first [..., d]` of one float type; h is f32 at least while
-    it is carried. Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
+    `gate [..., n, d]`, `x [..., n, d]`, `first [..., d]` of one float type; h is carried in at
+    least f32. Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
     """
     wide = np.result_type(gate, np.float32)
     gates, values = blocked(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)

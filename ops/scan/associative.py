@@ -1,4 +1,4 @@
-"""Scans of an associative function: by blocks, and as an operator of one's own."""
+"""Scans of an associative function, in blocks; declares an operator from a user's function."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ import numpy
 from stack.errors import RuleError, UsageError
 from stack.hosted import Op, op
 
-BLOCK = 8  # elements that are combined one after the other
+BLOCK = 8  # elements that are combined sequentially
 Values = tuple[Any, ...]
 Combine = Callable[..., Values]  # (numpy, earlier values, later values) -> values
 
 
 def gate_combine(np: Any, earlier: Values, later: Values) -> Values:
-    """h -> a h + b, one after the other: a2 (a1 h + b1) + b2."""
+    """Composes two maps h -> a h + b: a2 (a1 h + b1) + b2."""
     (a1, b1), (a2, b2) = earlier, later
     return a1 * a2, a2 * b1 + b2
 
 
 def segment_combine(np: Any, earlier: Values, later: Values) -> Values:
-    """A sum that a start in the later part cuts off from the earlier one."""
+    """Adds two sums; a start in the later part discards the earlier sum."""
     (start1, sum1), (start2, sum2) = earlier, later
     return start1 | start2, np.where(start2, sum2, sum1 + sum2)
 
 
 def blocked(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values:
-    """Running combinations along an axis, counted from the last.
+    """Running combinations along an axis, which is given as a negative number.
 
-    Blocks of a few elements are combined one after the other, all blocks at once; then their totals
-    in the same way, which every block takes in: 2 n combinations, and few levels, so that each is
-    a kernel of its own. Raises RuleError where the length is not known.
+    The elements of a block are combined sequentially, for all blocks at once. The totals of the
+    blocks are scanned the same way and combined into the next blocks. This takes 2 n combinations
+    and few levels, each of which becomes a kernel. Raises RuleError if the length is not known.
     """
     length = values[0].shape[axis]
     if not isinstance(length, int):
-        raise RuleError(f"the length of a scan is a number, not {length}")
+        raise RuleError(f"the length of a scan must be a number, not {length}")
     if length <= BLOCK:
         return _in_turn(np, combine, values, axis)
     whole = length - length % BLOCK
@@ -50,7 +50,7 @@ def blocked(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values
 
 
 def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
-    """One element after the other."""
+    """Scans sequentially."""
     length = values[0].shape[axis]
     made = [_cut(values, axis, 0, 1)]
     for t in range(1, length):
@@ -59,7 +59,7 @@ def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
 
 
 def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
-    """Of a length that blocks divide."""
+    """Scans a length that is a multiple of BLOCK."""
     own = tuple(_reshaped(v, axis, (v.shape[axis] // BLOCK, BLOCK)) for v in values)
     own = _in_turn(np, combine, own, axis)
     totals = tuple(v[(..., BLOCK - 1, *_after(axis))] for v in own)
@@ -72,7 +72,7 @@ def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
 
 
 def _after(axis: int) -> tuple[slice, ...]:
-    """An index of the axes that come after one."""
+    """An index for all axes after the given one."""
     return (slice(None),) * (-1 - axis)
 
 
@@ -94,7 +94,7 @@ def _reshaped(x: Any, axis: int, sizes: tuple[int, int]) -> Any:
 
 
 def sequential(combine: Combine, values: Values) -> Values:
-    """The same one after the other, on NumPy arrays along the last axis: what it means."""
+    """A sequential scan of NumPy arrays along the last axis, which defines the result."""
     out = tuple(v.copy() for v in values)
     for t in range(1, out[0].shape[-1]):
         now = combine(numpy, tuple(o[..., t - 1] for o in out), tuple(v[..., t] for v in values))
@@ -104,7 +104,7 @@ def sequential(combine: Combine, values: Values) -> Values:
 
 
 def check_associative(combine: Combine, count: int, tolerance: float = 1e-6) -> None:
-    """Hold (a b) c against a (b c) on sampled values. Raises UsageError with what differs."""
+    """Compare (a b) c with a (b c) on sampled values. Raises UsageError with an example."""
     rng = numpy.random.default_rng(0)
     a, b, c = (tuple(rng.uniform(-2, 2, 64) for _ in range(count)) for _ in range(3))
     left = combine(numpy, combine(numpy, a, b), c)
@@ -114,9 +114,9 @@ def check_associative(combine: Combine, count: int, tolerance: float = 1e-6) -> 
         if wrong.size:
             place = int(wrong[0])
             raise UsageError(
-                f"the function of a scan is associative; of a = {_shown(a, place)}, b ="
+                f"the function of a scan must be associative; for a = {_shown(a, place)}, b ="
                 f" {_shown(b, place)}, c = {_shown(c, place)} value {number} of (a b) c is"
-                f" {x[place]:.6g}, of a (b c) {y[place]:.6g}"
+                f" {x[place]:.6g}, but that of a (b c) is {y[place]:.6g}"
             )
 
 
@@ -125,14 +125,14 @@ def _shown(values: Values, place: int) -> str:
 
 
 def associative(name: str, combine: Combine, operands: tuple[str, ...] = ("x",)) -> Op:
-    """An operator that scans along the last axis of float arrays by a function of one's own.
+    """Declares an operator that scans float arrays along the last axis by a user's function.
 
     Args:
         name: "family.operator".
-        combine: `(numpy, earlier, later) -> values`, on tuples of an array for each operand.
+        combine: `(numpy, earlier, later) -> values`, on tuples with one array per operand.
 
     Raises:
-        UsageError: it is not associative on sampled values.
+        UsageError: `combine` is not associative on sampled values.
     """
     check_associative(combine, len(operands))
     rule = f"{', '.join(['... n~'] * len(operands))} -> {', '.join(['... n~'] * len(operands))}"

@@ -1,7 +1,7 @@
-"""Gated scans in Triton that carry a state from tile to tile: one pass over memory, the limit.
+"""Gated scans in Triton that carry a state from tile to tile, in one pass over memory.
 
-A program walks some channels of one sequence, as many as a cache line holds, with the next tiles
-under way. What limits it is memory, as long as programs fill the device; where they do not, see
+A program processes some channels of one sequence, as many as a cache line holds, and prefetches the
+next tiles. The kernel is bound by memory as long as programs fill the GPU; if they do not, see
 `gated_lookback_triton`.
 Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
 """
@@ -19,12 +19,12 @@ from stack.ops.scan import gated_lookback_triton
 from stack.ops.scan.runs_triton import joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-ACCESS, SECTOR = 16, 32  # bytes that a thread moves at once, and that memory does at least
+ACCESS, SECTOR = 16, 32  # bytes that a thread moves at once, and of the smallest memory access
 
 
 @dataclass(frozen=True)
 class Config:
-    """`steps` of a run; `stages` of tiles are under way; `line` bytes of a row are a tile's."""
+    """Launch parameters: steps per run, warps, prefetched tiles, and bytes of a row in a tile."""
 
     steps: int
     warps: int
@@ -41,7 +41,7 @@ def gated_kernel(
     g_ptr, x_ptr, first_ptr, y_ptr, steps, channels,
     RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one sequence, from the first step to the last."""
+    """Scans some channels of one sequence, from the first step to the last."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -63,7 +63,10 @@ def gated_gradient_kernel(
     g_ptr, first_ptr, h_ptr, told_ptr, dg_ptr, dx_ptr, dfirst_ptr, steps, channels,
     RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The same from the last step to the first: dx[t] = told[t] + gate[t+1] dx[t+1]."""
+    """Scans from the last step to the first: dx[t] = told[t] + gate[t+1] dx[t+1].
+
+    `told` is the gradient of the result.
+    """
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -89,9 +92,9 @@ def gated_gradient_kernel(
 
 
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
-    """Programs that walk along lines of channels, narrower ones where those are few.
+    """Launches programs that each scan a line of channels, or fewer channels if those are few.
 
-    Where they are far fewer than multiprocessors, programs look back.
+    If they are far fewer than multiprocessors, launches the kernel that looks back (`looking`).
     """
     (steps, width), size = x.shape[-2:], x.element_size()
     rows, processors = x.numel() // (steps * width), _processors(x.device)
@@ -115,7 +118,7 @@ def _processors(device: torch.device) -> int:
 
 
 def gated(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
-    """`gate [..., n, d]`, `x [..., n, d]`, `first [..., d]`, dense."""
+    """Scans `gate [..., n, d]` and `x [..., n, d]` from `first [..., d]`; all dense."""
     y = torch.empty_like(x)
     if y.numel():
         looking = gated_lookback_triton.gated_kernel
@@ -126,7 +129,7 @@ def gated(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
 def gated_gradient(
     gate: Tensor, x: Tensor, first: Tensor, out: Tensor, told: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of `gate`, `x` and `first`; all dense."""
+    """Returns the gradients of `gate`, `x` and `first`; all dense."""
     made = torch.empty_like(gate), torch.empty_like(x), torch.zeros_like(first)
     if x.numel():
         looking, arrays = gated_lookback_triton.gated_gradient_kernel, (gate, first, out, told)

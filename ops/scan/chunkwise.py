@@ -1,4 +1,4 @@
-"""Linear recurrences of matrix states, a chunk at a time: one family, one algebra.
+"""Linear recurrences of matrix states, in chunks: one family, one algebra.
 
 A state S [d, e] maps keys to values. A step is
 
@@ -6,14 +6,14 @@ A state S [d, e] maps keys to values. A step is
 
 with w = exp(log decay). Its members:
 
-    linear attention   w = 1                                      Katharopoulos et al., 2020
-    RetNet             w one number for each head                 Sun et al., 2023
-    Mamba-2 (SSD)      w one number for each head and step        Dao and Gu, 2024
-    GLA                w a number for each key feature            Yang et al., 2023
+        linear attention   w = 1                                      Katharopoulos et al., 2020
+        RetNet             w is one number per head                   Sun et al., 2023
+        Mamba-2 (SSD)      w is one number per head and step          Dao and Gu, 2024
+        GLA                w is one number per key feature            Yang et al., 2023
     (Gated) DeltaNet   a = -beta k, b = w k, k v^T times beta     Yang et al., 2024
     RWKV-7             a, b given                                 Peng et al., 2025
 
-Steps are affine maps of S, so that they compose, and the composition of C of them is again one:
+Steps are affine maps of S. The composition of C of them is again an affine map:
 
     S' = T S + X        (T1, X1) then (T2, X2)  =  (T2 T1, T2 X1 + X2)
 
@@ -25,10 +25,10 @@ Within a chunk, with c[t] the sum of log decays up to step t and u[t] = b[t]^T S
     Q~ = q exp(c[t])     B~ = b exp(c[t-1])     A^, K^ = (a, k) exp(c[C] - c[s]), transposed
     (q k)[t, s] = sum_d q[t] k[s] exp(c[t] - c[s]) for s <= t, and so (q a)
     (b k)[t, s] = sum_d b[t] k[s] exp(c[t-1] - c[s]) for s < t, and so (b a)
-    M = (I - (b a))^-1, of a triangle with ones on its diagonal
+    M = (I - (b a))^-1, of a triangular matrix with ones on its diagonal
 
-No exponent is positive where no decay is above 1: nothing overflows, whatever the gates. Without a
-and b, M is not needed and T is diagonal. The states at the chunks' starts are a scan of (T, X).
+No exponent is positive if no decay is above 1, so nothing overflows, whatever the gates. Without a
+and b, M is not needed and T is diagonal. The states at the starts of chunks are a scan of (T, X).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from typing import Any
 from stack.errors import RuleError
 from stack.ops.scan.associative import Values, blocked, gate_combine
 
-BASE = 16  # rows of a triangle whose inverse is a product of few terms: they stay small
+BASE = 16  # largest triangle that is inverted as a product of few terms, which stay small
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Steps:
 
 
 def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
-    """Results [b, r, n, e], and the last state [b, d, e]; there is a step at least.
+    """Returns results [b, r, n, e], and the last state [b, d, e]; needs at least one step.
 
-    Raises RuleError for a chunk that is no power of two, or a length that is not known.
+    Raises RuleError for a chunk that is not a power of two, or if the length is not known.
     """
     n = steps.v.shape[1]
     chunk = fitting(chunk, n)
@@ -101,25 +101,25 @@ def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
 
 
 def fitting(chunk: int, steps: Any) -> int:
-    """The chunk for so many steps. Raises RuleError, see `chunkwise`."""
+    """The chunk size, at most the steps rounded up to a power of two. Raises as `chunkwise`."""
     if chunk < 1 or chunk & (chunk - 1):
-        raise RuleError(f"'chunk' is a power of two, not {chunk}")
+        raise RuleError(f"'chunk' must be a power of two, not {chunk}")
     if not isinstance(steps, int):
-        raise RuleError(f"the length of a recurrence is a number, not {steps}")
+        raise RuleError(f"the length of a recurrence must be a number, not {steps}")
     return min(chunk, 1 << (steps - 1).bit_length())
 
 
 def compose(np: Any, earlier: Values, later: Values) -> Values:
-    """S -> T S + X, one after the other."""
+    """Composes two maps S -> T S + X."""
     (t1, x1), (t2, x2) = earlier, later
     return np.matmul(t2, t1), np.matmul(t2, x1) + x2
 
 
 def inverted(np: Any, lower: Any) -> Any:
-    """(I - lower)^-1 of a triangle [..., c, c] that is 0 on its diagonal.
+    """Inverts I - lower for a triangle [..., c, c] that is 0 on its diagonal.
 
-    Small ones as I + L + L^2 + ... = (I + L)(I + L^2)(I + L^4)..., larger ones by blocks:
-    [[A, 0], [D L A, D]] with A and D the inverses on the diagonal.
+    A small one as I + L + L^2 + ... = (I + L)(I + L^2)(I + L^4)..., a larger one in blocks:
+    [[A, 0], [D L A, D]] with A and D the inverses of the diagonal blocks.
     """
     size = lower.shape[-1]
     if size > BASE:
@@ -145,21 +145,21 @@ def _pairs(np: Any, x: Any, y: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
 
 
 def gates_between(np: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
-    """exp(at_x[t] - at_y[s]) `[b, n, t, s, d]` where steps are kept, or 0."""
+    """exp(at_x[t] - at_y[s]) as `[b, n, t, s, d]`, or 0 for masked pairs of steps."""
     apart = at_x[..., :, None, :] - at_y[..., None, :, :]
     return np.exp(np.where(kept[:, :, None], apart, -np.inf))
 
 
 def pairs_of(np: Any, x: Any, y: Any, factors: Any) -> Any:
     """sum_d x[t] y[s] factors[t, s] of `x [b, r, n, t, d]` and `y [b, n, s, d]`."""
-    if factors.shape[-1] == 1:  # one decay for all features: a product of matrices
+    if factors.shape[-1] == 1:  # one decay for all features: a matmul
         return np.einsum("brntd,bnsd->brnts", x, y) * factors[..., 0][:, None]
     together = y[..., None, :, :] * factors
     return np.sum(x[..., :, None, :] * together[:, None], axis=-1)
 
 
 def states_of(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
-    """The states [b, n, d, e] at the start of each chunk, and the last one."""
+    """Returns the states [b, n, d, e] at the start of each chunk, and the last one."""
     transitions, inputs = blocked(np, combine, maps, axis=-3)
     start = first[:, None]
     if combine is gate_combine:
@@ -170,7 +170,7 @@ def states_of(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any
 
 
 def chunked(np: Any, x: Any, chunk: int) -> Any:
-    """[..., n, d] as [..., n / chunk, chunk, d]; zeros at the end are steps that change nothing."""
+    """Splits [..., n, d] into [..., n / chunk, chunk, d]; padding with zeros changes no state."""
     *lead, n, width = x.shape
     rest = -n % chunk
     if rest:
@@ -179,7 +179,7 @@ def chunked(np: Any, x: Any, chunk: int) -> Any:
 
 
 def recurrent(np: Any, steps: Steps) -> tuple[Any, Any]:
-    """The same one step after the other: what it means. On arrays of NumPy."""
+    """A sequential recurrence on NumPy arrays, which defines the result of `chunkwise`."""
     state = steps.first
     out = np.empty((*steps.q.shape[:-1], steps.v.shape[-1]), state.dtype)
     for t in range(steps.v.shape[1]):

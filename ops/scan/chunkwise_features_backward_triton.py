@@ -1,11 +1,12 @@
 """The gradient of gated linear attention in Triton.
 
-States ahead of each chunk are made again, and their gradients from the end; then all chunks are
-done at once. A gate takes part in all that passes its step, which is the sum from there on of what
-queries get times queries, less the same of keys: within a chunk, for what passes its end is the
-product of the state there and its gradient.
+The state at the start of each chunk is recomputed, and its gradient from the end. Then all chunks
+are processed concurrently. A gate affects everything that passes its step. Its gradient is the sum,
+from its step on, of query gradients times queries, minus the same for keys. This holds within a
+chunk. For what passes the chunk's end, it is the product of the state there and the state's
+gradient.
 
-What limits it: memory, of states and their gradients above all, of which there is one each chunk.
+The kernel is bound by memory, mainly by states and their gradients, one of each per chunk.
 Source: Yang et al., "Gated linear attention transformers with hardware-efficient training", 2023.
 """
 
@@ -29,14 +30,14 @@ from stack.ops.scan.chunkwise_features_triton import (
 )
 
 Tensor = torch.Tensor
-FEATURES = 64  # of a program
+FEATURES = 64  # per program
 
 
 @triton.jit
 def _gradients(told, told_back, q, k, g, is_query, is_key, width):
-    """What products `told` give queries and keys that meet in the middle of blocks.
+    """Gradients of queries and keys whose decays are split at the middle of blocks.
 
-    `told_back` are the same by key.
+    `told` are the gradients of their products, `told_back` the same transposed.
     """
     t = tl.arange(0, g.shape[0])
     apart = between(g, middle_of(t, width), t)
@@ -53,7 +54,7 @@ def gradient_kernel(
     dq_ptr, dk_ptr, dgate_ptr, steps, features, columns, scale, limit,
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Some features of one chunk of one head."""
+    """Computes gradients for some features of one chunk of one head."""
     chunk, line = tl.program_id(1), tl.program_id(2).to(tl.int64)
     t, column = tl.arange(0, CHUNK), tl.arange(0, COLUMNS)
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
@@ -110,7 +111,7 @@ def gla_gradient(
     q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, first: Tensor, out: Tensor, last: Tensor,
     told: Tensor, told_last: Tensor, scale: float, chunk: int, config: Config = CONFIG,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Dense operands, as those of operator `scan.gla_gradient`; chunks are the kernel's own."""
+    """Takes dense operands, those of operator `scan.gla_gradient`; uses its own chunk size."""
     dq, dk, dv, dgate = map(torch.empty_like, (q, k, v, log_gate))
     if not v.numel():
         return dq, dk, dv, dgate, told_last.clone()

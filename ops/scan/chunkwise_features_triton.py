@@ -1,18 +1,20 @@
-"""Gated linear attention in Triton: a decay for each key feature and step, in two passes.
+"""Gated linear attention in Triton, in two passes; it has a decay per key feature and step.
 
-The algebra of `chunkwise`. What depends on gates is done for all chunks at once (`decayed_kernel`):
-queries since the start of their chunk, keys until its end, and the products of both within it.
-What is left is products of matrices, with a state that a program carries in registers from chunk to
-chunk (`carried_kernel`).
+Uses the algebra of `chunkwise`. All that depends on gates is computed for all chunks concurrently
+(`decayed_kernel`): queries decayed since the start of their chunk, keys decayed until its end, and
+the products of both within the chunk. The rest are matmuls, with a state that a program carries in
+registers from chunk to chunk (`carried_kernel`).
 
-Decays are sums of the gates between two steps: products with a matrix of 0, 1 and -1, so that no
-large sums are subtracted. A pair of steps meets in the middle of a chunk: the query forgets since
-then, the key until then, and what the key has to forget for a query before the middle is undone, by
-an exponent above 0. Where gates are so strong that it would overflow, only pairs on either side of
-the middle meet there, and those of each half in its middle, down to single steps.
+The log decay between two steps is the sum of the gates between them. It is computed as a matmul
+with a matrix of 0, 1 and -1, so that no large sums are subtracted. The decay of a pair of steps is
+split at the middle of the chunk: the query decays from there on, the key until there. For a pair
+that does not straddle the middle, one of the two exponents is positive. If gates are so strong that
+it would overflow, only pairs on different sides of the middle are split there. Pairs within one
+half are split at its middle, and so on, down to single steps.
 
-What limits it: the first pass, which takes twice the time of its memory: it has products with 0
-and 1 and four exponentials of each feature. Then memory, which decayed operands take once more.
+The first pass takes twice the time of its memory accesses, because it has matmuls with 0 and 1 and
+four exponentials per feature. The second is bound by memory, as it reads the decayed operands
+again.
 Source: Yang et al., "Gated linear attention transformers with hardware-efficient training", 2023.
 """
 
@@ -27,12 +29,12 @@ import triton.language as tl
 
 Tensor = torch.Tensor
 CHUNK = 64
-LIMITS = {torch.bfloat16: 80.0, torch.float16: 8.0}  # of an exponent above 0
+LIMITS = {torch.bfloat16: 80.0, torch.float16: 8.0}  # largest positive exponent
 
 
 @dataclass(frozen=True)
 class Config:
-    """Columns of the state that are a program's, its warps, tiles under way."""
+    """Launch parameters: state columns per program, warps, and prefetched tiles."""
 
     columns: int
     warps: int
@@ -44,7 +46,7 @@ CONFIG = Config(64, 4, 3)
 
 @triton.jit
 def between(g, first, last):
-    """Sums of the gates after step `first` up to `last`, less where these are behind each other."""
+    """Sums the gates after step `first` up to `last`; negative if `last` comes before `first`."""
     step = tl.arange(0, g.shape[0])[None, :]
     ahead = (step > first[:, None]) & (step <= last[:, None])
     behind = (step > last[:, None]) & (step <= first[:, None])
@@ -53,13 +55,13 @@ def between(g, first, last):
 
 @triton.jit
 def middle_of(t, width):
-    """The last step of the first half of its block of `width` steps; of one step that."""
+    """The last step of the first half of t's block of `width` steps; t itself for width 1."""
     return t // width * width + tl.maximum(width // 2, 1) - 1
 
 
 @triton.jit
 def _met(q, k, g, width):
-    """Products of queries and keys; gates meet in the middle of blocks of so many steps."""
+    """Products of queries and keys, with decays split at the middle of blocks of `width` steps."""
     t = tl.arange(0, g.shape[0])
     apart = between(g, middle_of(t, width), t)
     query = (q * tl.exp(apart)).to(q.dtype)
@@ -72,7 +74,7 @@ def decayed_kernel(
     q_ptr, k_ptr, gate_ptr, query_ptr, key_ptr, pairs_ptr, end_ptr,
     steps, features, scale, limit, CHUNK: tl.constexpr, FEATURES: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one head."""
+    """Computes one chunk of one head."""
     chunk, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
     t, feature = tl.arange(0, CHUNK), tl.arange(0, FEATURES)
     row, col = t[:, None], t[None, :]
@@ -107,9 +109,9 @@ def carried_kernel(
     CHUNK: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
     READ: tl.constexpr, KEPT: tl.constexpr, REVERSED: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the state of one head, from chunk to chunk.
+    """Carries some columns of the state of one head from chunk to chunk.
 
-    READ: results are asked for; KEPT: the state ahead of each chunk is; REVERSED: from the end.
+    READ: write results. KEPT: write the state at the start of each chunk. REVERSED: from the end.
     """
     line = tl.program_id(1).to(tl.int64)
     t, feature = tl.arange(0, CHUNK), tl.arange(0, FEATURES)
@@ -142,9 +144,10 @@ def carried_kernel(
 
 @dataclass(frozen=True)
 class Decayed:
-    """Operands of a chunk and their decays: `queries` since its start, `keys` until its end.
+    """Decayed operands per chunk: `queries` since its start, `keys` until its end.
 
-    `pairs [lines, chunks, c, c]` of both, `ends [lines, chunks, d]` what is left of a state.
+    `pairs [lines, chunks, c, c]` are their products, `ends [lines, chunks, d]` the decay of a state
+    over a chunk.
     """
 
     queries: Tensor
@@ -157,7 +160,7 @@ class Decayed:
         self, q: Tensor, k: Tensor, v: Tensor, first: Tensor, out: Tensor | None = None,
         states: Tensor | None = None, is_reversed: bool = False,
     ) -> Tensor:  # fmt: skip
-        """The last state, of operands with their decays; fills in results and states."""
+        """Returns the last state for decayed operands; fills in results and states, if given."""
         last, config = torch.empty_like(first), self.config
         (steps, features), columns = q.shape[-2:], v.shape[-1]
         some = min(config.columns, width_of(columns))
@@ -172,12 +175,12 @@ class Decayed:
 
 
 def width_of(size: int) -> int:
-    """The tile for so many features: Triton 3.6 reads past tiles of less than 128 bytes a row."""
+    """The tile width: Triton 3.6 reads out of bounds with rows of less than 128 bytes."""
     return max(64, int(triton.next_power_of_2(size)))
 
 
 def decayed(q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config) -> Decayed:
-    """Of dense operands of at least a step."""
+    """Decays dense operands with at least one step."""
     steps, features = q.shape[-2:]
     lines, chunks = q.numel() // (steps * features), -(-steps // CHUNK)
     made = Decayed(
@@ -199,7 +202,7 @@ def gla(
     q: Tensor, k: Tensor, v: Tensor, log_gate: Tensor, first: Tensor, scale: float, chunk: int,
     config: Config = CONFIG,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Dense operands, as those of operator `scan.gla`; chunks are the kernel's own."""
+    """Takes dense operands, those of operator `scan.gla`; uses its own chunk size."""
     out = torch.empty_like(v)
     if not v.numel():
         return out, torch.empty_like(first)

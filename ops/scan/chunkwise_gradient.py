@@ -1,17 +1,17 @@
-"""The gradient of a recurrence of matrix states without erasing, a chunk at a time.
+"""The gradient of a recurrence of matrix states without erasing, in chunks.
 
-With S the state, as in `chunkwise`, and G its gradient, which runs from the end,
+With S the state, as in `chunkwise`, and G its gradient, which is computed from the end,
 
     G <- diag(w) (G + q o^T)        o: the gradient of a result
 
 the gradients of a step are
 
-    q: S o      k: G v      v: G^T k      log w: what passes the step
+        q: S o      k: G v      v: G^T k      log w: everything that passes the step
 
-A pair of steps, or the first or the last state and a step, passes a step between them, and has a
-part in q dq and in k dk where it begins and ends: those of all later steps cancel but for what
-passes. Within a chunk that is a sum from the end, of q dq - k dk; for what passes the end of the
-chunk it is the sum of S G there.
+A pair of steps that passes a step contributes to q dq where it ends and to k dk where it begins.
+The first state counts as a beginning and the last state as an end. In a sum from the end of q dq -
+k dk, the contributions of pairs of later steps cancel, and only what passes remains. That is the
+gradient within a chunk. For pairs that pass the end of the chunk, it is the sum of S G there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from stack.ops.scan.chunkwise import (
 
 
 def gradient(np: Any, steps: Steps, told: Any, told_last: Any, chunk: int) -> tuple[Any, ...]:
-    """Of `q`, `k`, `v`, `decay` for each feature, and `first`, where each state has one reader.
+    """Gradients of `q`, `k`, `v`, `decay` per feature, and `first`, with one query head per state.
 
-    `told [b, n, e]` and `told_last [b, d, e]` are those of results and of the last state.
+    `told [b, n, e]` and `told_last [b, d, e]` are the gradients of the results and the last state.
     """
     n = steps.v.shape[1]
     chunk = fitting(chunk, n)

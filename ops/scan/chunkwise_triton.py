@@ -1,9 +1,10 @@
-"""Recurrences of matrix states with one decay for each head and step, in Triton.
+"""Recurrences of matrix states with one decay per head and step, in Triton.
 
-The algebra of `chunkwise` in one pass: a program carries the state of a head, or some columns of
-it, in registers from chunk to chunk, so that memory sees operands and results only. What limits it
-are four products of a chunk, each of which waits for another, and the memory that they read.
-Source: Dao and Gu, 2024; Yang et al., 2023, for a state that stays where it is.
+Uses the algebra of `chunkwise` in one pass. A program carries the state of a head, or some of its
+columns, in registers from chunk to chunk, so that only operands and results go through memory. The
+kernel is bound by four matmuls per chunk, each of which waits for another, and the memory they
+read.
+Source: Dao and Gu, 2024; Yang et al., 2023, for a state that stays in registers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def decayed_kernel(
     IS_SSD: tl.constexpr, CHUNK: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Some columns of the state of one head; of an SSD, keys are those of all heads."""
+    """Computes some columns of the state of one head; for SSD, all heads share the keys."""
     line = tl.program_id(0).to(tl.int64)
     head = line % heads
     keys = (line // heads if IS_SSD else line) * steps * features
@@ -84,13 +85,13 @@ def _run(
 def ssd(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, first: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    """Dense operands, as those of operator `scan.ssd`; chunks are the kernel's own."""
+    """Takes dense operands, those of operator `scan.ssd`; uses its own chunk size."""
     return _run(c, b, x, dt, a, skip, first, 1.0, True)
 
 
 def retention(
     q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, first: Tensor, scale: float, chunk: int
 ) -> tuple[Tensor, Tensor]:
-    """Dense operands, as those of operator `scan.retention`; chunks are the kernel's own."""
+    """Takes dense operands, those of operator `scan.retention`; uses its own chunk size."""
     scale = scale or q.shape[-1] ** -0.5
     return _run(q, k, v, log_decay, log_decay, log_decay, first, scale, False)

@@ -1,7 +1,7 @@
-"""The recurrences of `chunkwise` as operators, by the names of their papers.
+"""The recurrences of `chunkwise` as operators, with the names of their papers.
 
-Each has one function that brings its operands into the common form; the decomposition goes on with
-chunks, the reference step by step.
+Each operator has one function that brings its operands into the common form. The decomposition then
+works in chunks, the reference step by step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stack.ops.scan.chunkwise import Steps, chunkwise, recurrent
 from stack.ops.scan.chunkwise_gradient import gradient
 
 Form = Callable[..., Steps]  # (numpy, *operands, **attributes)
-LARGEST = 128  # features of a key that a program of the kernel holds
+LARGEST = 128  # key features that a program of the kernel can hold
 
 
 def member(
@@ -31,11 +31,11 @@ def member(
     kernels: tuple[Kernel, ...] = (),
     gradient: Op | None = None,
 ):
-    """Declare an operator of a function that gives its `Steps`, in f32 at least.
+    """Returns a decorator that declares an operator from a function returning its `Steps`.
 
-    `rule` is that of its operands; the operator gives results and the last state, of the shapes of
-    its first and its last operand, but for their values: see `Op`. `after(np, out, *operands)` is
-    done to the results.
+    The function computes in at least f32. `rule` is the axis rule of the operands. The operator
+    returns results and the last state, with the shapes of its first and last operand except for the
+    number of values: see `Op`. `after(np, out, *operands)` is applied to the results.
     """
 
     def declare(form: Form) -> Op:
@@ -83,19 +83,19 @@ def member(
 
 
 def _lead(operands: Any, lead: list[Any], steps: Steps) -> list[Any]:
-    """Leading axes of the results: those of states, but with the heads that read them."""
+    """Leading axes of the results: those of the states, with heads multiplied by their readers."""
     share = steps.q.shape[1]
     return list(lead) if share == 1 else [*lead[:-1], lead[-1] * share]
 
 
 def _flat(np: Any, x: Any, own: int) -> Any:
-    """The leading axes as one, before the last `own`; in f32 at least."""
+    """Flattens the axes before the last `own` to one, and casts to at least f32."""
     wide = np.result_type(x, np.float32)
     return x.astype(wide).reshape(-1, *x.shape[x.ndim - own :])
 
 
 def _heads(np: Any, x: Any, heads: Any) -> Any:
-    """What all heads share, [..., n, m], as [b, n, m] for each of them."""
+    """Repeats an operand [..., n, m] shared by all heads, to [b, n, m] with one b per head."""
     flat = _flat(np, x, 2)
     return np.broadcast_to(flat[:, None], (flat.shape[0], heads, *flat.shape[1:])).reshape(
         -1, *flat.shape[1:]
@@ -103,7 +103,7 @@ def _heads(np: Any, x: Any, heads: Any) -> Any:
 
 
 def _too_wide(*types: TensorType, **_: Any) -> str:
-    """What kernels that hold a state have no code for."""
+    """Returns why kernels that hold a state cannot compute it; "" if they can."""
     features = types[-1].shape[-2]
     if not isinstance(features, int) or features > LARGEST:
         return f"it holds up to {LARGEST} features of a key, not {features}"
@@ -111,7 +111,7 @@ def _too_wide(*types: TensorType, **_: Any) -> str:
 
 
 def _not_gla(*types: TensorType, **_: Any) -> str:
-    """What the kernels in `chunkwise_features_triton` have no code for."""
+    """Returns why `chunkwise_features_triton` cannot compute it; "" if it can."""
     return _too_wide(*types) or ("" if len({t.dtype for t in types}) == 1 else "two element types")
 
 
@@ -135,17 +135,16 @@ def linear_attention(
 ):
     """Linear attention with decay and the delta rule: Yang et al., "Gated DeltaNet", 2024.
 
-    S <- (I - beta k k^T) diag(exp(log_decay)) S + beta k v^T, and scale q^T S is the result;
-    without `delta` nothing is erased, and `beta` is not used. `q [..., h, n, d]`,
-    `k [..., g, n, d]`, `v [..., g, n, e]`, `log_decay [..., g, n, d or 1]`,
-    `beta [..., g, n]`, `first [..., g, d, e]`: h / g heads read one state. `scale` of 0 is
-    1 / sqrt(d). Gives results and the last state.
+    S <- (I - beta k k^T) diag(exp(log_decay)) S + beta k v^T, with result scale q^T S. Without
+    `delta` nothing is erased, and `beta` is not used. `q [..., h, n, d]`, `k [..., g, n, d]`,
+    `v [..., g, n, e]`, `log_decay [..., g, n, d or 1]`, `beta [..., g, n]`, `first [..., g, d, e]`:
+    h / g heads read one state. `scale` of 0 means 1 / sqrt(d). Returns results and the last state.
     """
     (h, n, d), g = q.shape[-3:], k.shape[-3]
     if equal(mod(h, g), 0) is False:
         raise RuleError(f"{h} heads of 'q' are not shared evenly by {g} heads of 'k'")
     if log_decay.shape[-1] not in (1, d):
-        raise RuleError(f"'log_decay' has {log_decay.shape[-1]} features: 1, or {d} as 'k'")
+        raise RuleError(f"'log_decay' has {log_decay.shape[-1]} features; write 1, or {d} as 'k'")
     wide = np.result_type(q, np.float32)
     queries = q.astype(wide).reshape(-1, h // g, n, d) * (scale or d**-0.5)
     keys, values, decay, state = (
@@ -180,7 +179,7 @@ def gla_gradient(
     scale: float = 0.0,
     chunk: int = 16,
 ):
-    """The gradients of `gla`: `told [..., h, n, e]`, `told_last [..., h, d, e]` of its results."""
+    """The gradients of `gla`, given those of its results, `told [..., h, n, e]` and `told_last`."""
     if q.shape[-2] == 0:
         raise RuleError("'q' has no steps: a recurrence needs at least one")
     scale = scale or q.shape[-1] ** -0.5
@@ -201,7 +200,7 @@ def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     """Gated linear attention: Yang et al., 2023. S <- diag(exp(log_gate)) S + k v^T.
 
     `q`, `k` and `log_gate [..., h, n, d]`, `v [..., h, n, e]`, `first [..., h, d, e]`; `scale` of 0
-    is 1 / sqrt(d). Gives scale q^T S, and the last state.
+    means 1 / sqrt(d). Returns scale q^T S, and the last state.
     """
     return _plain(np, q, k, v, log_gate, first, scale)
 
@@ -215,7 +214,7 @@ def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
 def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
     """Retention: Sun et al., "Retentive network", 2023. S <- exp(log_decay) S + k v^T.
 
-    `log_decay [h]`: one for each head; the rest as for `gla`.
+    `log_decay [h]`: one per head; the rest as for `gla`.
     """
     by_step = np.broadcast_to(log_decay[:, None, None], (*q.shape[:-1], 1))
     return _plain(np, q, k, v, by_step, first, scale)
@@ -225,8 +224,8 @@ def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
 def delta(np, q, k, v, beta, first, *, scale: float = 0.0):
     """The delta rule: Yang et al., "Parallelizing linear transformers", 2024.
 
-    S <- S + beta k (v - S^T k)^T: what the key maps to is moved towards v. `beta [..., h, n]`; keys
-    are to have length 1; the rest as for `gla`.
+    S <- S + beta k (v - S^T k)^T: moves the value stored for a key towards v. `beta [..., h, n]`;
+    keys should have length 1; the rest as for `gla`.
     """
     plain = _plain(np, q, k, v, np.full((*q.shape[:-1], 1), 0.0, q.dtype), first, scale)
     rate = _flat(np, beta, 1)[..., None]
@@ -240,10 +239,10 @@ def delta(np, q, k, v, beta, first, *, scale: float = 0.0):
     chunk=16,
 )
 def rwkv7(np, r, log_decay, k, v, a, b, first):
-    """RWKV-7's state: Peng et al., 2025. S <- diag(exp(log_decay)) S + b (a^T S) + k v^T.
+    """The state of RWKV-7: Peng et al., 2025. S <- diag(exp(log_decay)) S + b (a^T S) + k v^T.
 
     `r`, `log_decay`, `k`, `a`, `b` `[..., h, n, d]`, `v [..., h, n, e]`, `first [..., h, d, e]`.
-    Gives r^T S, and the last state.
+    Returns r^T S, and the last state.
     """
     plain = _plain(np, r, k, v, log_decay, first, 1.0)
     return Steps(
@@ -252,7 +251,7 @@ def rwkv7(np, r, log_decay, k, v, a, b, first):
 
 
 def _plain(np: Any, q: Any, k: Any, v: Any, decay: Any, first: Any, scale: float) -> Steps:
-    """A recurrence without erasing, each head with a state of its own."""
+    """A recurrence without erasing, with one state per head."""
     queries = _flat(np, q, 2)[:, None] * (scale or q.shape[-1] ** -0.5)
     return Steps(queries, *(_flat(np, x, 2) for x in (k, v, decay, first)))
 
@@ -270,10 +269,10 @@ def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
     kernels=_by_hand("triton:ssd"),
 )
 def ssd(np, x, dt, a, b, c, skip, first):
-    """Mamba-2's state space duality: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.
+    """State space duality of Mamba-2: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.
 
-    `x [..., h, n, p]`, `dt [..., h, n]` above 0, `a [h]` below 0, `b` and `c` `[..., n, m]` of all
-    heads, `skip [h]`, `first [..., h, m, p]`. Gives c^T S + skip x, and the last state.
+    `x [..., h, n, p]`, `dt [..., h, n]` above 0, `a [h]` below 0, `b` and `c` `[..., n, m]`, shared
+    by all heads, `skip [h]`, `first [..., h, m, p]`. Returns c^T S + skip x, and the last state.
     """
     h = x.shape[-3]
     wide = np.result_type(x, np.float32)

@@ -1,13 +1,13 @@
-"""The ways to compute a scan of an associative function, each as it runs, with what it costs.
+"""Algorithms for a scan of an associative function, executable, with their costs.
 
-They give the same; they differ in how many steps follow one another, and in how many combinations
-are made in all. On arrays of NumPy, along the last axis; `combine` as in `associative`.
+They give equal results, but differ in the number of sequential steps and of combinations. They take
+NumPy arrays and scan along the last axis; `combine` is as in `associative`.
 
     sequential   n steps, n combinations
     doubled      log n steps, n log n combinations           Hillis and Steele, 1986
     blelloch     2 log n steps, 2 n combinations             Blelloch, 1990; without an identity
     chunked      chunk + log(n / chunk) steps, 2 n combinations
-    look_back    one pass over memory: a tile waits for those before it, but not for all of them
+    look_back    one pass over memory: a tile waits for earlier tiles, but not for all of them
                                                              Merrill and Garland, 2016
 """
 
@@ -21,12 +21,12 @@ import numpy as np
 
 from stack.ops.scan.associative import Combine, Values
 
-OWN, ALL = 1, 2  # what a tile has published: its own total, or that of all up to it
+OWN, ALL = 1, 2  # published by a tile: its own total, or the total of all tiles up to it
 
 
 @dataclass
 class Count:
-    """Steps that follow one another, and combinations of single elements."""
+    """Counts sequential steps, and combinations of single elements."""
 
     steps: int = 0
     combinations: int = 0
@@ -39,7 +39,7 @@ class Count:
 
 
 def sequential(combine: Combine, values: Values, count: Count) -> Values:
-    """One after the other."""
+    """Combines elements one by one."""
     out = tuple(v.copy() for v in values)
     for t in range(1, out[0].shape[-1]):
         _set(out, slice(t, t + 1), count.at_once(combine, _cut(out, t - 1), _cut(values, t)))
@@ -47,7 +47,7 @@ def sequential(combine: Combine, values: Values, count: Count) -> Values:
 
 
 def doubled(combine: Combine, values: Values, count: Count) -> Values:
-    """In step k each element takes in what stands 2^k before it."""
+    """Step k combines each element with the one 2^k before it."""
     out, distance = tuple(v.copy() for v in values), 1
     while distance < out[0].shape[-1]:
         later = tuple(v[..., distance:] for v in out)
@@ -58,7 +58,7 @@ def doubled(combine: Combine, values: Values, count: Count) -> Values:
 
 
 def blelloch(combine: Combine, values: Values, count: Count) -> Values:
-    """Up a tree of pairs, whose right ends then hold all of their subtree; down, to the gaps."""
+    """Combines pairs up a tree, so right ends hold subtree totals; then fills gaps downwards."""
     out, length = tuple(v.copy() for v in values), values[0].shape[-1]
     stride = 1
     while stride < length:
@@ -72,7 +72,7 @@ def blelloch(combine: Combine, values: Values, count: Count) -> Values:
 
 
 def chunked(combine: Combine, values: Values, count: Count, chunk: int = 16) -> Values:
-    """Chunks at once, each one after the other; then their totals; then each takes in its past."""
+    """Scans chunks concurrently and then their totals, and combines these into later chunks."""
     length = values[0].shape[-1]
     starts = range(0, length, chunk)
     out = tuple(v.copy() for v in values)
@@ -92,11 +92,11 @@ def chunked(combine: Combine, values: Values, count: Count, chunk: int = 16) -> 
 def look_back(
     combine: Combine, values: Values, count: Count, tile: int = 16, seed: int = 0
 ) -> Values:
-    """Tiles publish what they know; whoever has to wait looks at the tiles before it.
+    """Tiles publish their totals; a waiting tile looks at the tiles before it.
 
-    Tiles take turns at random, as programs of a GPU do. A turn of a tile that has scanned itself is
-    one look further back: at a total of a tile alone, which it takes in, or of all tiles, where it
-    ends; at a tile that has published nothing it waits.
+    Tiles run in random order, as programs on a GPU do. After a tile has scanned itself, each of its
+    turns looks one tile further back. A total of that tile alone is added. A total of all tiles up
+    to it ends the search. If the tile has published nothing, this one waits.
     """
     length = values[0].shape[-1]
     tiles = [slice(s, min(s + tile, length)) for s in range(0, length, tile)]
@@ -104,7 +104,7 @@ def look_back(
     own: list[Values] = [()] * len(tiles)
     upto: list[Values] = [()] * len(tiles)
     past: list[Values | None] = [None] * len(tiles)
-    looked = list(range(len(tiles)))  # the tile that each looked at last
+    looked = list(range(len(tiles)))  # the last tile that each one looked at
     out = tuple(v.copy() for v in values)
     rng = np.random.default_rng(seed)
     waiting = list(range(len(tiles)))
@@ -151,7 +151,7 @@ FORMS: dict[str, Callable[[Combine, Values, Count], Values]] = {
 
 
 def _join(combine: Combine, out: Values, right: slice, stride: int, count: Count) -> None:
-    """Elements take in those that stand `stride` before them."""
+    """Combine elements with those `stride` before them."""
     places = range(*right.indices(out[0].shape[-1]))
     if len(places):
         before = [p - stride for p in places]

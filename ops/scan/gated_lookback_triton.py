@@ -1,9 +1,8 @@
-"""Gated scans in one pass with decoupled look-back, in Triton: where sequences are few.
+"""Gated scans in one pass with decoupled look-back, in Triton, for a few long sequences.
 
-As `lookback_triton`, on tiles of some channels: what is published is the map h -> gate h + value of
-each, in two words with flags. A value that holds from the start has gate 0, so that maps compose
-whatever is met. The gradient is the same from the end.
-Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016.
+Works as `lookback_triton`, on tiles of some channels. A tile publishes the map h -> gate h + value
+of each channel, in two words with flags. A state that includes everything before it has gate 0, so
+maps compose in either case. The gradient is the same scan from the end.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from stack.ops.scan.lookback_triton import nearest, value_of, word_of
 from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-STEPS, WARPS, STAGES = 8, 4, 3  # of a run; of a program; tiles that are under way
-LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
+STEPS, WARPS, STAGES = 8, 4, 3  # steps per run; warps per program; prefetched tiles
+LINE, ACCESS = 128, 16  # bytes of a row in a tile; bytes that a thread moves at once
 
 
 @dataclass(frozen=True)
 class Config:
-    """Tiles of a part, and how many parts are looked at together."""
+    """Tiles per part, and the number of parts that a look-back reads at once."""
 
     tiles: int
     window: int
@@ -42,13 +41,13 @@ def _before(gate1, x1, gate2, x2):
 
 @triton.jit
 def _last(tile, ROWS: tl.constexpr):
-    """The last of the first axis."""
+    """The last row of a tile."""
     return tl.sum(tl.where(tl.arange(0, ROWS)[:, None] == ROWS - 1, tile, 0.0), 0)
 
 
 @triton.jit
 def _whole(gate, end, RUNS: tl.constexpr):
-    """The map of a tile, by those of its runs."""
+    """Composes the maps of the runs of a tile to the map of the tile."""
     maps, ends = tl.associative_scan((gate, end), 0, after)
     return _last(maps, RUNS), _last(ends, RUNS)
 
@@ -58,13 +57,16 @@ def _looked_back(
     own_gate, own, state, gate_words, words, tile,
     RUNS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """What comes before a part, by its map; `state` before the first, `words` of that."""
+    """Looks back for the state before a part, and publishes the part's map and end state.
+
+    `state` is the one before the first part.
+    """
     mine = tile * CHANNELS
     if tile > 0:
         tl.atomic_xchg(gate_words + mine, word_of(own_gate, 1), sem="relaxed")
         tl.atomic_xchg(words + mine, word_of(own, 1), sem="relaxed")
         state = tl.zeros_like(own)
-        since = state + 1.0  # the gate of all tiles from where it is looked
+        since = state + 1.0  # the product of the gates of all tiles seen so far
         last = tile - 1
         back = tl.arange(0, WINDOW)
         while last >= 0:
@@ -89,7 +91,7 @@ def _looked_back(
 
 @triton.jit
 def _taken(next_ptr, blocks, channels, CHANNELS: tl.constexpr):
-    """The next tile: its number, block, sequence and channels."""
+    """Takes the next tile from a counter: its number, block, sequence and channels."""
     ticket = tl.atomic_add(next_ptr, 1, sem="relaxed")
     tile, block = ticket // blocks, (ticket % blocks).to(tl.int64)
     across = tl.cdiv(channels, CHANNELS)
@@ -103,7 +105,7 @@ def gated_kernel(
     TILES: tl.constexpr, RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr,
     WINDOW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One part of the steps of some channels of a sequence."""
+    """Scans one part of the steps, for some channels of a sequence."""
     part, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
@@ -137,7 +139,7 @@ def gated_gradient_kernel(
     TILES: tl.constexpr, RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr,
     WINDOW: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """The same, where parts are counted from the end."""
+    """Scans backwards for the gradients; parts are counted from the end."""
     part, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
@@ -174,7 +176,7 @@ def gated_gradient_kernel(
 
 
 def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor) -> None:
-    """Parts of the steps of some channels of the sequences `x [..., n, d]`."""
+    """Launches one program per part of the steps and block of channels of `x [..., n, d]`."""
     c = FORWARD if kernel is gated_kernel else BACKWARD
     steps, width = x.shape[-2:]
     channels = min(LINE // x.element_size(), 1 << (width - 1).bit_length())

@@ -1,10 +1,11 @@
 """Running sums in one pass with decoupled look-back, in Triton.
 
-Rows are cut into tiles, each of which is a program: it publishes its own sum, looks back at the
-tiles before until it meets one that knows the sum of all before it, then publishes its own. A value
-and its flag are one word, so that no fence is needed. Tiles are taken in the order of a counter:
-all that a tile waits for have begun. What limits it is memory, one read and one write, as long as
-enough tiles wait in registers, and a window has those that begin while it is read.
+Rows are cut into tiles, one per program. A program publishes the sum of its tile, and looks back at
+earlier tiles until it finds one that knows the sum of everything before it. Then it publishes its
+own running sum. A value and its flag share one word, so no fence is needed. Tiles are assigned by a
+counter, so all tiles that a program waits for have started. The kernel is bound by memory, one read
+and one write, as long as enough tiles wait in registers and a window covers the tiles that start
+while it is read.
 Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016.
 """
 
@@ -17,27 +18,27 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS, HELD = 8192, 64  # elements of a tile, and of a thread
-REGISTERS = 96  # of a thread: as few as let most tiles be under way
-WINDOW = 128  # tiles that are looked at together: a word for each thread
+COLUMNS, HELD = 8192, 64  # elements per tile, and per thread
+REGISTERS = 96  # per thread: few enough for most tiles to run concurrently
+WINDOW = 128  # tiles that a look-back reads at once: one word per thread
 
 
 @triton.jit
 def word_of(value, flag):
-    """An f32 with a flag below it: both are seen, or neither."""
+    """Packs an f32 and a flag into one word, so that both become visible together."""
     bits = value.to(tl.uint32, bitcast=True).to(tl.uint64)
     return (bits << 32) | flag
 
 
 @triton.jit
 def value_of(word):
-    """The f32 of a word."""
+    """The f32 in a word."""
     return (word >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def nearest(flag, back, WINDOW: tl.constexpr):
-    """Of tiles so far back the first that has not just its own, twice; odd if it has nothing."""
+    """Twice the distance of the nearest tile whose flag is not 1, plus 1 if its flag is 0."""
     return tl.min(tl.where(flag == 1, 2 * WINDOW, 2 * back + (flag == 0).to(tl.int32)), 0)
 
 
@@ -45,7 +46,7 @@ def nearest(flag, back, WINDOW: tl.constexpr):
 def inclusive_kernel(
     x_ptr, y_ptr, word_ptr, next_ptr, size, tiles, COLUMNS: tl.constexpr, WINDOW: tl.constexpr
 ):
-    """One tile of one row."""
+    """Scans one tile of one row."""
     ticket = tl.atomic_add(next_ptr, 1, sem="relaxed")
     row, tile = (ticket // tiles).to(tl.int64), ticket % tiles
     columns = tile * COLUMNS + tl.arange(0, COLUMNS)
@@ -53,7 +54,7 @@ def inclusive_kernel(
     own = tl.sum(x, 0)
     words = word_ptr + row * tiles
     before = tl.zeros([], tl.float32)
-    if tile > 0:  # flags: 1 of its own sum, 2 of that of all up to it
+    if tile > 0:  # flag 1: the tile's own sum; 2: the sum of all tiles up to it
         tl.atomic_xchg(words + tile, word_of(own, 1), sem="relaxed")
         last = tile - 1
         back = tl.arange(0, WINDOW)
@@ -70,7 +71,7 @@ def inclusive_kernel(
 
 
 def inclusive(x: Tensor, most: int = COLUMNS) -> Tensor:
-    """`x [..., n]`, dense; tiles have `most` elements."""
+    """Running sums of dense `x [..., n]`, in tiles of at most `most` elements."""
     y, size = torch.empty_like(x), x.shape[-1]
     if y.numel():
         rows = x.numel() // size

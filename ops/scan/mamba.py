@@ -1,4 +1,4 @@
-"""The selective scan of Mamba: a gated scan of each channel and state, which nobody has to keep."""
+"""The selective scan of Mamba: a gated scan per channel and state, whose states are not stored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stack.ir.types import TensorType
 from stack.ops.scan.associative import blocked, gate_combine
 
 Array = numpy.ndarray
-LARGEST = 64  # states of a channel that a program of the kernel holds
+LARGEST = 64  # states per channel that a program of the kernel can hold
 
 
 def algorithm(
     x: Array, dt: Array, a: Array, b: Array, c: Array, skip: Array, first: Array
 ) -> tuple[Array, Array]:
-    """One step after the other: the states of all channels are all that is held."""
+    """A sequential scan that keeps only the current states of all channels."""
     kind = numpy.result_type(x.dtype, numpy.float32)
     state = first.astype(kind)
     out = numpy.empty_like(x)
@@ -30,7 +30,7 @@ def algorithm(
 
 
 def _not_fused(*types: TensorType, **_: Any) -> str:
-    """What the kernel in `selective_triton` has no code for."""
+    """Returns why `selective_triton` cannot compute it; "" if it can."""
     m = types[2].shape[-1]
     if not isinstance(m, int) or m > LARGEST or m & (m - 1):
         return f"it takes a power of two of states up to {LARGEST}, not {m}"
@@ -57,8 +57,8 @@ def selective(np, x, dt, a, b, c, skip, first):
     """Mamba's selective scan: Gu and Dao, 2023. h <- exp(dt a) h + dt b x; y = c h + skip x.
 
     `x`, `dt` `[..., n, d]`, `a [d, m]` below 0, `b`, `c` `[..., n, m]`, `skip [d]`,
-    `first [..., d, m]`. Gives y, and the last h. The decomposition has all h [..., n, d, m] in
-    memory; the kernel by hand has those of one step, in registers.
+    `first [..., d, m]`. Returns y, and the last h. The decomposition stores all h [..., n, d, m] in
+    memory; the hand-written kernel keeps those of one step in registers.
     """
     if x.shape[-2] == 0:
         raise RuleError("'x' has no steps: a recurrence needs at least one")

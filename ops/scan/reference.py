@@ -1,4 +1,4 @@
-"""Scans to be read: a tile at a time, with what is carried from one to the next."""
+"""Scans for readers: a tile at a time, with a carried value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from stack.ops.tiled import tiles, wide
 
 Array = np.ndarray
-TILE = 64  # elements that are held at once
+TILE = 64  # elements per tile
 
 
 def inclusive(x: Array) -> Array:
-    """A tile's own sums, and the total of all tiles before."""
+    """Adds a tile's own running sums and the total of all earlier tiles."""
     out = np.empty_like(x)
     carried = np.zeros((*x.shape[:-1], 1), wide(x))
     for tile in tiles(x.shape[-1], TILE):
@@ -22,7 +22,7 @@ def inclusive(x: Array) -> Array:
 
 
 def exclusive(x: Array) -> Array:
-    """Up a tree of sums of pairs, then down again with what stands to the left: Blelloch, 1990."""
+    """Sums pairs up a tree, then adds left sums on the way down: Blelloch, 1990."""
     size = 1 << max(x.shape[-1] - 1, 0).bit_length()
     tree = np.zeros((*x.shape[:-1], size), wide(x))
     tree[..., : x.shape[-1]] = x
@@ -40,7 +40,7 @@ def exclusive(x: Array) -> Array:
 
 
 def segmented(x: Array, starts: Array) -> Array:
-    """One after the other."""
+    """A sequential scan that restarts at each start."""
     out = np.empty_like(x)
     carried = np.zeros(x.shape[:-1], wide(x))
     for t in range(x.shape[-1]):
@@ -50,7 +50,7 @@ def segmented(x: Array, starts: Array) -> Array:
 
 
 def gated(gate: Array, x: Array, first: Array) -> Array:
-    """One after the other, all channels at once."""
+    """A sequential scan, over all channels at once."""
     out = np.empty_like(x)
     state = first.astype(wide(x))
     for t in range(x.shape[-2]):
@@ -62,7 +62,7 @@ def gated(gate: Array, x: Array, first: Array) -> Array:
 def gated_gradient(
     gate: Array, x: Array, first: Array, out: Array, told: Array
 ) -> tuple[Array, Array, Array]:
-    """From the last step to the first: what a state is worth is told, and carried by its gate."""
+    """Scans backwards: adds the given gradient of each state, and carries it through its gate."""
     to_gate, to_x = np.empty_like(gate), np.empty_like(x)
     carried = np.zeros(first.shape, wide(x))
     for t in reversed(range(x.shape[-2])):

@@ -1,7 +1,7 @@
-"""Mamba's selective scan in Triton: states stay in registers, memory sees operands and results.
+"""Mamba's selective scan in Triton: states stay in registers, not in memory.
 
-A program carries the states of some channels along the steps. What limits it are the exponentials,
-one for each step, channel and state; memory is read once. Source: Gu and Dao, 2023.
+A program carries the states of some channels along the steps. It is bound by the exponentials, one
+per step, channel and state; memory is read once. Source: Gu and Dao, 2023.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def selective_kernel(
     x_ptr, dt_ptr, a_ptr, b_ptr, c_ptr, skip_ptr, first_ptr, y_ptr, last_ptr, steps, channels,
     CHANNELS: tl.constexpr, STATES: tl.constexpr,
 ):  # fmt: skip
-    """Some channels of one sequence."""
+    """Scans some channels of one sequence."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     state = tl.arange(0, STATES)
@@ -47,12 +47,12 @@ def selective_kernel(
 def selective(
     x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Dense operands, as those of operator `scan.selective`."""
+    """Takes dense operands, those of operator `scan.selective`."""
     y, last = torch.empty_like(x), torch.empty_like(first)
     steps, channels = x.shape[-2:]
     states = a.shape[-1]
     if first.numel():
-        held = max(1, 256 // states)  # channels of a program: 8 states for each of 32 lanes
+        held = max(1, 256 // states)  # channels per program: 8 states for each of 32 lanes
         rows = first.numel() // (channels * states)
         launch: Any = selective_kernel[(rows, -(-channels // held))]
         launch(x, dt, a, b, c, skip, first, y, last, steps, channels, held, states, num_warps=1)

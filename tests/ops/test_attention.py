@@ -267,7 +267,7 @@ REFUSED = {
         "attention.rope",
         (np.zeros((2, 3, 6)), np.zeros((3, 4)), np.zeros((3, 4))),
         {},
-        "'cos' turns 4 pairs",
+        "'cos' rotates 4 pairs",
     ),
     "a page outside": (
         "attention.paged",
@@ -285,7 +285,7 @@ REFUSED = {
         "attention.paged",
         (ONE, POOL, POOL, np.array([[0, 1], [1, 2]]), np.array([5, 9])),
         {},
-        "'lengths' has 9: a sequence has from 1 key to the 8",
+        "'lengths' has 9: a sequence has 1 to 8 keys",
     ),
     "a sequence of no keys": (
         "attention.paged",
@@ -340,7 +340,7 @@ REFUSED = {
         "scan.gla",
         (*[np.zeros((2, 4, 8))] * 4, np.zeros((2, 8, 8))),
         {"chunk": 3},
-        "'chunk' is a power of two, not 3",
+        "'chunk' must be a power of two, not 3",
     ),
     "no steps": (
         "scan.gla",
@@ -380,7 +380,7 @@ def test_jax_refuses_the_same(what: str) -> None:
 
 @pytest.mark.parametrize(
     ("parents", "told"),
-    [([0], "0 is no node before 0"), ([-1, 2, -1], "2 is no node before 1"),
+    [([0], "0 is not a node before 0"), ([-1, 2, -1], "2 is not a node before 1"),
      ([-1, -1, 0], "node 1 is not in depth-first order")],
 )  # fmt: skip
 def test_trees_that_are_none(parents: list[int], told: str) -> None:

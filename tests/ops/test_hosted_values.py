@@ -82,7 +82,7 @@ def test_what_a_node_reads_and_costs_comes_from_its_decomposition() -> None:
         ("attention.attention", [(3, 4, 8), (2, 4, 8), (2, 4, 8)], "3 heads .* by 2 heads"),
         ("attention.with_sinks", [(2, 5, 8), (2, 4, 8), (2, 4, 8), (2,)], "5 sees none of 4"),
         ("qgemm.w4a16", [(4, 12), (5, 6), (5, 5)], "'scales' has 5 groups"),
-        ("qgemm.w4a16", [(4, 12), (5, 5), (5, 2)], "'packed' holds 10 weights"),
+        ("qgemm.w4a16", [(4, 12), (5, 5), (5, 2)], "'packed' has 10 weights"),
         ("activation.swiglu", [(4, 8)], "takes 2 arrays"),
     ],
 )

@@ -113,10 +113,10 @@ def test_without_a_file_arguments_are_normal_numbers() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ("scheme=q8_0, calibrate=gptq", "q8_0 rounds whole blocks: gptq goes by columns"),
-        ("group=32, calibrate=minmax", "w4a16 takes no scale of x: minmax is for w8a8_static"),
-        ("scheme=w8a8_static", "'x_scale' comes from a sample of x: calibrate=minmax finds it"),
-        ("group=48, calibrate=gptq", "rows of 64 weights have no groups of 48"),
+        ("scheme=q8_0, calibrate=gptq", "q8_0 rounds whole blocks; gptq needs columns"),
+        ("group=32, calibrate=minmax", "w4a16 has no scale of x; minmax is for w8a8_static"),
+        ("scheme=w8a8_static", "'x_scale' needs a sample of x; calibrate=minmax computes it"),
+        ("group=48, calibrate=gptq", "groups of 48 do not divide rows of 64 weights"),
     ],
 )
 def test_what_a_scheme_does_not_take_says_why(options: str, why: str) -> None:

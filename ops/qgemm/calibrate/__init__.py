@@ -1,8 +1,8 @@
-"""What to round to, chosen by data: scales, rotations, and the order in which weights are rounded.
+"""Calibration from data: chooses scales, rotations, and the order in which weights are rounded.
 
-NumPy, for weights that fit a laptop; each file is one paper's algorithm. `weight [n, k]` meets
-`x [rows, k]`, a sample of what a layer is given.
-What is decorated is what pass `quantize` calls, by name: `quantize{calibrate=hadamard+gptq}`.
+Runs in NumPy, for weights that fit a laptop; each file is one paper's algorithm. `weight [n, k]` is
+multiplied with `x [rows, k]`, a sample of a layer's input.
+Pass `quantize` calls the decorated functions by name: `quantize{calibrate=hadamard+gptq}`.
 """
 
 from stack.ops.qgemm.calibrate import awq, gptq, hadamard, minmax, smoothquant

@@ -1,8 +1,8 @@
-"""AWQ: weights that meet large inputs are made larger before they are rounded.
+"""AWQ: scales weights up, before rounding, if their inputs are large.
 
 Lin et al., "AWQ: activation-aware weight quantization for LLM compression and acceleration", 2023,
-section 3.2. Rounding is off by the same step whatever the weight, so a weight that counts more is
-scaled up, and its input down. One number is searched for, alpha: s = mean |x| ** alpha.
+section 3.2. The rounding step is the same for all weights, so an important weight is scaled up, and
+its input down. A single number alpha is searched for: s = mean |x| ** alpha.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Array = np.ndarray
 def search(
     x: Array, weight: Array, run: Callable[[Array, Array], Array], steps: int = 20
 ) -> tuple[Array, float]:
-    """The s for each of k whose product is nearest to the original, and its mean square error.
+    """Returns the s per k whose matmul is closest to the original, and its mean square error.
 
-    `run(x, weight)` is the product with weights that are rounded.
+    `run(x, weight)` computes the matmul with rounded weights.
     """
     importance = np.maximum(np.abs(x).mean(0), 1e-5)
     exact = x @ weight.T
@@ -37,5 +37,5 @@ def search(
 
 @calibrator("qgemm.awq")
 def awq(product: Product) -> Product:
-    """Weights that meet large inputs are made larger before they are rounded."""
+    """Scales weights up, before rounding, if their inputs are large."""
     return product.scaled(search(product.x, product.weight, product.run)[0])

@@ -1,8 +1,8 @@
-"""GPTQ: weights are rounded one after the other, and those to come make up for the error.
+"""GPTQ: rounds weights column by column, and corrects later columns for the error.
 
 Frantar et al., "GPTQ: accurate post-training quantization for generative pre-trained transformers",
-2022, algorithm 1. With H = 2 x^T x, rounding column i off by e costs least where later columns move
-by -e U[i, i:] / U[i, i], of the Cholesky factor U of the inverse of H.
+2022, algorithm 1. With H = 2 x^T x, an error e of column i costs least if later columns change by
+-e U[i, i:] / U[i, i], where U is the Cholesky factor of the inverse of H.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from stack.hosted.calibration import Product, calibrator
 from stack.ops.qgemm.pack import Arrays, Grid
 
 Array = np.ndarray
-BLOCK = 128  # columns whose errors go to the later ones in one product
+BLOCK = 128  # columns whose errors are applied to later columns in one matmul
 
 
 def inverse_factor(x: Array, damp: float = 0.01) -> Array:
-    """The upper Cholesky factor U of inverse(H) = U^T U; `damp` of the mean is added to H."""
+    """The upper Cholesky factor U of inverse(H) = U^T U; `damp` times the mean is added to H."""
     hessian = 2 * x.T.astype(np.float64) @ x
     hessian += damp * np.mean(np.diag(hessian)) * np.eye(len(hessian))
     return np.linalg.cholesky(np.linalg.inv(hessian)).T
 
 
 def quantize(x: Array, weight: Array, grid: Grid, group: int = 128, damp: float = 0.01) -> Arrays:
-    """Operands after x of the operator that the grid is of.
+    """Returns the operands after x of the operator that the grid belongs to.
 
-    A group's scale is chosen when its first column comes, of weights as they are by then. Raises
-    ValueError where groups do not divide k.
+    A group's scale is chosen at its first column, from the weights as corrected until then. Raises
+    ValueError if groups do not divide k.
     """
     (n, k), factor, size = weight.shape, inverse_factor(x, damp), grid.group(weight.shape[1], group)
     if size < 1 or k % size:
-        raise ValueError(f"rows of {k} weights have no groups of {size}")
+        raise ValueError(f"groups of {size} do not divide rows of {k} weights")
     left, codes = weight.astype(np.float64), np.empty((n, k))
     shared: list[Arrays] = []
-    block = math.gcd(size, BLOCK)  # a group begins where a block does
+    block = math.gcd(size, BLOCK)  # groups start at block boundaries
     for start in range(0, k, block):
         end = start + block
         if start % size == 0:
@@ -55,9 +55,9 @@ def quantize(x: Array, weight: Array, grid: Grid, group: int = 128, damp: float 
 
 @calibrator("qgemm.gptq")
 def gptq(product: Product) -> Product:
-    """Columns are rounded one after the other, and those to come make up for the error."""
+    """Rounds columns one by one, and corrects later columns for the error."""
     grid = product.scheme.packs
     if not isinstance(grid, Grid):
-        raise ValueError(f"{product.scheme.name} rounds whole blocks: gptq goes by columns")
+        raise ValueError(f"{product.scheme.name} rounds whole blocks; gptq needs columns")
     operands = quantize(product.x, product.weight, grid, product.group)
     return replace(product, operands=operands)

@@ -1,8 +1,8 @@
-"""Rotation by a Hadamard matrix: every number becomes a sum of all, so that none is an outlier.
+"""Rotation by a Hadamard matrix: each number becomes a sum of all, so that none is an outlier.
 
 Ashkboos et al., "QuaRot: outlier-free 4-bit inference in rotated LLMs", 2024; Chee et al., "QuIP",
-2023. (x H) (W H)^T = x W^T, for H is orthogonal. Where k is no power of two, blocks of
-the largest that divides it are rotated.
+2023. (x H) (W H)^T = x W^T, because H is orthogonal. If k is not a power of two, it is rotated in
+blocks of the largest power of two that divides it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Array = numpy.ndarray
 def rotate(x: Any, signs: Array | None = None, np: Any = numpy) -> Any:
     """x H along the last axis, in k log k steps (Sylvester's order).
 
-    `signs [k]` of 1 and -1 go before: random ones keep H from meeting a regular x. Written as
-    decompositions are: `np` may be the namespace of the IR.
+    `signs [k]` of 1 and -1 are applied first: random signs avoid a regular x that H would map to
+    outliers. Written as a decomposition: `np` may be the namespace of the IR.
     """
     k = x.shape[-1]
     block = k & -k
@@ -35,13 +35,13 @@ def rotate(x: Any, signs: Array | None = None, np: Any = numpy) -> Any:
 
 
 def incoherence(weight: Array) -> float:
-    """How far the largest is above the mean size: 1 where all are as large."""
+    """The ratio of the largest size to the root mean square: 1 if all sizes are equal."""
     return float(numpy.abs(weight).max() / numpy.sqrt(numpy.mean(weight**2)))
 
 
 @calibrator("qgemm.hadamard")
 def hadamard(product: Product) -> Product:
-    """Both sides are rotated, with random signs, so that neither has outliers."""
+    """Rotates both sides, with random signs, so that neither has outliers."""
     signs = numpy.random.default_rng(0).choice([-1.0, 1.0], product.weight.shape[1])
     weight = rotate(product.weight, signs)
     return product.turned(lambda np, x: rotate(x, signs, np), weight)

@@ -1,7 +1,7 @@
-"""SmoothQuant: outliers of what a layer is given move into its weights, where they do less harm.
+"""SmoothQuant: moves outliers of a layer's input into its weights, where they do less harm.
 
 Xiao et al., "SmoothQuant: accurate and efficient post-training quantization for large language
-models", 2022, equations 3 and 4. x W^T = (x / s) (W s)^T for any s; this one shares the difficulty:
+models", 2022, equations 3 and 4. x W^T = (x / s) (W s)^T for any s. This s splits the difficulty:
 alpha = 1 moves all of it to the weights, 0 none.
 """
 
@@ -15,19 +15,19 @@ Array = np.ndarray
 
 
 def migration(x: Array, weight: Array, alpha: float = 0.5) -> Array:
-    """s for each of k: max |x| ** alpha / max |weight| ** (1 - alpha)."""
+    """Returns s per k: max |x| ** alpha / max |weight| ** (1 - alpha)."""
     of_x = np.maximum(np.abs(x).max(0), 1e-5)
     of_weight = np.maximum(np.abs(weight).max(0), 1e-5)
     return of_x**alpha / of_weight ** (1 - alpha)
 
 
 def smooth(x: Array, weight: Array, alpha: float = 0.5) -> tuple[Array, Array]:
-    """What the layer before gives, and the weights, so that their product stays."""
+    """Scales the layer's input and its weights so that their product is unchanged."""
     scale = migration(x, weight, alpha)
     return x / scale, weight * scale
 
 
 @calibrator("qgemm.smoothquant")
 def smoothquant(product: Product) -> Product:
-    """Outliers of x move into the weights, half of the way."""
+    """Moves outliers of x into the weights, with alpha = 1/2."""
     return product.scaled(migration(product.x, product.weight))

@@ -127,7 +127,7 @@ class TestWhatIsWrongIsFound:
 
     def test_a_slot_that_holds_nothing(self) -> None:
         s = build("all_gather", "ring", 3)
-        with pytest.raises(UsageError, match=r"slot . of rank . holds nothing"):
+        with pytest.raises(UsageError, match=r"slot . of rank . is empty"):
             dataclasses.replace(s, steps=s.steps[1:]).prove()
 
     @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_what_learns_is_the_addition() -> None:
         ("linear", [(2, 8), (4, 8), (3, 8), (4, 2)], "axis 'r'.*'b'"),
         ("multi", [(2, 8), (4, 8), (3, 2, 8), (2, 4, 2), (2,)], "axis 'l'.*'b'"),
         ("multi", [(2, 8), (4, 8), (3, 2, 8), (3, 4, 2), (3,)], "axis 't'.*'adapter'"),
-        ("qlora", [(2, 8), (4, 3), (4, 2), (3, 8), (4, 3)], "'packed' holds 6 weights"),
+        ("qlora", [(2, 8), (4, 3), (4, 2), (3, 8), (4, 3)], "'packed' has 6 weights"),
         ("qlora", [(2, 8), (4, 4), (4, 3), (3, 8), (4, 3)], "'absmax' has 3 groups"),
     ],
 )

@@ -119,7 +119,7 @@ def test_products_by_expert_on_a_gpu(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "shapes", "attributes", "told"),
     [
-        ("top_k", [(3, 4)], {"top": 5}, "'top' is 5, of 4 experts"),
+        ("top_k", [(3, 4)], {"top": 5}, "'top' is 5, but 'scores' has 4 experts"),
         ("plan", [(3, 4), (6,)], {"capacity": -1}, "'capacity' is -1"),
         ("dispatch", [(3, 4), (6, 1)], {}, "'tokens' has 2 axes"),
         ("combine", [(6, 4), (3, 2), (6,), (3,)], {}, "axis 'e'.*'sizes'"),

@@ -29,7 +29,7 @@ def test_what_it_has_no_code_for() -> None:
         return kernel.why_not(types(*operands), {"format": format, "block": block})
 
     assert why_not(24, 48) == ""
-    assert why_not(20, 48) == why_not(24, 40) == "rows are not whole lines of 16 bytes"
+    assert why_not(20, 48) == why_not(24, 40) == "rows are not multiples of 16 bytes"
     assert why_not(24, 48, format="e5m2") == why_not(24, 48, block=64)
 
 

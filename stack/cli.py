@@ -96,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unrecognized(command: argparse.ArgumentParser, left: Sequence[str]) -> str:
-    """What a command does not take, and the nearest that it does."""
+    """Returns the error text for arguments that a command does not take, with the nearest known
+    flag.
+    """
     known = [flag for action in command._actions for flag in action.option_strings]  # pyright: ignore[reportPrivateUsage]
     flag = next((word for word in left if word.startswith("-")), "")
     if not flag:

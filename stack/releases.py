@@ -1,4 +1,4 @@
-"""Releases of frameworks: which were tested, a warning for the others, and how to install one.
+"""Tested releases of frameworks, a warning for other releases, and how to install one.
 
 `make compat TORCH=... JAX=...` runs the smoke tests (tests/smoke) on a release.
 """
@@ -27,7 +27,7 @@ class Tested:
     newest: str
 
     def holds(self, version: str) -> bool:
-        """Whether a version, such as "2.14.1+cu130", lies in the range."""
+        """True if a version, such as "2.14.1+cu130", is in the range."""
         return _numbers(self.oldest) <= _numbers(version) <= _numbers(self.newest)
 
 
@@ -66,6 +66,6 @@ def install_hint(extra: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, int]:
-    """Major and minor number of a version; 0 for one that is not there."""
+    """Major and minor number of a version; a missing number is 0."""
     major, minor, *_ = (*map(int, re.findall(r"\d+", version)), 0, 0)
     return major, minor

@@ -27,8 +27,8 @@ from stack.hosted import add_file
 from stack.run.refused import own_error
 
 TEXT = """\
-Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
-what other compilers make of it.
+Watch a PyTorch module or a JAX function become machine code, stage by stage, and compare it with
+the results of other compilers.
 
   stackc dump demos/transformer.py:llama_block -o r1     compile, write every stage to r1/
   stackc show r1 fused                                   read a stage

@@ -54,7 +54,7 @@ def warn_if_untested(module: str) -> None:
         return
     if not tested.holds(version):
         warnings.warn(
-            f"stack was tested with {module} {tested.oldest} to {tested.newest} and goes on with"
+            f"stack was tested with {module} {tested.oldest} to {tested.newest} and continues with"
             f" the untested {version}; `make compat` in a checkout runs the smoke tests on others",
             stacklevel=2,
         )

@@ -94,7 +94,7 @@ def is_along_depth(dot: Node) -> bool:
     """True if both operands of a `dot` have the same contracted axis last.
 
     Returns False if that axis has one element: in a tile, a batch axis has this form. Returns False
-    also for taps of windows, because the axis before them is not their row.
+    also if an operand ends with window taps, whose neighbours in memory are window positions.
     """
     names = contraction(parse_rule(dot.attrs["rule"]))
     is_shared = names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted

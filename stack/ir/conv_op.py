@@ -101,7 +101,7 @@ def _infer(site: Site) -> Type:
     if x.dtype != w.dtype or equal(x.shape[1], ins) is False:
         raise site.fail(f"a weight of {ins} channels, {groups} group(s), for {x.shape[1]}")
     if any(isinstance(v, int) and v % groups for v in (ins, outs)):
-        raise site.fail(f"{ins} channels and {outs} results do not make {groups} groups")
+        raise site.fail(f"{ins} channels and {outs} results do not divide into {groups} groups")
     shape: list[Dim] = [x.shape[0], outs]
     for i in range(rank):
         spread = maximum(add(mul(add(x.shape[2 + i], -1), ldil[i]), 1), 0)

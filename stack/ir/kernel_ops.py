@@ -214,7 +214,9 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 
 
 def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
-    """Index arrays of an access, offset by the tile's coordinates, and its mask."""
+    """Index arrays of an access, one entry for each element and clipped into the memory, and its
+    mask.
+    """
     first = 1 if node.op == "load" else 2
     index = list(args[first : first + memory.ndim])
     mask = args[first + memory.ndim] if len(args) > first + memory.ndim else None
@@ -313,8 +315,8 @@ define(
     OpDef(
         "loop",
         "repeat the block for i = 0, 1, ...; `kind` names what runs the iterations (a `branch` has"
-        " at most one). Hints: `ahead` is the number of iterations whose loads are issued in"
-        " advance; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
+        " at most one). Hints: `ahead` is the number of iterations whose loads are in flight"
+        " at a time; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
         " run tile by tile: all inner iterations for that many outer ones. `online`: iterations"
         " rescale the carried values before they add to them, associatively, so any iterations may"
         " be combined",

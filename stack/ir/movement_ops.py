@@ -198,7 +198,7 @@ def _gather_infer(site: Site) -> Type:
     sizes = _check_indices(site, rule, site.args[1:], frame)
     loose = [a.names[0] for a in frame if a.names[0] not in sizes]
     if loose or any(a.names[0] in rule.whole for a in frame):
-        raise site.fail(f"rule {str(rule)!r}: the result has the plain axes of the operands")
+        raise site.fail(f"rule {str(rule)!r}: the result has the unmarked axes of the operands")
     return site.args[0].tensor.with_shape(site.shape())
 
 

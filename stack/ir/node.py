@@ -50,8 +50,8 @@ _TRUE, _FALSE, _FLOAT = object(), object(), object()
 
 
 def _attr_key(value: object) -> Any:
-    """A key that tells apart 1, True and 1.0, and 0.0 and -0.0, and equates nans. Python's == does
-    not.
+    """A key that distinguishes 1, True and 1.0, and 0.0 and -0.0, and equates nans, unlike Python's
+    ==.
     """
     if isinstance(value, tuple):
         return tuple(map(_attr_key, cast("tuple[Any]", value)))

@@ -52,7 +52,7 @@ class RaggedAxes:
 def ragged_axes(node: Node) -> RaggedAxes:
     """The axes of a `ragged_dot`."""
     axes = _axes(rule_attr(node))
-    assert axes is not None, "checked where it was made"
+    assert axes is not None, "type inference has checked it"
     return axes
 
 

@@ -152,7 +152,7 @@ def _dot_infer(site: Site) -> Type:
     rule = parse_rule(site.attrs["rule"])
     operands = (*rule.inputs, *rule.outputs)
     if len(rule.outputs) != 1 or any(a.mark or len(a.names) != 1 for o in operands for a in o):
-        raise site.fail(f"rule {str(rule)!r}: plain axes and one result")
+        raise site.fail(f"rule {str(rule)!r}: needs unmarked axes and one result")
     made = [a.names[0] for a in rule.outputs[0]]
     if len(set(made)) != len(made):
         raise site.fail(f"rule {str(rule)!r}: the result has each axis once")

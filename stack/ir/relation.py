@@ -246,7 +246,7 @@ def _index(shape: Shape, access: Access, point: Point) -> Index:
 def _check_known(equation: Equation, point: Point) -> None:
     """Raises RuleError if a point does not determine an operand's dim."""
     if equation.dims and equation.dims[-1][1] != 1:
-        raise RuleError("no index map describes what it reads: not every place is read")
+        raise RuleError("no index map describes what it reads: not every index is read")
     if point.knows(equation):
         return
     missing = [str(name) for name, _ in equation.axes if name not in point.axes]

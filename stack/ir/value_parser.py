@@ -130,7 +130,7 @@ class ValueParser(ShardingParser):
             try:
                 found = Data(np.asarray(self.data[digest]), dtype)
             except (ValueError, TypeError, OverflowError) as error:
-                self.fail(f"the side file holds something else for {digest}: {error}", start)
+                self.fail(f"the side file has other data for {digest}: {error}", start)
         if found is None or found.digest != digest or (found.dtype, found.shape) != (dtype, shape):
             self.fail(
                 f"expected a constant {dtype}{list(shape)} with digest {digest}: it is neither in"

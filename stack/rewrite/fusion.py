@@ -300,9 +300,7 @@ class Grouping(Units):
         return Why("no rule fuses these two") if reason is None else reason
 
     def _has_detour(self, producer: Group, consumer: Group) -> bool:
-        """True if a path from producer to consumer leaves both, so that fusion would
-        make a cycle.
-        """
+        """True if a path from producer to consumer leaves both: fusion would then make a cycle."""
         own = producer.held | consumer.held
         # past a position that no group spans, no path leads back
         end = self.spans.index(0, consumer.last)

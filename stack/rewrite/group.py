@@ -228,7 +228,7 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
         place = flat(group.axes[node])
         if node in group.dots:
             if place != group.order:
-                return 0, Why("the product is read and written at different indices", node, "axes")
+                return 0, Why("the product is read at another index than computed", node, "axes")
             continue
         if is_reduction(node):
             read = flat(group.axes[node.args[0]])

@@ -67,7 +67,7 @@ def join(producer: Group, consumer: Group) -> Maps | Why:
         else:
             ours = ", ".join(str(producer.sizes[p]) for p in loose)
             theirs = ", ".join(str(space.sizes[i]) for i in free)
-            text = f"the producer loops over [{ours}] where the consumer loops over [{theirs}]"
+            text = f"the producer loops over [{ours}] but the consumer loops over [{theirs}]"
             return Why(text, kind="axes")
     images = [i for e in place.values() if e is not None for i in e]
     if len(images) != len(set(images)):

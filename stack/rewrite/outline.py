@@ -1,4 +1,4 @@
-"""Turns groups into `fusion` nodes: a closed block each, with parameters p0, p1, ... in order of
+"""Replaces groups by `fusion` nodes: a closed block each, with parameters p0, p1, ... in order of
 use.
 
 Equal groups get equal blocks up to names and source lines. So their results are the same objects,

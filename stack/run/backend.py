@@ -66,7 +66,7 @@ Direct = Callable[[Sequence[Any]], list[Any] | None]
 
 @dataclass(frozen=True)
 class Crossing:
-    """How a framework's arrays are passed to a program and results are returned.
+    """Describes how a framework's arrays are passed to a program and results are returned.
 
     Attributes:
         count: number of arrays of a call.

@@ -85,9 +85,7 @@ def default_backend(device: str) -> str:
 
 
 def find_backend(name: str | None) -> Backend:
-    """A backend that can run here. Raises BackendMissing, which names the missing extra
-    or device.
-    """
+    """A backend that can run here. Raises BackendMissing, naming the extra or device."""
     backend: Backend = plugins.load("stack.backends", name or DEFAULT_BACKEND)
     need = backend.missing()
     if need is not None:
@@ -225,9 +223,7 @@ def build(
 
 
 def stages_after(name: str, stages: Stages) -> Stages:
-    """The stages after a given one; after "imported" all of them. Raises UsageError with
-    the names.
-    """
+    """The stages after a given one; after "imported" all. Raises UsageError with the names."""
     names = ["imported", *(stage for stage, _ in stages)]
     if name not in names:
         raise unknown_name("no stage to resume from", name, names)

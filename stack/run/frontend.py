@@ -158,7 +158,7 @@ class Frontend(Protocol):
         ...
 
     def watch(self, array: Any) -> Callable[[], bool]:
-        """Returns a function that is True while the memory of an array is alive.
+        """Returns a function that returns True while the memory of an array is alive.
 
         While this function exists, no other memory gets the same stamp.
         """

@@ -46,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a kernel computes its domain.
+    """The schedule of a kernel on its domain.
 
     Attributes:
         splits: splits of its axes, outermost first.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 SUFFIXES = (".py", ".stack", ".toml")
-PAUSE = 0.3  # seconds between looks
+PAUSE = 0.3  # seconds between polls
 
 
 def saved(paths: Iterable[Path]) -> dict[Path, int]:

@@ -315,8 +315,8 @@ define(
     OpDef(
         "loop",
         "repeat the block for i = 0, 1, ...; `kind` names what runs the iterations (a `branch` has"
-        " at most one). Hints: `ahead` is the number of iterations whose loads are in flight"
-        " at a time; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
+        " at most one). Hints: `ahead` is the number of iterations whose loads are in flight at"
+        " a time; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
         " run tile by tile: all inner iterations for that many outer ones. `online`: iterations"
         " rescale the carried values before they add to them, associatively, so any iterations may"
         " be combined",

@@ -29,8 +29,8 @@ from stack.hosted import add_file
 from stack.run.refused import own_error
 
 TEXT = """\
-Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
-what other compilers make of it.
+Watch a PyTorch module or a JAX function become machine code, stage by stage, and compare it with
+the results of other compilers.
 
   stackc dump demos/transformer.py:llama_block -o r1     compile, write every stage to r1/
   stackc show r1 fused                                   read a stage
@@ -113,7 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _unrecognized(command: argparse.ArgumentParser, left: Sequence[str]) -> str:
-    """What a command does not take, and the nearest that it does."""
+    """Returns the error text for arguments that a command does not take, with the nearest known
+    flag.
+    """
     known = [flag for action in command._actions for flag in action.option_strings]  # pyright: ignore[reportPrivateUsage]
     flag = next((word for word in left if word.startswith("-")), "")
     if not flag:

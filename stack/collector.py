@@ -1,7 +1,8 @@
-"""Python's cyclic garbage collector, held back while a program is compiled.
+"""Pauses Python's cyclic garbage collector while a program is compiled.
 
-A full collection looks at every object of every framework that is loaded. It takes longer than
-tracing a transformer block, and finds next to nothing: what tracing and passes make is in use.
+A full collection visits every object of every loaded framework. It takes longer than tracing a
+transformer block and frees almost nothing, because the objects that tracing and passes create are
+still in use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Generator[None]:
-    """No collection inside; a collector that is off already stays off."""
+    """Context manager that disables the collector inside. A collector that was already off stays
+    off.
+    """
     if not gc.isenabled():
         yield
         return

@@ -1,4 +1,4 @@
-"""Every error that stack raises on purpose. Each names the value, the rule and the way out."""
+"""All errors that stack raises on purpose. Each names the value, the rule and the way out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StackError(Exception):
 
 
 class ParseError(StackError):
-    """Malformed IR text. Carries where (1-based) and what was expected."""
+    """Malformed IR text. Carries the line and column (both from 1) and says what was expected."""
 
     exit_code = 2
 
@@ -34,14 +34,17 @@ class RuleError(StackError):
 
 
 class SymbolicSize(StackError, TypeError):
-    """A number is asked for where a size has symbols."""
+    """An operation needs a number, but the size contains symbols."""
 
 
 class VerifyError(StackError):
     """A function breaks a rule of the IR.
 
-    Attributes name the pass after which it was found (empty when none ran), the node as text,
-    the rule that is broken and the source lines that the node came from.
+    Attributes:
+        rule: the rule that is broken.
+        node: the node as text.
+        source: the source lines that the node came from.
+        after: the pass after which the error was found; empty when no pass ran.
     """
 
     exit_code = 4
@@ -68,12 +71,12 @@ class VerifyError(StackError):
         return "\n".join(lines)
 
     def found_after(self, pass_name: str) -> VerifyError:
-        """The same error, blamed on a pass."""
+        """The same error, attributed to a pass."""
         return VerifyError(self.rule, self.node, self.source, pass_name)
 
 
 class UnsupportedOp(StackError):
-    """Ops without a native lowering, all of them, each with its source lines."""
+    """Lists all ops without a native lowering, each with its source lines."""
 
     exit_code = 3
 
@@ -85,16 +88,16 @@ class UnsupportedOp(StackError):
 
 
 class NoElementType(StackError, TypeError):
-    """An array has elements of a type that the IR does not have."""
+    """An array has an element type that the IR lacks."""
 
     exit_code = 3
 
     def __init__(self, dtype: object, known: Collection[str]) -> None:
-        rule = f"the IR has no element type for {dtype}; it has {', '.join(known)}"
-        super().__init__(f"{rule}. Cast outside of the program, to one of those")
+        rule = f"the IR has no element type for {dtype}; known: {', '.join(known)}"
+        super().__init__(f"{rule}. Cast to one of those before the program")
 
     def at(self, name: str, source: tuple[str, ...] = ()) -> UnsupportedOp:
-        """The same, said of the op or the argument that has it."""
+        """The same error as an UnsupportedOp that names the op or argument with this type."""
         return UnsupportedOp([(name, source)], str(self))
 
 
@@ -110,10 +113,11 @@ class BackendMissing(StackError):
 
 
 class KernelRefused(StackError):
-    """Kernels that a backend's compiler refuses, cannot fit, or does not finish with.
+    """A backend's compiler rejects kernels, runs out of resources for them, or does not finish in
+    time.
 
-    `kernels` says why, by kernel node of the lowered function; `stack.run.retreat` computes their
-    groups in other ways.
+    `kernels` maps each kernel node of the lowered function to the reason. `stack.run.retreat`
+    recompiles their fusion groups in other ways.
     """
 
     def __init__(self, kernels: Mapping[Node, str]) -> None:
@@ -123,7 +127,7 @@ class KernelRefused(StackError):
 
 
 class UsageError(StackError):
-    """A command or a call that cannot be understood; says what would be."""
+    """A command or call that cannot be understood. The message names what is accepted."""
 
     exit_code = 2
 
@@ -131,9 +135,9 @@ class UsageError(StackError):
 def unknown_name(
     what: str, name: str, known: Collection[str], shown: Collection[str] = ()
 ) -> UsageError:
-    """The error for a name that does not exist: the nearest one, and all that there are.
+    """The error for a name that does not exist. It suggests the closest name and lists all of them.
 
-    `shown` lists them in another form, such as with their defaults.
+    `shown` lists the names in another form, for example with their defaults.
     """
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
@@ -153,5 +157,7 @@ _FAULTS = (
 
 
 def is_device_lost(error: object) -> bool:
-    """Whether an error says that a fault took the device's context, and the process with it."""
+    """True if an error reports a fault that destroyed the device's context, which ends the process
+    too.
+    """
     return any(mark in str(error) for mark in _FAULTS)

@@ -1,9 +1,9 @@
-"""Room for the frames of Python's calls, for work that calls deeply and returns often.
+"""Reserves stack space for Python frames, for work that calls deeply and returns often.
 
-CPython keeps frames in chunks of 16 KiB, maps one when a call crosses the end of the last, and
-unmaps it when that call returns. Where a loop of calls happens to lie across an end, each of them
-costs both and a page fault: up to a fifth of a compilation. A frame that a chunk cannot hold gets
-one of up to twice the bytes that it takes: what it leaves over is for the frames after it.
+CPython keeps frames in chunks of 16 KiB. It maps a chunk when a call crosses the end of the last
+one and unmaps it when that call returns. A loop of calls that happens to straddle a chunk boundary
+pays for both, plus a page fault, on each call: up to a fifth of a compilation. A frame too large
+for a chunk gets its own chunk of up to twice its size, and the frames after it use the rest.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import ParamSpec, TypeVar
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 
-# What a frame claims, and leaves to others: as many as Python lets call one another.
+# Stack words that the large frame claims: enough for Python's recursion limit.
 _WORDS = 1 << 16
 
-# Values that wait for each other on Python's stack; what is behind more of them goes on a list.
+# Recursion depth up to which values use Python's stack; deeper work goes on an explicit list.
 NESTED = 16
 
 
 def with_room(fn: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Decorator: what is called inside has its frames in one chunk. No memory is touched for it."""
+    """Decorator: frames of calls inside share one chunk. No memory is touched to reserve it."""
 
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Made:
         return fn(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Modules that a person names: `pkg.mod`, or a Python file."""
+"""Imports modules that a user names: `pkg.mod`, or a Python file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FROM_FILE = "plugin_"
 
 
 def import_named(name: str) -> types.ModuleType:
-    """A module, or a file, which is run once and then kept. Raises UsageError with what failed."""
+    """Imports a module, or runs a file once and caches it. Raises UsageError with the cause."""
     if not name.endswith(".py"):
         try:
             return importlib.import_module(name)
@@ -44,13 +44,17 @@ def import_named(name: str) -> types.ModuleType:
 
 
 def importable(module: str) -> str:
-    """What `import_named` finds a loaded module by in any process: its file's path, or its name."""
+    """Returns the name by which `import_named` finds a loaded module in any process: a path or a
+    name.
+    """
     path = getattr(sys.modules.get(module), "__file__", None)
     return str(path) if path and module.startswith(_FROM_FILE) else module
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """What `file.py:function` or `module:function` names. Raises UsageError where there is none."""
+    """Returns the function named `file.py:function` or `module:function`. Raises UsageError if
+    missing.
+    """
     left, _, attribute = name.rpartition(":")
     module = import_named(left)
     if not callable(getattr(module, attribute, None)):

@@ -11,9 +11,9 @@
     compiled(q, k, v)
     print(compiled.stages["fused"], compiled.kernels[0].text, sep="\n")
 
-`python -m stack.demos.mini` walks such a program through. There is what it takes to show how a
-compiler works and nothing more: f32 arrays of fixed sizes. The words are those of the real one,
-and so is the text: `stack.parse` reads what is printed here.
+`python -m stack.demos.mini` compiles such a program step by step. This file has only what it takes
+to show how a compiler works: f32 arrays of fixed sizes. It uses the terms of the full compiler, and
+its IR text is the same: `stack.parse` reads what is printed here.
 
     1  types and nodes      stack/ir/types.py, node.py
     2  axis rules           stack/ir/axes.py, relation.py
@@ -53,13 +53,13 @@ Attrs = tuple[tuple[str, Any], ...]
 
 
 class MiniError(Exception):
-    """What is wrong with a program: the value, the rule, the source line."""
+    """An error in a program. The message names the value, the rule and the source line."""
 
 
 # ---- 1  types and nodes
 #
-# A program is a graph of nodes. A node is an op on other nodes. Nodes are interned: two nodes
-# that say the same are one object. So nothing is computed twice, without a pass that looks for it.
+# A program is a graph of nodes. A node is an op on other nodes. Nodes are interned: two equal
+# nodes are one object. So common subexpressions are shared without a pass that looks for them.
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class Node:
     """One value of a program.
 
     Attributes:
-        op: a name in `OPS`, "param", or "fusion", whose `body` is what it computes.
-        attrs: name and value, sorted; hashable.
+        op: a name in `OPS`, "param", or "fusion"; a fusion computes its `body`.
+        attrs: pairs of name and value, sorted by name; hashable.
         source: the line of the user's program that it comes from.
     """
 
@@ -107,19 +107,19 @@ class Node:
 
 
 _INTERNED: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
-_LINES = [""]  # the line that new nodes come from is the last
+_LINES = [""]  # a stack: new nodes get the last line
 
 
 @contextmanager
 def from_line(source: str) -> Generator[None]:
-    """Nodes made inside come from this line: engines say it, so that no pass has to."""
+    """Context manager: new nodes get this source line. Engines set it, so passes need not."""
     _LINES.append(source)
     yield
     _LINES.pop()
 
 
 def make(op: str, *args: Node, source: str = "", **attrs: Any) -> Node:
-    """The node of an op. Raises MiniError where its operands do not fit."""
+    """Returns the node of an op. Raises MiniError if its operands do not fit."""
     items = tuple(sorted(attrs.items()))
     key = (op, args, items)
     node = _INTERNED.get(key)
@@ -137,14 +137,14 @@ def const(value: float) -> Node:
 
 # ---- 2  axis rules
 #
-# What an op does with its axes is stated once, by names: "m k, k n -> m n". From this statement
-# follow the shape of the result, where an element reads its operands, how much work there is,
-# whether a producer may be computed inside of its user, and the gradient of every product.
+# An axis rule states once, by names, what an op does with its axes: "m k, k n -> m n". The
+# compiler derives from it the shape of the result, the operand elements that each result element
+# reads, the amount of work, whether a producer may be fused, and the gradient of a matmul.
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Names of the axes of each operand and of the result; what the result lacks is reduced."""
+    """Axis names of each operand and of the result. Axes missing from the result are reduced."""
 
     operands: tuple[tuple[str, ...], ...]
     result: tuple[str, ...]
@@ -161,12 +161,12 @@ class Rule:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Axes that are read and do not come out, in the order in which they are met."""
+        """Operand axes that are not in the result, in order of first use."""
         names = dict.fromkeys(itertools.chain(*self.operands))
         return tuple(n for n in names if n not in self.result)
 
     def sizes(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """The size of every axis. Raises MiniError where an axis has two."""
+        """The size of every axis. Raises MiniError if an axis has two sizes."""
         found: dict[str, int] = {}
         for names, shape in zip(self.operands, shapes, strict=True):
             if len(names) != len(shape):
@@ -177,12 +177,12 @@ class Rule:
         return found
 
     def pull(self, index: Mapping[str, str]) -> list[tuple[str, ...]]:
-        """Where each operand is read, if the axes stand at `index`."""
+        """Returns the index at which each operand is read. `index` maps axes to expressions."""
         return [tuple(index[name] for name in names) for names in self.operands]
 
 
 def axis_names(count: int) -> tuple[str, ...]:
-    """`count` names: a, b, c."""
+    """The first `count` axis names: a, b, c."""
     return tuple("abcdefgh"[:count])
 
 
@@ -193,7 +193,7 @@ def rule_of(node: Node) -> Rule:
 
 # ---- 3  the op table
 #
-# One record says all that the compiler knows of an op. A new elementwise op is one line here.
+# One record holds what the compiler knows about an op. A new elementwise op is one line here.
 
 Infer = Callable[[tuple[Node, ...], dict[str, Any]], Type]
 MakeRule = Callable[[tuple[Node, ...], dict[str, Any], Type], Rule]
@@ -202,14 +202,14 @@ Gradient = Callable[[Node, Node], "list[Node | None]"]
 
 @dataclass(frozen=True)
 class OpDef:
-    """An op.
+    """Everything the compiler knows about one op.
 
     Attributes:
         infer: type of the result. Raises MiniError.
-        rule: what it does with its axes.
-        numpy: what it means, on arrays; the definition that all others are held against.
+        rule: the axis rule.
+        numpy: its semantics on arrays; the reference for all other definitions.
         c: its C expression, `{0}` for the first operand.
-        gradient: gradients by its operands (None: there is none), from the one by its result.
+        gradient: maps the result's gradient to the gradients of the operands; None for no gradient.
     """
 
     infer: Infer
@@ -230,13 +230,13 @@ def _elementwise_type(dtype: str) -> Infer:
 
 
 def _elementwise_rule(args: tuple[Node, ...], attrs: dict[str, Any], type_: Type) -> Rule:
-    """All axes, one to one; a scalar operand has none and is read everywhere."""
+    """Maps all axes one to one. A scalar operand has no axes and is broadcast."""
     names = axis_names(len(type_.shape))
     return Rule(tuple(names if a.shape else () for a in args), names)
 
 
 def _sum_like(gradient: Node, operand: Node) -> Node:
-    """A gradient for an operand that may have been a scalar."""
+    """Sums a gradient to a scalar if its operand was a scalar."""
     if gradient.shape == operand.shape:
         return gradient
     return make("reduce", gradient, axes=tuple(range(len(gradient.shape))), kind="sum")
@@ -245,7 +245,7 @@ def _sum_like(gradient: Node, operand: Node) -> Node:
 def elementwise(
     numpy: Callable[..., Any], c: str, gradient: Gradient | None = None, dtype: str = "f32"
 ) -> OpDef:
-    """The record of an op that works on one element at a time."""
+    """Returns the record of an elementwise op."""
 
     def summed(node: Node, g: Node) -> list[Node | None]:
         assert gradient is not None
@@ -300,7 +300,7 @@ def _dot_type(args: tuple[Node, ...], attrs: dict[str, Any]) -> Type:
 
 
 def _dot_gradient(node: Node, g: Node) -> list[Node | None]:
-    """A product again: the rule is turned, the result takes the place of the operand."""
+    """The gradients of a matmul are matmuls: the rule swaps the result and one operand."""
     (x, y), rule = node.args, rule_of(node)
     left, right = rule.operands
     return [
@@ -455,7 +455,7 @@ MOVEMENT = ("transpose", "broadcast")
 
 @dataclass(frozen=True, eq=False)
 class Func:
-    """A program: parameters and results; its nodes are what the results need."""
+    """A program: parameters and results. Its nodes are those that the results need."""
 
     name: str
     params: tuple[Node, ...]
@@ -463,7 +463,7 @@ class Func:
 
     @cached_property
     def nodes(self) -> list[Node]:
-        """All nodes but parameters and scalars, each after its operands."""
+        """All nodes except parameters and scalars, each after its operands."""
         found: dict[Node, None] = {}
 
         def visit(node: Node) -> None:
@@ -479,7 +479,7 @@ class Func:
 
     @cached_property
     def users(self) -> dict[Node, list[Node | None]]:
-        """Who reads each value; None stands for the caller."""
+        """Maps each value to its users; None represents the caller."""
         found: dict[Node, list[Node | None]] = {}
         for node in self.nodes:
             for arg in dict.fromkeys(node.args):
@@ -492,7 +492,7 @@ class Func:
         return "\n".join(_text(self, {}))
 
     def interpret(self, *arrays: Array) -> list[Array]:
-        """What it means, in NumPy. Any element type: in f64 it is the reference."""
+        """Evaluates the program in NumPy for any element type. In f64 it is the reference."""
         values: dict[Node, Any] = dict(zip(self.params, arrays, strict=True))
 
         def value(node: Node) -> Any:
@@ -508,7 +508,7 @@ class Func:
 
 
 def param(type_: Type, name: str) -> Node:
-    """A parameter: a node of its own, whatever others there are."""
+    """Returns a new parameter. Parameters are not interned, so each call makes a distinct node."""
     return Node("param", (), (("name", name),), type_)
 
 
@@ -548,7 +548,7 @@ def _text(func: Func, names: dict[Node, str], indent: str = "") -> Iterator[str]
 
 
 def _attrs_text(node: Node) -> str:
-    """Shapes are left out: they stand in the type."""
+    """Attributes as text, without shapes, which the type already shows."""
     shown = [(k, v) for k, v in node.attrs if k != "shape"]
     if not shown:
         return ""
@@ -562,7 +562,7 @@ def _value_text(value: Any) -> str:
 
 
 def verify(func: Func) -> None:
-    """Raise MiniError for a node whose type is not what its op says, or that nobody defines."""
+    """Raises MiniError for a node whose type differs from its op's, or for a foreign parameter."""
     for node in func.nodes:
         if node.body is not None:
             verify(node.body)
@@ -571,7 +571,7 @@ def verify(func: Func) -> None:
             said = OPS[node.op].infer(node.args, dict(node.attrs))
         if said != node.type:
             raise MiniError(
-                f"{node.op} at {node.source}: {node.type} stands there, it makes {said}"
+                f"{node.op} at {node.source}: the type is {node.type}, the op makes {said}"
             )
         for arg in node.args:
             if arg.op == "param" and arg not in func.params:
@@ -580,12 +580,12 @@ def verify(func: Func) -> None:
 
 # ---- 5  tracing
 #
-# The program is run once on tracers. They know no numbers, only nodes: each operation on them
-# adds a node. What Python decides while it runs (loops, branches on sizes) is gone after that.
+# The program runs once on tracers. A tracer holds a node instead of numbers, and each operation
+# on tracers adds a node. Python control flow (loops, branches on sizes) is resolved at this time.
 
 
 class Tracer:
-    """Stands for an array while a program is traced; broadcasts as NumPy does."""
+    """Represents an array while a program is traced. Broadcasts as NumPy does."""
 
     __array_priority__ = 1000
 
@@ -637,11 +637,11 @@ class Tracer:
         return dot("a k, k n -> a n", self, other)
 
     def __bool__(self) -> bool:
-        raise MiniError(f"{user_line()}: a branch on a value, which has none yet; use where()")
+        raise MiniError(f"{user_line()}: a branch on a value unknown while tracing; use where()")
 
 
 def user_line() -> str:
-    """The line of the user's program that is running: the first that is not of this file."""
+    """The running line of the user's program: the first stack frame outside of this file."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
@@ -653,7 +653,7 @@ def _node(value: Tracer | float) -> Node:
 
 
 def _spread_to(node: Node, shape: tuple[int, ...], source: str) -> Node:
-    """NumPy's broadcasting, spelled out: axes of size 1 are dropped, then all are put in."""
+    """Makes NumPy's broadcasting explicit: drops axes of size 1, then broadcasts to `shape`."""
     if node.shape in ((), shape):
         return node
     offset = len(shape) - len(node.shape)
@@ -706,22 +706,22 @@ def tanh(x: Tracer) -> Tracer:
 
 
 def maximum(x: Tracer | float, y: Tracer | float) -> Tracer:
-    """The larger of two; nan where one is."""
+    """The elementwise maximum; nan if either operand is nan."""
     return _many("max", x, y)
 
 
 def where(condition: Tracer, x: Tracer | float, y: Tracer | float) -> Tracer:
-    """`x` where the condition holds, else `y`."""
+    """`x` where the condition is true, else `y`."""
     return _many("select", condition, x, y)
 
 
 def iota(shape: tuple[int, ...], axis: int) -> Tracer:
-    """Each element is its own place along an axis."""
+    """Each element is its index along an axis."""
     return Tracer(make("iota", axis=axis, shape=shape, source=user_line()))
 
 
 def dot(rule: str, x: Tracer, y: Tracer) -> Tracer:
-    """A product by its axis rule: `dot("b m k, b k n -> b m n", x, y)`."""
+    """A matmul by its axis rule: `dot("b m k, b k n -> b m n", x, y)`."""
     return Tracer(make("dot", x.node, y.node, rule=str(Rule.parse(rule)), source=user_line()))
 
 
@@ -738,17 +738,17 @@ def _reduce(kind: str, x: Tracer, axis: int | None, keepdims: bool) -> Tracer:
 
 
 def sum(x: Tracer, axis: int | None = None, keepdims: bool = False) -> Tracer:
-    """The sum over an axis, or over all."""
+    """The sum over one axis, or over all axes."""
     return _reduce("sum", x, axis, keepdims)
 
 
 def max(x: Tracer, axis: int | None = None, keepdims: bool = False) -> Tracer:
-    """The largest along an axis, or of all."""
+    """The maximum over one axis, or over all axes."""
     return _reduce("max", x, axis, keepdims)
 
 
 def trace(fn: Callable[..., Any], *args: Array) -> Func:
-    """The program that a function runs on arrays of these shapes."""
+    """Traces a function on arrays of these shapes and returns the program."""
     names = list(inspect.signature(fn).parameters)
     params = [param(Type("f32", np.shape(a)), names[i]) for i, a in enumerate(args)]
     made: Any = fn(*(Tracer(p) for p in params))
@@ -760,8 +760,8 @@ def trace(fn: Callable[..., Any], *args: Array) -> Func:
 
 # ---- 6  rewriting
 #
-# A rule looks at one node, whose operands are rewritten already, and gives another or None. The
-# engine walks the program until no rule has anything to say.
+# A rule takes one node, whose operands are already rewritten, and returns another node or None.
+# The engine visits the program until no rule applies.
 
 RewriteRule = Callable[[Node], "Node | None"]
 
@@ -790,7 +790,7 @@ def double_negation(node: Node) -> Node | None:
 
 
 def transposes(node: Node) -> Node | None:
-    """Two are one; one that changes nothing is none."""
+    """Merges two transposes into one, and removes an identity transpose."""
     if node.op != "transpose":
         return None
     (x,), perm = node.args, node["perm"]
@@ -802,7 +802,7 @@ def transposes(node: Node) -> Node | None:
 
 
 def broadcasts(node: Node) -> Node | None:
-    """Two are one; one of a size-1 axis that is summed away again is none."""
+    """Merges two broadcasts, and removes a broadcast of a size-1 axis that is summed away again."""
     (x, *_) = node.args or (node,)
     if node.op == "broadcast" and x.op == "broadcast":
         axes = tuple(node["axes"][a] for a in x["axes"])
@@ -817,7 +817,7 @@ def broadcasts(node: Node) -> Node | None:
 
 
 def transposed_operand(node: Node) -> Node | None:
-    """A product reads its operands by any rule: a transpose of one is a change of names."""
+    """Folds a transpose into the axis rule of a matmul that reads it."""
     if node.op != "dot" or not any(a.op == "transpose" for a in node.args):
         return None
     rule, args = rule_of(node), list(node.args)
@@ -832,7 +832,7 @@ def transposed_operand(node: Node) -> Node | None:
 
 
 def scalars(node: Node) -> Node | None:
-    """What is known now is computed now."""
+    """Constant folding of scalars."""
     if node.args and node.type == Type("f32", ()) and all(a.is_scalar_const for a in node.args):
         values = [np.float32(a["value"]) for a in node.args]
         with np.errstate(all="ignore"):
@@ -846,7 +846,7 @@ RULES: list[RewriteRule] = [
 
 
 def rewrite(func: Func, rules: Sequence[RewriteRule], log: list[str] | None = None) -> Func:
-    """Apply rules until none fits. `log` gets a line for each rewrite."""
+    """Applies rules until none matches. `log` gets a line for each rewrite."""
     done: dict[Node, Node] = {p: p for p in func.params}
 
     def visit(node: Node) -> Node:
@@ -872,12 +872,12 @@ def rewrite(func: Func, rules: Sequence[RewriteRule], log: list[str] | None = No
 
 # ---- 7  gradients
 #
-# Reverse mode: from the result backwards, each node hands the gradient by its result to its
-# operands. The gradient of a program is a program: all that follows works on it too.
+# Reverse mode: from the result backwards, each node passes the gradient of its result on to its
+# operands. The gradient of a program is a program, so all later steps work on it too.
 
 
 def grad(func: Func) -> Func:
-    """The joint program: the scalar result, then its gradient by each parameter."""
+    """The joint program: the scalar result, then its gradient with respect to each parameter."""
     (loss,) = func.results
     if loss.shape:
         raise MiniError(f"the gradient of {loss.type}: only a scalar has one; sum it")
@@ -905,18 +905,18 @@ def _full(node: Node, shape: tuple[int, ...]) -> Node:
 
 # ---- 8  fusion
 #
-# Every group becomes one kernel: what is inside never goes to memory. A producer may be computed
-# inside of its user wherever the user needs it. That is right always, and pays if nothing is
-# computed more often than before. How often: the rule of the user tells.
+# Every group becomes one kernel, and values inside a group never go to memory. A producer may be
+# computed inside of its user wherever the user needs it. That is always correct, and profitable
+# if nothing is computed more often than before. The axis rule of the user gives that count.
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Why two nodes are or are not one kernel."""
+    """The reason why two nodes are or are not fused into one kernel."""
 
     producer: Node
     user: Node
-    reason: str  # "" where they are
+    reason: str  # "" if they are fused
 
     def __str__(self) -> str:
         verdict = f"apart: {self.reason}" if self.reason else "one kernel"
@@ -924,7 +924,9 @@ class Decision:
 
 
 def reuse(user: Node, operand: int) -> int:
-    """How often a node reads each element of an operand: over the axes that it does not have."""
+    """Returns how often a node reads each element of an operand: once per point of the axes it
+    lacks.
+    """
     rule = rule_of(user)
     sizes = rule.sizes([a.shape for a in user.args])
     sizes.update(zip(rule.result, user.shape, strict=True))
@@ -932,9 +934,9 @@ def reuse(user: Node, operand: int) -> int:
 
 
 def legal(func: Func, producer: Node, user: Node) -> str:
-    """Why a producer may not be computed inside of its user; "" where it may."""
+    """Returns why a producer may not be fused into its user; "" if it may."""
     if producer.op in MOVEMENT or producer.op == "iota":
-        return ""  # nothing is computed: it is only read from elsewhere
+        return ""  # no arithmetic: only the index of the read changes
     if len(func.users[producer]) > 1:
         return "its result has other readers too"
     times = prod(reuse(user, i) for i, a in enumerate(user.args) if a is producer)
@@ -944,7 +946,7 @@ def legal(func: Func, producer: Node, user: Node) -> str:
 
 
 def fuse(func: Func, decisions: list[Decision] | None = None) -> Func:
-    """Group nodes; each group is a `fusion` node with a closed body."""
+    """Groups nodes. Each group becomes a `fusion` node with a closed body."""
     inside: dict[tuple[Node, Node], bool] = {}
     for user in func.nodes:
         for producer in dict.fromkeys(a for a in user.args if a.op not in ("param", "const")):
@@ -955,7 +957,7 @@ def fuse(func: Func, decisions: list[Decision] | None = None) -> Func:
     done: dict[Node, Node] = {p: p for p in func.params}
 
     def group(root: Node) -> Node:
-        """The group that makes a node, on groups that make what it reads."""
+        """Returns the fusion node that computes `root`; its operands are fusion nodes too."""
         if root in done or root.op == "const":
             return done.get(root, root)
         body: dict[Node, Node] = {}
@@ -989,9 +991,9 @@ def fuse(func: Func, decisions: list[Decision] | None = None) -> Func:
 
 # ---- 9  C code
 #
-# A group is printed from its result backwards: `value(node, index)` is the C expression of one
-# element. The rule of a node says at which index its operands are needed. A reduction is a loop
-# in front of the expression that needs it.
+# The emitter prints a group from its result backwards: `value(node, index)` is the C expression
+# of one element. The axis rule of a node gives the index at which its operands are read. A
+# reduction is a loop before the expression that uses it.
 
 C_TYPES = {"f32": "float", "bool": "unsigned char"}
 START = {"sum": "0.0f", "max": "-INFINITY"}
@@ -1045,7 +1047,7 @@ class Emitter:
         return f"{letter}{self.count}"
 
     def value(self, node: Node, index: tuple[str, ...]) -> str:
-        """One element as a C expression; what it needs is printed before."""
+        """Returns one element as a C expression, after printing the statements it needs."""
         if node.is_scalar_const:
             return c_number(node["value"])
         if node in self.places:
@@ -1063,14 +1065,14 @@ class Emitter:
         return self.known[key]
 
     def inner(self, node: Node, index: tuple[str, ...]) -> str:
-        """The expression of a node without a loop of its own."""
+        """Returns the expression of a node that needs no loop of its own."""
         rule = rule_of(node)
         pulled = rule.pull(dict(zip(rule.result, index, strict=True)))
         args = [self.value(a, at) for a, at in zip(node.args, pulled, strict=True)]
         return OPS[node.op].c.format(*args)
 
     def reduction(self, node: Node, index: tuple[str, ...]) -> str:
-        """A loop that gathers into a variable, which it gives."""
+        """Prints a loop that accumulates into a variable, and returns that variable's name."""
         rule = rule_of(node)
         sizes = rule.sizes([a.shape for a in node.args])
         kind = node["kind"] if node.op == "reduce" else "sum"
@@ -1085,12 +1087,12 @@ class Emitter:
         self.say(f"{total} = {STEP[kind].format(total, OPS[node.op].c.format(*args))};")
         for _ in rule.reduced:
             self.close()
-        self.known = outer  # what was named inside of the loop is not seen after it
+        self.known = outer  # variables declared inside of the loop are out of scope after it
         return total
 
 
 def offset(index: tuple[str, ...], shape: tuple[int, ...]) -> str:
-    """Where an element of a row-major array lies: `(i0 * 4 + i1) * 8 + i2`."""
+    """The row-major offset of an element: `(i0 * 4 + i1) * 8 + i2`."""
     text = "0"
     for name, size in zip(index, shape, strict=True):
         text = name if text == "0" else f"({text}) * {size} + {name}"
@@ -1098,7 +1100,7 @@ def offset(index: tuple[str, ...], shape: tuple[int, ...]) -> str:
 
 
 def c_number(value: float) -> str:
-    """A number as C writes it, in f32."""
+    """An f32 literal in C."""
     if np.isnan(value):
         return "NAN"
     if np.isinf(value):
@@ -1111,7 +1113,7 @@ def c_number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A group, its code and its cost: scalar operations, bytes that travel, source lines."""
+    """A group with its code and its cost: scalar operations, bytes moved, source lines."""
 
     name: str
     text: str
@@ -1123,13 +1125,13 @@ class Kernel:
 
 @dataclass
 class Compiled:
-    """A program that runs.
+    """A compiled program, ready to be called.
 
     Attributes:
-        stages: what each pass made of it, as text: traced, canonical, fused, c.
-        decisions: why what was fused with what.
+        stages: the program as text after each pass: traced, canonical, fused, c.
+        decisions: the reason for each fusion decision.
         log: every rewrite.
-        backend: "c", or "numpy" where this machine has no C compiler.
+        backend: "c", or "numpy" if this machine has no C compiler.
     """
 
     func: Func
@@ -1150,7 +1152,7 @@ class Compiled:
 
 
 def compile(fn: Callable[..., Any] | Func, *args: Array) -> Compiled:
-    """Trace a function on the shapes of its arguments (or take a program) and compile it."""
+    """Traces a function on the shapes of its arguments (or takes a program) and compiles it."""
     traced = fn if isinstance(fn, Func) else trace(fn, *args)
     log: list[str] = []
     decisions: list[Decision] = []
@@ -1171,7 +1173,7 @@ def compile(fn: Callable[..., Any] | Func, *args: Array) -> Compiled:
 
 
 def work(node: Node) -> int:
-    """Scalar operations of a node: one at each point of all of its axes, two in a product."""
+    """Scalar operations of a node: one for each point of its iteration space, two for a matmul."""
     if node.op in (*MOVEMENT, "iota"):
         return 0
     rule = rule_of(node)
@@ -1191,24 +1193,24 @@ def _kernel(node: Node, number: int) -> Kernel:
     return Kernel(name, Emitter(node.body, name).kernel(), ops, flops, moved, source)
 
 
-_FOLDER = tempfile.TemporaryDirectory(prefix="stack-mini-")  # gone with the process
+_FOLDER = tempfile.TemporaryDirectory(prefix="stack-mini-")  # deleted when the process ends
 _NUMBER = itertools.count()
 
 
 def load(compiler: str, code: str) -> ctypes.CDLL:
-    """C text as a library of this process. Raises MiniError with what the compiler says."""
+    """Compiles C text and loads it as a library. Raises MiniError with the compiler's output."""
     stem = Path(_FOLDER.name) / f"program{next(_NUMBER)}"
     stem.with_suffix(".c").write_text(code)
     flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
     command = [compiler, *flags, "-o", f"{stem}.so", f"{stem}.c", "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise MiniError(f"{compiler} refuses the code:\n{done.stderr}")
+        raise MiniError(f"{compiler} rejects the code:\n{done.stderr}")
     return ctypes.CDLL(f"{stem}.so")
 
 
 def _runner(func: Func, entries: Sequence[Any]) -> Callable[[Sequence[Array]], list[Array]]:
-    """Calls the kernels in order, each into a new array."""
+    """Returns a function that calls the kernels in order, each writing a new array."""
     dtypes = {"f32": np.float32, "bool": np.bool_}
     steps = list(zip(func.nodes, entries, strict=True))
 

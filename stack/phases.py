@@ -1,7 +1,7 @@
-"""Where the time of a compilation goes: seconds by phase, none of them counted twice.
+"""Measures compilation time by phase, in seconds, and counts no second twice.
 
-The first phase that begins starts a clock, which every phase inside of it tells its time; a phase
-has what no phase inside of it has. Each thread has a clock of its own.
+The first phase that begins starts a clock, and phases inside it report to that clock. The time of a
+phase excludes the phases nested in it. Each thread has its own clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class _Clock:
         self.since = 0.0
 
     def lap(self) -> None:
-        """What went by since the last lap is the innermost phase's."""
+        """Adds the time since the last lap to the innermost phase."""
         now = time.perf_counter()
         if self.phases:
             name = self.phases[-1]
@@ -32,7 +32,7 @@ _CLOCK: ContextVar[_Clock | None] = ContextVar("clock", default=None)
 
 @contextmanager
 def phase(name: str) -> Generator[None]:
-    """What is done inside belongs to this phase. A decorator too."""
+    """Context manager or decorator: attributes the time inside to this phase."""
     clock = _CLOCK.get()
     token = None
     if clock is None:
@@ -49,6 +49,6 @@ def phase(name: str) -> Generator[None]:
 
 
 def phases_now() -> Mapping[str, float]:
-    """The seconds of phases on the clock that is running, which go on; none where none is."""
+    """Returns the seconds per phase on the running clock, updated live; empty if no clock runs."""
     clock = _CLOCK.get()
     return clock.seconds if clock is not None else {}

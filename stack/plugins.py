@@ -1,4 +1,4 @@
-"""Finding frontends, backends, passes and hosted operators: by entry point, never by import."""
+"""Finds frontends, backends, passes and hosted operators by entry point, never by import."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def _points(group: str) -> dict[str, EntryPoint]:
 
 
 def register(group: str, name: str, plugin: Any) -> None:
-    """Make a plugin known to this process, as an entry point makes it known to all.
+    """Makes a plugin known to this process, as an entry point makes it known to all.
 
-    Raises UsageError where another has the name.
+    Raises UsageError if another plugin has the name.
     """
     held = _ADDED.setdefault(group, {})
     other = held.get(name)
@@ -39,7 +39,7 @@ def _place(plugin: Any) -> tuple[str, str]:
 
 
 def names(group: str) -> list[str]:
-    """Everything installed in a group, sorted."""
+    """All names installed in a group, sorted."""
     return sorted({*_points(group), *_ADDED.get(group, ())})
 
 

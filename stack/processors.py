@@ -6,9 +6,9 @@ import os
 
 
 def usable_processors() -> int:
-    """Returns the processors that the scheduler may give this process.
+    """Returns the number of processors that the scheduler may give this process.
 
-    macOS and Windows do not tell; there it is the number of processors of the machine.
+    macOS and Windows do not report it, so there it is the machine's number of processors.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""Releases of frameworks: which were tested, a warning for the others, and how to install one.
+"""Tested releases of frameworks, a warning for other releases, and how to install one.
 
 `make compat TORCH=... JAX=...` runs the smoke tests (tests/smoke) on a release.
 """
@@ -27,7 +27,7 @@ class Tested:
     newest: str
 
     def holds(self, version: str) -> bool:
-        """Whether a version, such as "2.14.1+cu130", lies in the range."""
+        """True if a version, such as "2.14.1+cu130", is in the range."""
         return _numbers(self.oldest) <= _numbers(version) <= _numbers(self.newest)
 
 
@@ -54,7 +54,7 @@ def warn_if_untested(module: str) -> None:
         return
     if not tested.holds(version):
         warnings.warn(
-            f"stack was tested with {module} {tested.oldest} to {tested.newest} and goes on with"
+            f"stack was tested with {module} {tested.oldest} to {tested.newest} and continues with"
             f" the untested {version}; `make compat` in a checkout runs the smoke tests on others",
             stacklevel=2,
         )
@@ -66,6 +66,6 @@ def install_hint(extra: str) -> str:
 
 
 def _numbers(version: str) -> tuple[int, int]:
-    """Major and minor number of a version; 0 for one that is not there."""
+    """Major and minor number of a version; a missing number is 0."""
     major, minor, *_ = (*map(int, re.findall(r"\d+", version)), 0, 0)
     return major, minor

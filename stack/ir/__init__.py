@@ -1,4 +1,4 @@
-"""The IR: one immutable node, levels as op tables, lossless text, verifier, interpreter."""
+"""The IR: one immutable node class, op tables by level, lossless text, verifier, interpreter."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What holds of an op whatever its operands are: the facts that passes reason with.
+"""Algebraic facts of ops that hold for all operands. Passes use them to justify rewrites.
 
-Numbers are meant as real ones: a rounding, an overflow or a nan may stand against a fact, and a
-pass that promises exact bits looks at the element type too.
+Facts are about real numbers. Rounding, overflow or nan may contradict a fact, so a pass that
+promises exact bits must check the element type too.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ class Algebra:
     """Facts of one op.
 
     Attributes:
-        linear: groups of operands in which it is linear together, the others fixed: addition is
+        linear: groups of operands in which the op is jointly linear, the others fixed: addition is
             linear in (0, 1), multiplication in (0,) and in (1,).
-        monotone: for each operand whether the result rises (1) or falls (-1) with it.
-        neutral: with this value there, the result is the other operand.
-        absorbing: with this value there, the result is it whatever finite number the other is.
+        monotone: for each operand 1 if the result increases with it, -1 if it decreases.
+        neutral: maps an operand to the value for which the result is the other operand.
+        absorbing: maps an operand to the value that the result then has for every finite other
+            operand.
         commutative: f(x, y) = f(y, x).
         associative: f(f(x, y), z) = f(x, f(y, z)).
-        idempotent: f(x, x) = x; of one operand, f(f(x)) = f(x).
-        reflexive: of a comparison, what x and x give.
-        negated: the comparison that holds where this one does not.
-        inverse: the op that undoes it.
-        maps: pairs (g, h) of ops of two operands: f(g(x, y)) = h(f(x), f(y)).
-        range: the least and the greatest result.
-        pole: whether the result may be infinite where no operand is.
-        exact: the result is an operand, or as short: nothing is rounded.
-        chooses: operand 0 tells which of the others the result is.
-        converts: the result is the operand's number, as near as another element type has it.
-        reinterprets: the result has the operand's bits, and means another number.
+        idempotent: f(x, x) = x; for one operand, f(f(x)) = f(x).
+        reflexive: the value of a comparison of x with x.
+        negated: the comparison that is true exactly where this one is false.
+        inverse: the op that inverts it.
+        maps: pairs (g, h) of binary ops with f(g(x, y)) = h(f(x), f(y)).
+        range: the minimum and maximum result.
+        pole: True if the result may be infinite for finite operands.
+        exact: True if nothing is rounded: the result is an operand, or has no more digits.
+        chooses: True if operand 0 selects which of the others is the result.
+        converts: True if the result is the operand's number, rounded to another element type.
+        reinterprets: True if the result has the operand's bits with another element type.
     """
 
     linear: tuple[tuple[int, ...], ...] = ()
@@ -60,11 +61,11 @@ class Algebra:
 
     @property
     def is_order(self) -> bool:
-        """Whether it is one of <, <=, > and >=; it rises with the operand that is to be greater."""
+        """True for <, <=, > and >=. It is increasing in the operand that must be greater."""
         return bool(self.negated and self.monotone)
 
 
-NOTHING = Algebra()  # nothing holds for certain
+NOTHING = Algebra()  # no known facts
 _RISING = Algebra(monotone=(RISING,))
 _WHOLE = replace(_RISING, idempotent=True, exact=True)
 _SUMS_TO_PRODUCTS, _PRODUCTS_TO_SUMS = (("add", "mul"),), (("mul", "add"),)
@@ -151,7 +152,7 @@ KIND_OF = {op: kind for kind, op in COMBINE.items()}  # the kind of reduction of
 
 
 def reduction(kind: str) -> Algebra:
-    """Facts of a reduction, or of a running one, of a kind: those of what combines two elements."""
+    """Facts of a reduction or scan of a kind, from its combining op."""
     pair = ELEMENTWISE[COMBINE[kind]]
     is_linear = pair.linear == ((0, 1),)
     return Algebra(

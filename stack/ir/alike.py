@@ -1,8 +1,8 @@
-"""Facts of a node that follow from what it is, wherever it stands: asked once for all alike.
+"""Caches facts of a node by equivalence class, so each is computed once.
 
-Two nodes are alike where op, attributes, blocks and the types of operands and results are equal,
-as in equal layers and at all stages of one program. What lies behind the operands is no part of it,
-nor are names and source lines: blocks are equal that compute the same nodes.
+Nodes are equivalent if op, attributes, blocks and the types of operands and results are equal, as
+in repeated layers and across the stages of one program. What computes the operands does not matter,
+nor do names and source lines: blocks that compute the same nodes are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class _Facts(dict[Any, Any]):
-    """Answers by what was asked."""
+    """Cached answers by question."""
 
     __slots__ = ("__weakref__",)
 
@@ -27,15 +27,15 @@ _FACTS: WeakValueDictionary[tuple[Any, ...], _Facts] = WeakValueDictionary()
 
 
 def likeness(node: Node) -> tuple[Any, ...]:
-    """What nodes that are alike have in common, as a key."""
+    """Returns the key of a node's equivalence class."""
     types = tuple([a.type for a in node.args])
-    places = node.type.sharding, *(t.sharding for t in types)  # no part of equality
+    places = node.type.sharding, *(t.sharding for t in types)  # not part of type equality
     blocks = [(b.params, b.results) for b in node.blocks]
     return node.key, types, node.type, *places, *blocks
 
 
 def facts_of(node: Node) -> dict[Any, Any]:
-    """The answers that a node shares with all that are alike."""
+    """The cache that a node shares with all equivalent nodes."""
     found = node.facts
     if found is None:
         found = node.facts = _FACTS.setdefault(likeness(node), _Facts())
@@ -43,20 +43,20 @@ def facts_of(node: Node) -> dict[Any, Any]:
 
 
 def alone(node: Node) -> Node:
-    """What all nodes that are alike have in common: the node on parameters, its blocks bare."""
+    """Returns the representative of an equivalence class: the node on parameters."""
     return node.rebuilt(stand_ins(node), blocks=[Block(b.params, b.results) for b in node.blocks])
 
 
 def stand_ins(node: Node) -> list[Node]:
-    """A parameter for each operand: all that nodes which are alike know of theirs."""
+    """A parameter for each operand, of the same type: what equivalent nodes share."""
     return [Node("param", (), {"name": f"x{i}"}, a.type) for i, a in enumerate(node.args)]
 
 
 def once_alike(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
-    """Decorator: a question whose answer is that of all nodes alike is answered once.
+    """Decorator: caches a function of a node by equivalence class.
 
-    It looks at a node's op, attributes, types and blocks, and at no operand but for its type; its
-    answer names no value.
+    The function may depend on the node's op, attributes, types and blocks, but on its operands only
+    through their types. Its result must not contain a node.
     """
 
     @wraps(ask)

@@ -1,7 +1,7 @@
-"""What ops mean, on any array namespace that looks like NumPy.
+"""The semantics of ops, on any NumPy-like array namespace.
 
-A frontend derives its own space from `ArraySpace` to replay a function in its framework: that is
-how a compiler peer gets programs that came from elsewhere.
+A frontend derives its own space from `ArraySpace` to replay a function in its framework. This is
+how a peer compiler gets programs that came from another framework.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REDUCERS = {
 
 
 def einsum_text(rule: Rule) -> str:
-    """An axis rule of plain names as an einsum equation."""
+    """An axis rule with unmarked single axes as an einsum equation."""
     letters: dict[str, str] = {}
 
     def side(operands: Sequence[Any]) -> str:
@@ -49,7 +49,7 @@ def einsum_text(rule: Rule) -> str:
 
 
 class ArraySpace:
-    """Ops over a NumPy-like namespace `xp`. One method where a call is not one function."""
+    """Ops over a NumPy-like namespace `xp`. Ops that need more than one function have a method."""
 
     def __init__(self, xp: Any) -> None:
         self.xp = xp
@@ -65,17 +65,17 @@ class ArraySpace:
         return self.xp.asarray(data.array, dtype=self.dtype(data.dtype))
 
     def cast(self, x: Array, source: DType, target: DType) -> Array:
-        """Convert the element type."""
+        """Converts the element type."""
         return x.astype(self.dtype(target))
 
     def settle(self, value: Array, type_: TensorType) -> Array:
-        """Bring a result to its promised element type."""
+        """Converts a result to its declared element type."""
         return value
 
     # ---- elementwise
 
     def elementwise(self, node: Node, *args: Array) -> Array:
-        """An elementwise op: the method `op_<name>`, or the namespace's own function."""
+        """Evaluates an elementwise op: by the method `op_<name>`, or the namespace's function."""
         special = getattr(self, f"op_{node.op}", None)
         if special is not None:
             return special(node, *args)
@@ -157,7 +157,7 @@ class ArraySpace:
         return out
 
     def assign(self, x: Array, place: Any, value: Array) -> Array:
-        """x with the elements at `place` replaced; x may be written to."""
+        """x with the elements at `place` replaced; may write to x."""
         x[place] = value
         return x
 
@@ -176,7 +176,7 @@ class ArraySpace:
             return self.scatter(x, place, updates, kind)
         if 0 in x.shape:
             return x
-        # what is outside goes to a row past the end, which is cut off
+        # updates out of range go to an extra row past the end, which is then removed
         whole, marked = x, [i for i, axis in enumerate(rule.inputs[0]) if axis.mark == "!"]
         for i, axis in enumerate(marked):
             row = x[(*(slice(None),) * axis, slice(1))]
@@ -205,7 +205,7 @@ class ArraySpace:
         return tuple(place)
 
     def scatter(self, x: Array, place: tuple[Array, ...], updates: Array, kind: str) -> Array:
-        """x with updates combined into the elements at `place`; x is not written to."""
+        """x with updates combined into the elements at `place`; does not write to x."""
         raise NotImplementedError
 
     # ---- reductions and contractions
@@ -238,7 +238,7 @@ class ArraySpace:
         return self.xp.flip(out, axis) if node.attrs["reverse"] else out
 
     def running(self, kind: str, x: Array, axis: int) -> Array:
-        """Inclusive running combination along an axis."""
+        """Inclusive scan along an axis."""
         raise NotImplementedError
 
     def op_sort(self, node: Node, *args: Array) -> tuple[Array, ...]:
@@ -271,13 +271,15 @@ class ArraySpace:
         return self.xp.transpose(self.convolve(node, x, w), as_stored(axes, at))
 
     def _turned(self, w: Array, groups: int) -> Array:
-        """The weight of a plain convolution: `[g * c, o, k...]` as `[g * o, c, k...]`, reversed."""
+        """The weight of an ordinary convolution: `[g * c, o, k...]` as `[g * o, c, k...]`,
+        reversed.
+        """
         split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
         turned = self.xp.flip(self.xp.swapaxes(split, 1, 2), tuple(range(3, split.ndim)))
         return turned.reshape(-1, w.shape[0] // groups, *w.shape[2:])
 
     def convolve(self, node: Node, x: Array, w: Array) -> Array:
-        """A plain convolution with the numbers of a node, channels second."""
+        """An ordinary convolution with the attributes of a node, channels second."""
         raise NotImplementedError
 
     # ---- control
@@ -293,7 +295,7 @@ class ArraySpace:
 
 
 def identity(kind: str, dtype: DType) -> Any:
-    """The value that a reduction of nothing gives."""
+    """The result of an empty reduction."""
     if kind in ("sum", "or"):
         return False if dtype.kind == "b" else 0
     if kind == "prod":

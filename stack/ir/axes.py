@@ -1,12 +1,12 @@
-"""Axis rules: one einops-like statement per op, from which shapes, costs and maps follow.
+"""Axis rules: one einops-like expression per op. Shapes, costs and index maps follow from it.
 
     rule    :=  operand ("," operand)* "->" operand ("," operand)*
     operand :=  axis*          axis := name | "(" name+ ")" | "1"      suffix marks: ! ~ ^
 
-A name on both sides passes through; a name missing from the outputs is reduced; a name missing
-from an input is broadcast along it. `(h d)` is one dim made of two axes, major first. `k!` needs
-the whole axis in one place, `s~` is carried in order, `x^` is read through a window or offset:
-which, the record of the op says (`stack.ir.relation.Window`).
+A name on both sides passes through; a name missing from the outputs is reduced; a name missing from
+an input is broadcast along it. `(h d)` is one dim composed of two axes, the major one first. `k!`
+is needed whole in one place, `s~` is carried in order, and `x^` is read through a window or offset,
+which the op's record defines (`stack.ir.relation.Window`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True)
 class Axis:
-    """One dim of an operand: the names that it is made of (none for `1`) and its mark."""
+    """One dim of an operand: the axis names that compose it (none for `1`) and its mark."""
 
     names: tuple[str, ...]
     mark: str = ""
@@ -64,14 +64,14 @@ class Rule:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Axis names of inputs that no output has, in order; marked axes are read, not reduced."""
+        """Axis names of inputs that no output has, in order; without marked axes."""
         kept = {n for operand in self.outputs for axis in operand for n in axis.names}
         read = [n for operand in self.inputs for a in operand if not a.mark for n in a.names]
         return tuple(dict.fromkeys(n for n in read if n not in kept))
 
     @property
     def is_plain(self) -> bool:
-        """Whether every dim is one axis, and none is marked."""
+        """True if every dim is one unmarked axis."""
         sides = (*self.inputs, *self.outputs)
         return all(not a.mark and len(a.names) == 1 for operand in sides for a in operand)
 
@@ -89,8 +89,8 @@ class Rule:
     def sizes(self, shapes: Sequence[tuple[Dim, ...]]) -> dict[str, Dim]:
         """Axis sizes from the input shapes.
 
-        Composed axes with one unknown factor are solved. Raises RuleError where an axis has two
-        sizes or none, or an operand has the wrong rank.
+        Solves composed axes with one unknown factor. Raises RuleError if an axis has two sizes or
+        none, or if an operand has the wrong rank.
         """
         if len(shapes) != len(self.inputs):
             raise RuleError(f"rule {self} takes {len(self.inputs)} operands, got {len(shapes)}")
@@ -113,7 +113,7 @@ class Rule:
             if len(axis.names) > 1
         ]
         while left:
-            # what one gives, another may need
+            # solving one may determine the factors of another
             first = min(left, key=lambda item: sum(n not in found for n in item[0].names))
             left.remove(first)
             self._solve(found, *first)
@@ -132,7 +132,7 @@ class Rule:
         if equal(known, size) is False:
             raise RuleError(
                 f"axis {axis} of rule '{self}' has size {size} (operand {position}), which is not"
-                f" made of {', '.join(f'{n}={found[n]}' for n in axis.names)}"
+                f" the product of {', '.join(f'{n}={found[n]}' for n in axis.names)}"
             )
 
     def _agree(self, found: dict[str, Dim], name: str, size: Dim, position: int) -> None:
@@ -163,7 +163,7 @@ def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
 
 
 def unmarked(rule: Rule) -> Rule:
-    """The rule without marks: a name is one axis wherever it stands."""
+    """The rule without marks."""
     sides = (tuple(tuple(Axis(a.names) for a in o) for o in s) for s in (rule.inputs, rule.outputs))
     return Rule(*sides)
 
@@ -229,11 +229,11 @@ def _single(name: str, mark: str) -> Axis:
 
 
 def reshape_groups(source: Index, target: Index) -> list[tuple[slice, slice]]:
-    """The dims of a reshape in groups of equal size, each as short as it can be.
+    """Partitions the dims of a reshape into minimal groups of equal size.
 
-    A group of one source dim is a split, of one target dim a merge. Dims of size 1 that have no
-    counterpart make groups of their own. Where sizes are symbolic or 0, what cannot be told apart
-    ends in one last group.
+    A group with one source dim is a split, with one target dim a merge. Dims of size 1 without a
+    counterpart form groups of their own. With symbolic sizes or size 0, the dims that cannot be
+    matched form one last group.
     """
     groups: list[tuple[slice, slice]] = []
     i = j = 0
@@ -267,7 +267,7 @@ def _next_group(source: Index, target: Index) -> tuple[int, int]:
 
 
 def reshape_rule(source: Index, target: Index) -> Rule:
-    """`b (h d) -> b h d`: splits and merges; dims that do neither are needed whole, marked `!`."""
+    """`b (h d) -> b h d`: splits and merges. Dims that do neither are marked `!` (needed whole)."""
     letters = iter(names(len(source) + len(target)))
     left: list[Axis] = []
     right: list[Axis] = []

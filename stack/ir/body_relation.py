@@ -1,4 +1,4 @@
-"""Access relations of ops with bodies: from those of the nodes inside."""
+"""Access relations of ops with blocks, composed from the relations of the nodes inside."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stack.ir.ops import relation_of
 from stack.ir.region import Region, hull, whole
 from stack.ir.relation import Relation
 
-Regions = list[Region | None]  # one for each value; None for no part of it
-ROUNDS = 4  # of a loop, before what still grows counts as whole
+Regions = list[Region | None]  # one for each value; None for the empty region
+ROUNDS = 4  # iterations of a loop before a region that still grows is widened to the whole value
 
 
 def _hulls(first: Regions, second: Regions) -> Regions:
@@ -23,7 +23,7 @@ def _all_of(nodes: Sequence[Node]) -> Regions:
 
 
 def block_push(block: Block, given: Regions) -> Regions:
-    """The part of each result of a block that parts of its parameters can reach."""
+    """The region of each result of a block that can depend on regions of its parameters."""
     reached = {p: [region] for p, region in zip(block.params, given, strict=True)}
     for node in block.nodes:
         found: Regions = [None] * len(node.types)
@@ -36,7 +36,7 @@ def block_push(block: Block, given: Regions) -> Regions:
 
 
 def block_footprint(block: Block, wanted: Regions) -> Regions:
-    """The part of each parameter of a block that parts of its results may depend on."""
+    """The region of each parameter of a block that regions of its results may depend on."""
     needed: dict[Node, Regions] = {}
 
     def need(node: Node, region: Region | None, item: int = 0) -> None:
@@ -55,13 +55,13 @@ def block_footprint(block: Block, wanted: Regions) -> Regions:
 
 
 def _item(node: Node) -> int:
-    """Which result of its operand a node reads."""
+    """The index of the operand's result that a node reads."""
     return int(node.attrs["index"]) if node.op == "item" else 0
 
 
 @dataclass(frozen=True)
 class Body(Relation):
-    """The relation of a node that runs blocks."""
+    """The relation of a node that runs its block."""
 
     node: Node
 
@@ -83,7 +83,7 @@ class Body(Relation):
 
 
 class Branches(Body):
-    """`cond`: operand 0 picks the block that runs."""
+    """`cond`: operand 0 selects the block that runs."""
 
     def _push(self, given: Regions) -> Regions:
         pick, *rest = given
@@ -102,7 +102,7 @@ class Branches(Body):
 
 
 class Repeat(Body):
-    """`while`: any number of turns; what the condition reads decides all results."""
+    """`while`: any number of iterations. If the condition depends on an input, all results do."""
 
     def _push(self, given: Regions) -> Regions:
         test, body = self.node.blocks
@@ -131,7 +131,7 @@ class Repeat(Body):
 
 
 class Streamed(Body):
-    """`stream`: its states, then what it makes of them; parts of the axis are not told apart."""
+    """`stream`: its states, then its `finish` block. The streamed axis is treated as a whole."""
 
     def _push(self, given: Regions) -> Regions:
         states, _, finish = self.node.blocks

@@ -1,8 +1,8 @@
-"""Whether what is read and written lies inside: certain violations, and where nothing is certain.
+"""Bounds checks of memory accesses: finds accesses that are certainly out of bounds.
 
-An access is certainly wrong where the values that an index takes are known exactly: constants, loop
-indices, and sums of them. Other indices depend on data or on masks; the interpreter looks at those
-when it runs, see `check_index`.
+An access is certainly wrong only if the range of an index is known exactly: constants, loop
+indices, and sums of them. Other indices depend on data or on masks; the interpreter checks those at
+run time with `check_index`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LARGEST_LOCAL = 1 << 20  # bytes of one buffer on the stack of a thread
 
 
 class Bounds:
-    """Exact ranges of integers, each node looked at once."""
+    """Exact ranges of integers, cached by node."""
 
     def __init__(self) -> None:
         self.known: dict[Node, Range | None] = {}
 
     def exact(self, node: Node) -> Range | None:
-        """The least and the largest value that a node takes; None where that is not certain."""
+        """The minimum and maximum that a node takes; None if they are not exact."""
         if node not in self.known:
             is_integer = isinstance(node.type, TensorType) and node.dtype.is_integer
             self.known[node] = self._exact(node) if is_integer else None
@@ -57,7 +57,11 @@ class Bounds:
         return found if is_there else None
 
     def _combined(self, node: Node) -> Range | None:
-        """Both ends are reached where nothing varies in both operands, or one does not vary."""
+        """Combines the ranges of two operands, if both ends are certainly reached.
+
+        They are reached if one operand is constant, or if both are scalars without common loop
+        variables.
+        """
         first, second = (self.exact(a) for a in node.args)
         if first is None or second is None:
             return None
@@ -67,7 +71,7 @@ class Bounds:
         return combine(node.op, first, second)
 
     def outside(self, node: Node) -> str:
-        """Which axis an access leaves, and where; "" where that is not certain."""
+        """Returns which axis an access exceeds and its index range; "" if that is not certain."""
         for memory, index, tile in accesses(node):
             for axis, (at, size) in enumerate(zip(index, memory.shape, strict=True)):
                 found = self.exact(at)
@@ -85,7 +89,9 @@ def _shared(a: Node, b: Node) -> bool:
 
 
 def accesses(node: Node) -> list[Access]:
-    """What a node reads or writes for certain: not what a mask, `clip` or `drop` may skip."""
+    """The memory accesses that certainly happen, without those that a mask, `clip` or `drop` may
+    skip.
+    """
     if node.attrs.get("clip") or node.attrs.get("drop"):
         return []
     if node.op in ("load", "store"):
@@ -115,7 +121,7 @@ def _copied(node: Node) -> list[Access]:
 
 
 def _gathered(node: Node) -> list[Access]:
-    """The axes that are read at indices, as memory of these axes alone."""
+    """The access of the indexed axes, as a memory that has only these axes."""
     rule = parse_rule(node.attrs["rule"])
     source = node.args[0].tensor
     sizes = [s for a, s in zip(rule.inputs[0], source.shape, strict=True) if a.mark == "!"]
@@ -126,10 +132,10 @@ def _gathered(node: Node) -> list[Access]:
 
 
 def check_index(place: Sequence[Any], shape: Sequence[int], what: str, mask: Any = None) -> None:
-    """Raise IndexError where an index array leaves its axis, at what the mask lets through."""
+    """Raises IndexError if an index array is out of bounds at an unmasked element."""
     arrays = [np.asarray(index) for index in place]
     if not all(held.size for held in arrays):
-        return  # nothing is read
+        return  # an empty access
     for axis, (held, size) in enumerate(zip(arrays, shape, strict=True)):
         wrong = (held < 0) | (held >= size)
         if not wrong.any():

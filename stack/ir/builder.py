@@ -1,4 +1,6 @@
-"""Making nodes: `Builder` infers types, notes names and source lines; `rebuild` maps functions."""
+"""Constructs nodes: `Builder` infers types and records names and source lines; `rebuild` maps
+functions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ Operand = Node | int | float | bool
 
 
 def constant(value: Any, dtype: DType | str | None = None) -> Node:
-    """A `const` node from a number or an array; the element type defaults to the array's own."""
+    """A `const` node from a number or an array. The element type defaults to the array's."""
     kind = dtype_named(dtype) if isinstance(dtype, str) else dtype
     array = np.asarray(value)
     data = Data(array, kind or dtype_of(array))
@@ -40,7 +42,9 @@ def param(name: str, type_: Type) -> Node:
 
 
 def new_params(hint: str, types: Iterable[Type], beside: Iterable[Node]) -> list[Node]:
-    """Parameters `hint0`, `hint1`, ... of these types, named like none of those beside them."""
+    """Parameters `hint0`, `hint1`, ... of these types, renamed if a parameter in `beside` has the
+    name.
+    """
     taken = {str(p.attrs["name"]) for p in beside}
     return [param(unique_name(f"{hint}{i}", taken, {}), t) for i, t in enumerate(types)]
 
@@ -52,7 +56,7 @@ def make(
     blocks: Sequence[Block] = (),
     hint: Type | None = None,
 ) -> Node:
-    """A node with its inferred type. Raises RuleError naming operands and rule."""
+    """Returns a node with its inferred type. Raises RuleError, which names operands and rule."""
     attrs = attrs or {}
     made = Node(op, args, attrs, infer_type(op, args, attrs, blocks, hint), blocks)
     made.is_typed = True
@@ -60,11 +64,11 @@ def make(
 
 
 class Builder:
-    """Makes nodes by op name, `b.add(x, 1.0)`, and notes where each came from.
+    """Makes nodes by op name, `b.add(x, 1.0)`, and records names and source lines.
 
-    `loc` is what new nodes are said to come from; names and lines end up in the block that
-    `block` or `func` makes. Python keywords take a trailing underscore: `b.and_(x, y)`.
-    Numbers among operands become constants of the first operand's element type.
+    New nodes get the source lines `loc`. Names and lines go into the block that `block` or `func`
+    makes. Python keywords take a trailing underscore: `b.and_(x, y)`. Numbers among operands become
+    constants of the first operand's element type.
     """
 
     def __init__(self) -> None:
@@ -97,13 +101,13 @@ class Builder:
         hint: Type | None = None,
         named: str | None = None,
     ) -> Node:
-        """One node by op name."""
+        """Makes one node by op name."""
         node = make(name, self._nodes(args), attrs, blocks, hint)
         self.note(node, named)
         return node
 
     def note(self, node: Node, name: str | None = None) -> None:
-        """Record the current source lines, and a name, for a node."""
+        """Records the current source lines, and optionally a name, for a node."""
         if self.loc:
             self.locs[node] = tuple(dict.fromkeys((*self.locs.get(node, ()), *self.loc)))
         if name:
@@ -113,7 +117,7 @@ class Builder:
         if all(isinstance(a, Node) for a in args):
             return [a for a in args if isinstance(a, Node)]
         dtypes = [a.dtype for a in args if isinstance(a, Node)]
-        # the condition of a select is no model for its branches
+        # skip bool: the condition of a select does not have the type of its branches
         dtype = next((d for d in dtypes if d.kind != "b"), dtypes[0] if dtypes else None)
         return [a if isinstance(a, Node) else _number(a, dtype) for a in args]
 
@@ -128,19 +132,19 @@ class Builder:
         return self.op("size", (), {"value": dim}, hint=TensorType(dtype, ()))
 
     def block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
-        """A block with the names and source lines noted so far."""
+        """A block with the names and source lines recorded so far."""
         return Block(params, results, self.names, self.locs)
 
     def func(
         self, name: str, params: Sequence[Node], results: Sequence[Node], level: str = "tensor"
     ) -> Func:
-        """A function with the names and source lines noted so far."""
+        """A function with the names and source lines recorded so far."""
         return Func(name, self.block(params, results), level)
 
 
 def _number(value: float, dtype: DType | None) -> Node:
     if dtype is None:
-        raise RuleError(f"cannot tell the element type of the number {value!r}")
+        raise RuleError(f"cannot infer the element type of the number {value!r}")
     if dtype.kind in "bius":
         low, high = (0, 1) if dtype.kind == "b" else _limits(dtype)
         if not low <= value <= high or value != int(value):
@@ -161,7 +165,7 @@ def _keep(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node
 
 
 class _Carrier:
-    """Names and source lines on their way from an old block to a new one."""
+    """Transfers names and source lines from an old block to a new one."""
 
     def __init__(self, block: Block) -> None:
         self.old = block
@@ -194,13 +198,13 @@ def rebuild_block(
     carrier: _Carrier | None = None,
     fresh: set[Node] | None = None,
 ) -> Block:
-    """Map every node of a block, nested blocks first; names and source lines come along.
+    """Maps every node of a block, nested blocks first. Keeps names and source lines.
 
     Args:
-        visit: `(old node, new operands, new blocks) -> new node`. Every node that it makes gets
-            the source lines of the old one.
+        visit: `(old node, new operands, new blocks) -> new node`. Every new node gets the source
+            lines of the old one.
         params: replacements for the parameters.
-        names: names for new nodes that no old node names.
+        names: names for new nodes without an old name.
     """
     new_params = tuple(params) if params is not None else block.params
     mapping = dict(known) if known is not None and block.is_open else {}
@@ -223,27 +227,28 @@ def rebuild_block(
 
 
 def rebuild(func: Func, visit: Visit = _keep, level: str | None = None) -> Func:
-    """Map every node of a function; see `rebuild_block`."""
+    """Maps every node of a function; see `rebuild_block`."""
     return Func(func.name, rebuild_block(func.body, visit), level or func.level)
 
 
 def results_of(node: Node) -> list[Node]:
-    """Each result of a node as a value: itself, or the items of a tuple."""
+    """Each result of a node as a value: the node itself, or the items of its tuple."""
     if not isinstance(node.type, TupleType):
         return [node]
     return [Node("item", (node,), {"index": i}, t) for i, t in enumerate(node.types)]
 
 
 def block_of(node: Node) -> Block:
-    """A block that computes one node, on parameters of its own."""
+    """A block that computes one node, on parameters in place of its operands."""
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     return Block(params, results_of(node.rebuilt(params)))
 
 
 def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
-    """What stands for each node that the roots need, with other nodes for those that are `known`.
+    """Rebuilds the nodes that the roots need, with the replacements `known`. Maps old nodes to new
+    ones.
 
-    Open blocks see the new nodes; of closed ones nothing changes.
+    Open blocks use the new nodes; closed blocks do not change.
     """
     done = dict(known)
     for node in topological(roots, lambda n: n not in known):
@@ -255,9 +260,9 @@ def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node
 def remade_block(
     block: Block, done: Mapping[Node, Node], params: Iterable[Node] | None = None
 ) -> Block:
-    """What stands for a block: `done` has what stands for its nodes, which keep names and lines.
+    """A block with its nodes replaced by `done`. The new nodes keep names and source lines.
 
-    `params`: its parameters, where they are not those that stand for the old ones.
+    `params`: the new parameters, if they are not those of `done`.
     """
     names = {done[n]: name for n, name in block.names.items() if n in done}
     locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
@@ -266,7 +271,7 @@ def remade_block(
 
 
 def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
-    """An open block among the nodes that stand for those outside of it."""
+    """Rebuilds an open block with outer nodes replaced by `outer`."""
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
     return Block(block.params, [done[r] for r in block.results])
 

@@ -1,4 +1,4 @@
-"""What the axes of a product of two operands are for."""
+"""The roles of the axes of a matmul."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from stack.ir.ops import Site
 from stack.ir.traits import ends_with_taps
 from stack.ir.types import F32
 
-PRECISIONS = ("tf32",)  # what f32 operands may be rounded to
+PRECISIONS = ("tf32",)  # types to which f32 operands may be rounded
 Names = tuple[str, ...]
 
 
 class Contraction(NamedTuple):
-    """Axis names of a product by place and by role.
+    """Axis names of a matmul, by operand and by role.
 
     Attributes:
-        batch: of both operands and the result, in its order.
-        rows: of the left operand and the result.
-        columns: of the right operand and the result.
-        contracted: of both operands alone, in the order of the left one.
-        lone: of one operand alone: summed before anything is multiplied.
+        batch: in both operands and the result, in the result's order.
+        rows: in the left operand and the result.
+        columns: in the right operand and the result.
+        contracted: in both operands only, in the left operand's order.
+        lone: in one operand only; summed before the multiplication.
     """
 
     left: Names
@@ -60,10 +60,11 @@ def contraction(rule: Rule) -> Contraction:
 
 
 class TileExtents(NamedTuple):
-    """A product of two blocks: rows and columns of sums, and the last contracted axis of the
-    operand that has the rows.
+    """The sizes of a matmul of two tiles: rows and columns of the result, and the innermost
+    contracted axis of the operand with the rows.
 
-    `group`: neighbours along that axis that lie together in both operands, behind the columns.
+    `group`: number of neighbours along the contracted axis that are contiguous in both operands, as
+    the last axis behind the columns.
     """
 
     rows: int
@@ -73,7 +74,7 @@ class TileExtents(NamedTuple):
 
 
 def tile_extents(dot: Node) -> TileExtents | None:
-    """What a `dot` of blocks multiplies; None where it has no rows and columns."""
+    """The sizes of a `dot` of tiles; None if it has no row and column axes."""
     rule = parse_rule(dot.attrs["rule"])
     names = contraction(rule)
     if len(names.result) != 2 or names.result[-1] in names.batch:
@@ -90,10 +91,10 @@ def tile_extents(dot: Node) -> TileExtents | None:
 
 
 def is_along_depth(dot: Node) -> bool:
-    """Whether both operands of a `dot` end with one contracted axis.
+    """True if both operands of a `dot` have the same contracted axis last.
 
-    One of a single element is none: in a tile, an axis of the batch reads so. Neither are taps of
-    windows, beside which places lie.
+    Returns False if that axis has one element: in a tile, a batch axis has this form. Returns False
+    also if an operand ends with window taps, whose neighbours in memory are window positions.
     """
     names = contraction(parse_rule(dot.attrs["rule"]))
     is_shared = names.left[-1:] == names.right[-1:] and names.left[-1] in names.contracted
@@ -101,14 +102,14 @@ def is_along_depth(dot: Node) -> bool:
 
 
 def product_types(dot: Node) -> tuple[str, str, str]:
-    """Element types of both operands of a `dot`, and of its sums: of short floats they are wide."""
+    """Element types of both operands of a `dot` and of its accumulator: f32 for 16-bit floats."""
     is_short = dot.dtype.is_float and dot.dtype.bits == 16
     left, right = (a.dtype.name for a in dot.args)
     return left, right, F32.name if is_short else dot.dtype.name
 
 
 def check_precision(site: Site) -> None:
-    """Raises RuleError for a `precision` that is none."""
+    """Raises RuleError for an unknown `precision`."""
     asked = site.attrs.get("precision", PRECISIONS[0])
     if asked not in PRECISIONS:
         raise site.fail(f"precision {asked!r} is not one of {', '.join(PRECISIONS)}")

@@ -1,4 +1,4 @@
-"""Calls, fusion groups, branches, loops, and what runs outside."""
+"""Calls, fusion groups, branches, loops, and calls to the framework."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 
 def result_type(types: tuple[Type, ...]) -> Type:
-    """Type of a node that returns a block's results: plain for one, a tuple otherwise."""
+    """Type of a node that returns a block's results: one type, or a tuple of several."""
     items = tuple(t for t in types if isinstance(t, TensorType))
     if len(items) != len(types):
         raise RuleError("a block returns tensors; pick items of tuples first")
@@ -76,7 +76,7 @@ def _opaque_infer(site: Site) -> Type:
 
 
 def _custom_infer(site: Site) -> Type:
-    """By the decomposition, which is its block; the declared rule says the same of shapes."""
+    """The type of the decomposition, which is the block; a declared rule must give its shapes."""
     if not site.blocks:
         return _opaque_infer(site)
     type_ = _call_infer(site)
@@ -101,7 +101,7 @@ def _run_block(
     space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
 ) -> tuple[Any, ...] | Any:
     if not node.blocks:
-        raise StackError(f"operator {node.attrs['name']!r} is here without its decomposition")
+        raise StackError(f"operator {node.attrs['name']!r} has no decomposition here")
     results = run(node.blocks[0], args)
     return results if isinstance(node.type, TupleType) else results[0]
 
@@ -129,14 +129,14 @@ _control(
 )
 _control(
     "call",
-    "run a named block; `once` says that its results stay from call to call of the program",
+    "run a named block; with `once`, its results are the same for every call of the program",
     _call_infer,
     relation=Body,
     attrs=("name: str", "once?"),
 )
 _control(
     "fusion",
-    "one group: inline the body; `kind` says what will run it",
+    "one group of ops; `kind` names what runs it",
     _call_infer,
     "group",
     relation=Body,
@@ -144,14 +144,14 @@ _control(
 )
 _control(
     "cond",
-    "run block number `operand 0` (false is 0) on the other operands",
+    "run the block with number `operand 0` (false is 0) on the other operands",
     _cond_infer,
     relation=Branches,
     at_least=1,
 )
 _control(
     "while",
-    "repeat the body while the condition holds; `trip_count`: how often that is, where known",
+    "repeat the body while the condition is true; `trip_count`: number of iterations, if known",
     _while_infer,
     relation=Repeat,
     attrs=("trip_count?: int",),

@@ -1,13 +1,15 @@
-"""Convolution: its type, its axis rule, and the index map of what it reads.
+"""Convolution: its type, its axis rule, and the index maps of its reads.
 
-Of `n` images with `c` channels, `o` results and `g` groups, and spatial axes `s`, windows `k`:
+With `n` images, `c` channels, `o` output channels, `g` groups, spatial axes `s` and window axes
+`k`:
 
-- plain: `[n, c, s...]` by `[o, c / g, k...]` is `[n, o, s...]`;
-- `transposed`: the weight is `[c, o / g, k...]` and its taps are read backwards. That is the
-  weight of the convolution whose gradient this is, as the transposed kernels of libraries take it;
-- `over_images`: the first two axes of each of the three change places. So is the gradient of a
-  weight made of images and gradients as they are: what is summed over are images;
-- `channels_last`: the second axis of each of the three, after that, stands last instead.
+- default: `[n, c, s...]` by `[o, c / g, k...]` is `[n, o, s...]`;
+- `transposed`: the weight is `[c, o / g, k...]` and its taps are read in reverse. It is the weight
+  of the convolution whose gradient this op computes, in the layout that libraries' transposed
+  kernels take;
+- `over_images`: swaps the first two axes of operands and result. The gradient of a weight is such a
+  convolution of images and gradients in their own layouts, summed over images;
+- `channels_last`: after that, the second axis of operands and result is stored last.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ T = TypeVar("T")
 
 
 def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
-    """One entry for each axis of an operand or the result, in the order of a plain convolution."""
+    """Reorders one entry per axis from the stored order to `[n, c, s...]`."""
     first, second, *rest = (
         (axes[0], axes[-1], *axes[1:-1]) if attrs.get("channels_last") else tuple(axes)
     )
@@ -44,11 +46,12 @@ def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
 
 
 def sums_over_images(node: Node) -> bool:
-    """Whether channels are images and the window is the gradient of a result: so is the gradient of
-    a weight made.
+    """True if the convolution computes the gradient of a weight: its channels are images, and its
+    window is the gradient of a result.
 
-    Windows are far larger than the result then; or each of several groups has many channels and one
-    result of one image, which the other way round are single channels of many images.
+    The window is then far larger than the result. Or each of several groups has many channels and a
+    single result of a single image; with images and channels swapped, these are single channels of
+    many images.
     """
     at = node.attrs
     images = channels_second(node.args[0].shape, at)[0]
@@ -98,7 +101,7 @@ def _infer(site: Site) -> Type:
     if x.dtype != w.dtype or equal(x.shape[1], ins) is False:
         raise site.fail(f"a weight of {ins} channels, {groups} group(s), for {x.shape[1]}")
     if any(isinstance(v, int) and v % groups for v in (ins, outs)):
-        raise site.fail(f"{ins} channels and {outs} results do not make {groups} groups")
+        raise site.fail(f"{ins} channels and {outs} results do not divide into {groups} groups")
     shape: list[Dim] = [x.shape[0], outs]
     for i in range(rank):
         spread = maximum(add(mul(add(x.shape[2 + i], -1), ldil[i]), 1), 0)
@@ -109,7 +112,9 @@ def _infer(site: Site) -> Type:
 
 
 def _windows(node: Node) -> Windows:
-    """`spread * dim = stride * s + dilation * k - low`; a transposed weight has its taps turned."""
+    """`spread * dim = stride * s + dilation * k - low`; the taps of a transposed weight are
+    reversed.
+    """
     at = node.attrs
     dims = as_stored(range(node.tensor.rank), at)
     taps = channels_second(node.args[1].shape, at)[2:]

@@ -1,9 +1,10 @@
-"""Scalar operations and bytes of a node, from its axis rule; nothing here knows an op by heart.
+"""Scalar operations and bytes of a node, from its axis rule; hardly any op is special.
 
-The operations of a contraction or a reduction are its scalar cost times the sizes of all axes of
-its rule, those of other ops times the size of the result. Bytes are compulsory traffic: each
-operand read once, of windows and gathers only what is read, each result written once. A group is
-one trip: inputs and outputs, whatever happens in between.
+For a contraction or reduction, the operations are its cost per element times the sizes of all axes
+of its rule. For other ops they are the cost times the size of the result. Bytes are compulsory
+traffic: each operand is read once (of windows and gathers only the selected elements) and each
+result is written once. A group reads its inputs and writes its outputs once; values inside are
+free.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stack.ir.types import TensorType, TupleType, Type
 
 
 class Cost(NamedTuple):
-    """What a node costs; symbolic where sizes are."""
+    """The cost of a node; symbolic if its sizes are."""
 
     flops: Dim = 0
     read: Dim = 0
@@ -42,23 +43,24 @@ class Cost(NamedTuple):
 
     @property
     def bytes(self) -> Dim:
-        """Read and written together."""
+        """The sum of bytes read and written."""
         return add(self.read, self.written)
 
     def plus(self, other: Cost) -> Cost:
-        """One after the other."""
+        """The cost of both, one after the other."""
         return Cost(*(add(a, b) for a, b in zip(self, other, strict=True)))
 
     def times(self, count: Dim) -> Cost:
-        """Repeated."""
+        """The cost of `count` repetitions."""
         return Cost(*(mul(a, count) for a in self))
 
 
 def cost(node: Node) -> Cost:
     """Operations, bytes read and bytes written of one node.
 
-    The body of a `while` counts once, the dearest branch of a `cond` counts, `call` is the sum of
-    its body, `fusion`, `kernel` and `custom` move their inputs and outputs only.
+    A `while` counts its body once, and a `cond` counts its most expensive branch. `call` is the sum
+    over its body. `fusion`, `kernel` and `custom` read only their inputs and write only their
+    outputs.
     """
     if node.op == "stream":
         return _stream_cost(node)
@@ -86,13 +88,13 @@ def cost(node: Node) -> Cost:
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node makes no traffic of its own: a name, a view, what its readers read."""
+    """True if a node causes no memory traffic of its own: an input, a view, or a constant array."""
     is_name = is_input(node) or is_item(node) or is_alias(node) or node.op == "alloc"
     return is_name or is_array(node) or (is_formula(node) and not node.shape)
 
 
 def total(nodes: Iterable[Node]) -> Cost:
-    """The sum over nodes, each run on its own."""
+    """The sum over nodes that each run alone."""
     return _sum(cost(n) for n in nodes)
 
 
@@ -102,9 +104,10 @@ def func_cost(func: Func) -> Cost:
 
 
 def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
-    """A block that runs as one kernel: all its operations, and the bytes of inputs and outputs.
+    """The cost of a block that runs as one kernel: all its operations, and the bytes of inputs and
+    outputs.
 
-    An input that is only sliced or gathered from counts what is read of it.
+    An input that is only sliced or gathered from counts the bytes read.
     """
     read = _add_all(group_reads(block, args).values())
     written = _add_all(r.tensor.bytes for r in block.results)
@@ -112,7 +115,7 @@ def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
 
 
 def group_reads(block: Block, args: Sequence[Node] = ()) -> dict[Node, Dim]:
-    """Bytes that a block which runs as one kernel reads, by what it reads them of."""
+    """Bytes that a block which runs as one kernel reads from each input or constant."""
     inputs = block.params[: len(args)] if args else block.params
     amounts: dict[Node, list[Dim]] = {}
     for node in _with_open_blocks(block):
@@ -131,7 +134,7 @@ def group_reads(block: Block, args: Sequence[Node] = ()) -> dict[Node, Dim]:
 
 
 def _stream_cost(node: Node) -> Cost:
-    """One pass over the arguments, and a second one over those that `finish` reads again."""
+    """One pass over the arguments, and another one over those that `finish` reads again."""
     states, _, finish = node.blocks
     run = group_cost(states, node.args)
     end = group_cost(finish)
@@ -171,7 +174,7 @@ def _read(node: Node, position: int) -> Dim:
     if position == 0 and (is_part(node) or reads_by_data(node)):
         return _type_bytes(node.type)
     arg = node.args[position]
-    return 0 if is_inline(arg) else _type_bytes(arg.type)  # a number stands in the code
+    return 0 if is_inline(arg) else _type_bytes(arg.type)  # a scalar constant is in the code
 
 
 def _type_bytes(type_: Type) -> Dim:

@@ -1,4 +1,4 @@
-"""Constant arrays inside the IR: immutable, hashed by content, exact for every bit pattern."""
+"""Constant arrays in the IR: immutable, interned by content, exact for every bit pattern."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.ir.types import BF16, LONG_NAMES, DType
 
 Array = np.ndarray[Any, Any]
 
-INLINE_ELEMENTS = 16  # larger constants print as a name and a digest, and live in a side file
+INLINE_ELEMENTS = 16  # larger constants print as a digest and are saved in a side file
 
 _POOL: weakref.WeakValueDictionary[tuple[str, tuple[int, ...], bytes], Data] = (
     weakref.WeakValueDictionary()
@@ -23,7 +23,7 @@ _BY_DIGEST: weakref.WeakValueDictionary[str, Data] = weakref.WeakValueDictionary
 
 
 class Data:
-    """An array constant. Equal contents are the same object, nan and -0.0 included."""
+    """A constant array. Equal contents are the same object, nan and -0.0 included."""
 
     __slots__ = ("__dict__", "__weakref__", "dtype", "raw", "shape")
 
@@ -77,7 +77,7 @@ class Data:
 
 
 def scalar_text(value: Any, dtype: DType) -> str:
-    """The shortest text that reads back to the same bits of `dtype`."""
+    """The shortest text that parses back to the same bits of `dtype`."""
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.kind == "c":
@@ -89,7 +89,7 @@ def scalar_text(value: Any, dtype: DType) -> str:
 
 
 def _part(dtype: DType) -> np.dtype[Any]:
-    """Type of the two halves of a complex number."""
+    """The type of the real and imaginary part."""
     return np.dtype(f"float{dtype.bits // 2}")
 
 
@@ -109,7 +109,7 @@ def _bits(value: np.floating[Any]) -> int:
 
 
 def parse_scalar(text: str, dtype: DType) -> Any:
-    """Inverse of `scalar_text`; raises ValueError for what is not a number of `dtype`."""
+    """Inverse of `scalar_text`. Raises ValueError for text that is no number of `dtype`."""
     if dtype.kind == "b":
         if text not in ("true", "false"):
             raise ValueError(f"expected true or false, found {text!r}")
@@ -149,18 +149,18 @@ def _values(data: Data) -> str:
 
 
 def lookup(digest: str) -> Data | None:
-    """A constant that is alive in this process, by digest."""
+    """A live constant of this process, by digest."""
     return _BY_DIGEST.get(digest)
 
 
 def round_bf16(array: Array) -> Array:
-    """Round float32 to the nearest bf16 value, ties to even; nan stays nan. Stays float32."""
+    """Rounds float32 to the nearest bf16 value, ties to even; nan stays nan. Returns float32."""
     wide = np.ascontiguousarray(array, dtype=np.float32)
     bits = wide.view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
     is_nan = np.isnan(wide)
     if is_nan.any():
-        # the upper half of the payload stays; a nan whose upper half is empty turns quiet
+        # keeps the upper half of the payload; a nan with an empty upper half becomes quiet
         cut = bits & np.uint32(0xFFFF0000)
         cut |= np.where(cut & 0x007F0000, np.uint32(0), np.uint32(0x00400000))
         rounded = np.where(is_nan, cut, rounded)

@@ -38,7 +38,7 @@ def _stream() -> Node:
     return _b.stream(_x, name="lse", blocks=(states, correct, finish))
 
 
-# how each op that is not elementwise is written; the axis rule of the row is that of the example
+# an example of each op that is not elementwise; the row shows the example's axis rule
 EXAMPLES: dict[str, Callable[[], Node]] = {
     "const": lambda: _b.const(np.array([1.0, 2.0]), "f32"),
     "iota": lambda: _b.iota(axis=0, type=tensor("i64", 5)),
@@ -89,7 +89,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
 
 
 def op_rows() -> list[Row]:
-    """One row for each op: what it is, takes and costs, and how it is written."""
+    """One row for each op: description, signature, cost and an example."""
     return [_row(op) for op in OPS.values()]
 
 
@@ -122,7 +122,7 @@ def _attribute(name: str, kind: str, is_needed: bool) -> str:
 
 
 def _reads(op: OpDef, has_rule: bool, marks: set[str]) -> str:
-    """What says which elements of an operand an element of the result reads."""
+    """The source of the index map from result to operands: rule, windows, data, or body."""
     if op.windows is not None:
         return "window"
     if has_rule and op.arity != 0:
@@ -149,20 +149,20 @@ def _example(op: OpDef) -> Node | None:
 
 
 def marks_text() -> str:
-    """What the marks of an axis rule mean, for the head of the page."""
+    """The legend of axis-rule marks, for the head of the page."""
     meaning = {
-        Axis(("k",)): "passes through, or is reduced where the result has it not",
+        Axis(("k",)): "passes through, or is reduced if the result lacks it",
         Axis(("k",), "!"): "needed whole in one place",
         Axis(("k",), "~"): "carried in order",
         Axis(("k",), "^"): "read through a window or offset",
-        Axis(("h", "d")): "one dim made of two axes, the major one first",
+        Axis(("h", "d")): "one dim of two axes, the major one first",
         Axis(()): "a dim of size 1",
     }
     return "\n".join(f"{axis!s:6} {text}" for axis, text in meaning.items())
 
 
 def reference() -> str:
-    """The table as a Markdown page."""
+    """The op table as a Markdown page."""
     lines = ["# Ops", "", "```text", marks_text(), "```", ""]
     for kind in dict.fromkeys(op.kind for op in OPS.values()):
         lines += [f"## {kind}", "", "| op | what it does | attributes | rule | levels |"]

@@ -1,8 +1,8 @@
-"""Sizes and index expressions: `int`, or a small polynomial over symbols with known bounds.
+"""Sizes and index expressions: an `int`, or a polynomial over symbols with known bounds.
 
 One class serves both: a symbolic size is a polynomial over size symbols, an index map is a tuple of
-polynomials over loop symbols. Polynomials are kept in a canonical form, so `==` is structural
-equality. Questions about values answer True, False or None (unknown).
+polynomials over loop symbols. Polynomials have a canonical form, so `==` is structural equality.
+Comparisons return True, False or None (unknown).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from math import gcd
 
 from stack.errors import SymbolicSize
 
-INF = 1 << 62  # as a bound: not known
-MAX_TERMS, MAX_FACTORS = 512, 32  # what no size of a real program reaches
-# words that mean something else where the text has a size
+INF = 1 << 62  # as a bound: unknown
+MAX_TERMS, MAX_FACTORS = 512, 32  # far above the sizes of real programs
+# words with another meaning where the IR text expects a size
 RESERVED = frozenset({"true", "false", "none", "type", "data", "min", "max", "inf", "nan"})
 _cached = lru_cache(maxsize=1 << 16)
 
@@ -44,7 +44,7 @@ class Quotient:
     den: Dim
 
     def __str__(self) -> str:
-        # "//" stands close, as "// " starts a comment; "%" apart, as "%n" is a value
+        # no spaces around "//", because "// " starts a comment; spaces around "%": "%n" is a value
         mark = self.kind if self.kind == "//" else f" {self.kind} "
         return f"({_wrap(self.num)}{mark}{_wrap(self.den)})"
 
@@ -111,8 +111,8 @@ class Expr:
 
     def __bool__(self) -> bool:
         raise SymbolicSize(
-            f"the truth of the symbolic size {self} is not known; ask equal(), less_equal() or"
-            " divides(), which answer True, False or None"
+            f"the truth of the symbolic size {self} is not known; use equal(), less_equal() or"
+            " divides(), which return True, False or None"
         )
 
     def __index__(self) -> int:
@@ -144,7 +144,7 @@ def _wrap(dim: Dim) -> str:
 
 
 def symbol(name: str, low: int = 1, high: int = INF, multiple: int = 1) -> Expr:
-    """A polynomial that is one symbol. Raises ValueError for a bad name or an empty range."""
+    """The polynomial of one symbol. Raises ValueError for an invalid name or an empty range."""
     if not re.fullmatch(r"[^\W\d]\w*", name) or name in RESERVED:
         raise ValueError(f"{name!r} is not a size name: a letter, then letters, digits and _")
     if multiple < 1 or low > high or high // multiple * multiple < low:
@@ -218,7 +218,7 @@ def mul(a: Dim, b: Dim) -> Dim:
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
-    """Product of sizes; 1 for none."""
+    """The product of sizes; 1 for an empty list."""
     total: Dim = 1
     for dim in dims:
         total = mul(total, dim)
@@ -226,7 +226,7 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
 
 
 def _exact_quotient(monomial: Monomial, coefficient: int, den: Expr) -> tuple[Monomial, int] | None:
-    """One term divided by `den`, where `den` is one term that divides it."""
+    """Divides one term by `den`; None if `den` has several terms or does not divide it."""
     if len(den.terms) != 1:
         return None
     factors, size = den.terms[0]
@@ -239,14 +239,14 @@ def _exact_quotient(monomial: Monomial, coefficient: int, den: Expr) -> tuple[Mo
 
 
 def _split(num: Dim, den: Dim) -> tuple[Dim, Dim]:
-    """`num = quotient * den + rest` with all that divides exactly in the quotient."""
+    """`num = quotient * den + rest`; the quotient takes every term that divides exactly."""
     if num == den:
         return 1, 0
     whole: list[tuple[Monomial, int]] = []
     rest: list[tuple[Monomial, int]] = []
     for monomial, coefficient in _terms(num):
         if isinstance(den, int):
-            # the constant leaves a rest that is not negative, other terms keep their sign
+            # the constant leaves a nonnegative rest, other terms keep their sign
             part = coefficient // den
             if monomial and coefficient < 0:
                 part = -(-coefficient // den)
@@ -290,7 +290,7 @@ def floordiv(num: Dim, den: Dim) -> Dim:
 
 
 def _reduce(rest: Expr, den: int) -> tuple[Dim, int]:
-    """Drop the common factor of all non-constant coefficients, as `(4i + 3) // 8 = i // 2`."""
+    """Divides out the common factor of all non-constant coefficients: `(4i + 3) // 8 = i // 2`."""
     common = den
     constant = 0
     for monomial, coefficient in rest.terms:
@@ -343,7 +343,7 @@ def mod(num: Dim, den: Dim) -> Dim:
 
 
 def _known_quotient(num: Dim, den: Dim) -> int | None:
-    """`floor(num / den)` where the bounds leave one value."""
+    """`floor(num / den)` if the bounds admit a single value, else None."""
     low, high = _quotient_bounds(num, den)
     if low == high:
         return low
@@ -407,19 +407,19 @@ def _expr_bounds(expr: Expr) -> tuple[int, int]:
             atom_low, atom_high = _atom_bounds(atom)
             corners = [x * y for x in (term_low, term_high) for y in (atom_low, atom_high)]
             term_low, term_high = _clamp(min(corners), max(corners))
-        # what is not known stays not known, whatever is added to it
+        # an unknown bound stays unknown after any addition
         low = -INF if -INF in (low, term_low) else low + term_low
         high = INF if INF in (high, term_high) else high + term_high
     return _clamp(low, high)
 
 
 def bounds(dim: Dim) -> tuple[int, int]:
-    """Inclusive bounds that hold for every value of the symbols; -INF and INF: not known."""
+    """Inclusive bounds for all values of the symbols; -INF and INF mean unknown."""
     return _expr_bounds(dim) if isinstance(dim, Expr) else _clamp(dim, dim)
 
 
 def equal(a: Dim, b: Dim) -> bool | None:
-    """Whether `a == b`: True, False, or None where it depends on the symbols."""
+    """Returns `a == b` as True, False, or None if it depends on the symbols."""
     difference = add(a, mul(b, -1))
     if isinstance(difference, int):
         return difference == 0
@@ -428,7 +428,7 @@ def equal(a: Dim, b: Dim) -> bool | None:
 
 
 def less_equal(a: Dim, b: Dim) -> bool | None:
-    """Whether `a <= b`: True, False, or None where it depends on the symbols."""
+    """Returns `a <= b` as True, False, or None if it depends on the symbols."""
     low, high = bounds(add(b, mul(a, -1)))
     if low >= 0:
         return True
@@ -436,7 +436,7 @@ def less_equal(a: Dim, b: Dim) -> bool | None:
 
 
 def _known_factor(monomial: Monomial, coefficient: int) -> int:
-    """A number that divides the term, whatever its symbols are."""
+    """A number that divides the term for all values of its symbols."""
     factor = abs(coefficient)
     for atom in monomial:
         if isinstance(atom, Symbol):
@@ -445,7 +445,7 @@ def _known_factor(monomial: Monomial, coefficient: int) -> int:
 
 
 def divides(divisor: int, dim: Dim) -> bool | None:
-    """Whether `divisor` divides `dim`: True, False or None."""
+    """Returns True, False or None (unknown): `dim` is a multiple of `divisor`."""
     rest = mod(dim, divisor)
     if isinstance(rest, int):
         return rest == 0
@@ -453,7 +453,7 @@ def divides(divisor: int, dim: Dim) -> bool | None:
 
 
 def symbols(dim: Dim) -> set[Symbol]:
-    """Every symbol that occurs in the expression."""
+    """All symbols of an expression."""
     found: set[Symbol] = set()
     for monomial, _ in _terms(dim):
         for atom in monomial:
@@ -467,7 +467,7 @@ def symbols(dim: Dim) -> set[Symbol]:
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
-    """Replace symbols by name; what is not named stays symbolic."""
+    """Replaces symbols by name; other symbols remain."""
     if isinstance(dim, int):
         return dim
     total: Dim = 0

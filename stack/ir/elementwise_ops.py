@@ -1,7 +1,7 @@
 """Elementwise ops: unary, binary, compare, select and cast.
 
-Operands have one shape; an operand of rank 0 is broadcast (its axis rule has no axes, so nothing
-else needs to know).
+All operands have the same shape, except that operands of rank 0 are broadcast: their axis rule has
+no axes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stack.ir.types import BOOL, TensorType, Type
 
 EVERYWHERE = frozenset(LEVELS)
 
-# name: (dtype kinds it takes, scalar operations, what it computes)
+# name: (dtype kinds of operands, scalar operations, description)
 UNARY: dict[str, tuple[str, float, str]] = {
     "neg": ("iufc", 1, "-x"),
     "abs": ("iuf", 1, "|x|"),
@@ -34,10 +34,10 @@ UNARY: dict[str, tuple[str, float, str]] = {
     "rsqrt": ("f", 2, "1 / sqrt(x)"),
     "exp": ("f", 10, "e ** x"),
     "exp2": ("f", 8, "2 ** x"),
-    "expm1": ("f", 12, "exp(x) - 1, exact near 0"),
+    "expm1": ("f", 12, "exp(x) - 1, accurate for small x"),
     "log": ("f", 10, "natural logarithm"),
     "log2": ("f", 10, "logarithm to base 2"),
-    "log1p": ("f", 12, "log(1 + x), exact near 0"),
+    "log1p": ("f", 12, "log(1 + x), accurate for small x"),
     "sin": ("f", 12, "sine"),
     "cos": ("f", 12, "cosine"),
     "tan": ("f", 20, "tangent"),
@@ -55,8 +55,8 @@ UNARY: dict[str, tuple[str, float, str]] = {
     "erfinv": ("f", 30, "inverse of erf"),
     "lgamma": ("f", 40, "log of |gamma(x)|"),
     "digamma": ("f", 40, "derivative of lgamma"),
-    "isnan": ("f", 1, "whether x is nan"),
-    "isfinite": ("f", 1, "whether x is neither inf nor nan"),
+    "isnan": ("f", 1, "true if x is nan"),
+    "isfinite": ("f", 1, "true if x is neither inf nor nan"),
 }
 BINARY: dict[str, tuple[str, float, str]] = {
     "add": ("biufc", 1, "x + y; or, of bool"),
@@ -71,8 +71,8 @@ BINARY: dict[str, tuple[str, float, str]] = {
     "and": ("biu", 1, "logical or bitwise and"),
     "or": ("biu", 1, "logical or bitwise or"),
     "xor": ("biu", 1, "logical or bitwise exclusive or"),
-    "shl": ("iu", 1, "x << y; 0 where y is negative or not below the width"),
-    "shr": ("iu", 1, "x >> y, arithmetic for signed, logical for unsigned; else as if bit by bit"),
+    "shl": ("iu", 1, "x << y; 0 if y is negative or not below the width"),
+    "shr": ("iu", 1, "x >> y, arithmetic if signed, else logical; a y out of range shifts out all"),
 }
 COMPARE: dict[str, str] = {
     "eq": "x == y",
@@ -85,12 +85,12 @@ COMPARE: dict[str, str] = {
 
 
 def result_space(site: Site) -> str:
-    """Where the result lives: in a tile as soon as one operand does."""
+    """The memory space of the result: a tile if any operand is a tile."""
     return "tile" if any(a.tensor.space == "tile" for a in site.args) else "value"
 
 
 def common_shape(site: Site, args: tuple[Node, ...]) -> tuple[Dim, ...]:
-    """Shape of an elementwise result: that of the operands that are not of rank 0."""
+    """Shape of an elementwise result: that of the operands of rank above 0."""
     shape: tuple[Dim, ...] | None = None
     for arg in args:
         if arg.tensor.rank == 0:
@@ -129,7 +129,7 @@ def _bool_infer(kinds: str) -> Callable[[Site], Type]:
 
 
 def elementwise_rule(node: Applied) -> Rule:
-    """`a b, , a b -> a b`: every operand has all axes, or none."""
+    """`a b, , a b -> a b`: every operand has all axes or none."""
     ranks = [a.tensor.rank for a in node.args]
     return _aligned(max(ranks), tuple([bool(rank) for rank in ranks]))
 
@@ -140,9 +140,9 @@ def _aligned(rank: int, is_full: tuple[bool, ...]) -> Rule:
     return Rule(tuple(axes if full else () for full in is_full), (axes,))
 
 
-# how rare ones are spelled with the ops that every backend has
+# rare ops as compositions of ops that every backend has
 SPELLED: dict[str, Callable[[Any, Node], Node]] = {
-    "isnan": lambda b, node: b.ne(node.args[0], node.args[0]),  # the one number that is not itself
+    "isnan": lambda b, node: b.ne(node.args[0], node.args[0]),  # only nan differs from itself
 }
 
 
@@ -187,7 +187,7 @@ def _select_infer(site: Site) -> Type:
 
 
 def hinted(site: Site) -> TensorType:
-    """The type that the maker of the node asked for."""
+    """The result type that the caller requested. Raises RuleError if there is none."""
     if not isinstance(site.hint, TensorType):
         raise site.fail("the result type must be given")
     return site.hint
@@ -212,13 +212,13 @@ def _bitcast_infer(site: Site) -> Type:
     return hint
 
 
-_elementwise("select", "y where the bool operand holds, else z", 3, _select_infer)
+_elementwise("select", "y where the bool operand is true, else z", 3, _select_infer)
 _elementwise(
     "cast", "convert the element type; floats to integers truncate, to bool: x != 0", 1, _cast_infer
 )
 _elementwise(
     "bitcast",
-    "same bits, another element type; which bits a nan has is not specified",
+    "same bits, another element type; the bits of a nan are unspecified",
     1,
     _bitcast_infer,
     0,

@@ -1,6 +1,6 @@
-"""IR text in files, with large constants beside it: arrays by digest, in a NumPy archive.
+"""IR text in files. Large constants are stored by digest in a NumPy archive next to the text.
 
-A folder of texts shares one `constants.npz`; a text that is saved alone has its own
+The texts of a folder share one `constants.npz`; a text that is saved alone has its own
 `<name>.constants.npz`. Nothing is pickled, and the parser checks every array against its digest.
 """
 
@@ -29,9 +29,9 @@ Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 def save(func: Func, path: str | Path) -> Path:
-    """Write a function's text, and `<name>.constants.npz` beside it where it has large constants.
+    """Writes a function's text, and `<name>.constants.npz` next to it if it has large constants.
 
-    `load` gives back the same function. Returns the path of the text.
+    `load` returns the same function. Returns the path of the text.
     """
     file = Path(path)
     _write(_side_file(file), large_constants([func]))
@@ -40,9 +40,9 @@ def save(func: Func, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Func:
-    """Read a function from a file of IR text, with the constants beside it.
+    """Reads a function from a file of IR text, with the constants next to it.
 
-    Raises ParseError, with the file's name as a note, and UsageError where a file cannot be read.
+    Raises ParseError, with the file's name as a note, and UsageError if a file cannot be read.
     """
     file = Path(path)
     try:
@@ -59,7 +59,7 @@ def load(path: str | Path) -> Func:
 
 
 def large_constants(funcs: Iterable[Func]) -> dict[str, Data]:
-    """Every constant that prints as a digest, in all functions and their blocks."""
+    """All constants that print as a digest, in all functions and their blocks."""
     found: dict[str, Data] = {}
     for func in funcs:
         for _, node in walk(func.body):
@@ -70,7 +70,7 @@ def large_constants(funcs: Iterable[Func]) -> dict[str, Data]:
 
 
 def save_constants(funcs: Iterable[Func], folder: str | Path) -> Path | None:
-    """Write `constants.npz` where a function needs one. Returns its path, None where none does.
+    """Writes `constants.npz` if a function needs it. Returns its path, else None.
 
     bf16 constants are stored as the float32 values that they hold.
     """
@@ -79,9 +79,9 @@ def save_constants(funcs: Iterable[Func], folder: str | Path) -> Path | None:
 
 
 def load_constants(folder: str | Path) -> Arrays:
-    """The constants beside the texts of a folder, by digest; empty where it has none.
+    """The constants of a folder's texts by digest; empty if there are none.
 
-    The parser checks each against its digest. Raises UsageError for a file that is damaged.
+    The parser checks each against its digest. Raises UsageError for a damaged file.
     """
     return _read(Path(folder) / CONSTANTS)
 
@@ -102,7 +102,7 @@ def _write(path: Path, found: Mapping[str, Data]) -> bool:
 
 
 def replace_file(path: Path, content: bytes | memoryview) -> None:
-    """Write a file so that a reader sees the old one or the new one, never a part."""
+    """Writes a file atomically: a reader sees the old content or the new one."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
     temporary = Path(name)
@@ -126,14 +126,14 @@ def _read(path: Path) -> Arrays:
     except (*damage, NotImplementedError, RuntimeError, AttributeError, TypeError) as error:
         raise UsageError(f"{path} is damaged: {error}") from error
     except MemoryError as error:
-        raise UsageError(f"{path} holds more than there is memory for") from error
+        raise UsageError(f"{path} does not fit in memory") from error
 
 
 def _check_growth(file: BinaryIO) -> None:
-    """Raise ValueError for an archive that holds more than its own size: nothing is compressed."""
+    """Raises ValueError for an archive with compressed entries, which are larger than the file."""
     with zipfile.ZipFile(file) as archive:
         held = sum(entry.file_size for entry in archive.infolist())
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     if held > size:
-        raise ValueError(f"it would grow from {size} to {held} bytes")
+        raise ValueError(f"it would expand from {size} to {held} bytes")

@@ -1,4 +1,4 @@
-"""What is known of integers in a kernel: their range, and what divides them."""
+"""Range and divisibility analysis of integers in a kernel."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ INT32 = (-(2**31), 2**31 - 1)
 
 
 class Integers:
-    """Ranges and divisors of index arithmetic, each node looked at once."""
+    """Ranges and divisors of index arithmetic, cached by node."""
 
     def __init__(self) -> None:
         self.ranges: dict[Node, Range | None] = {}
         self.divisors: dict[Node, int] = {}
 
     def is_small(self, node: Node) -> bool:
-        """Whether an i64 certainly fits 32 bits, as do all that it is made of."""
+        """True if an i64 and all its operands certainly fit in 32 bits."""
         found = self.range(node)
         return found is not None and INT32[0] <= found[0] and found[1] <= INT32[1]
 
     def range(self, node: Node) -> Range | None:
-        """Least and largest value, None where that is not known."""
+        """The minimum and maximum value, None if unknown."""
         if node not in self.ranges:
             is_known = isinstance(node.type, TensorType) and node.dtype.is_integer
             found = self._range(node) if is_known else None
@@ -53,7 +53,7 @@ class Integers:
         return combine(node.op, parts[0], parts[1])
 
     def divisor(self, node: Node) -> int:
-        """A number that divides the value; 0 stands for the value 0."""
+        """A number that divides the value; 0 if the value is 0."""
         if node not in self.divisors:
             self.divisors[node] = self._divisor(node)
         return self.divisors[node]
@@ -85,7 +85,7 @@ def _fits(found: Range, node: Node) -> bool:
 
 
 def combine(op: str, a: Range, b: Range) -> Range | None:
-    """The range of an op of two values of these ranges; None for ops that it is not known of."""
+    """The range of an op on two values of these ranges; None for ops without a rule."""
     if op == "add":
         return a[0] + b[0], a[1] + b[1]
     if op == "sub":

@@ -1,4 +1,4 @@
-"""Runs a function node by node: in NumPy as the reference, or in another array namespace."""
+"""Evaluates a function node by node, in NumPy (the reference) or another array namespace."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Observe = Callable[[Node, Array], None]
 
 
 def interpret(func: Func, *arrays: Any) -> Any:
-    """Run on NumPy arrays, checked against the parameter types.
+    """Evaluates a function on NumPy arrays, checked against the parameter types.
 
-    bf16 values are float32 arrays that hold bf16 values (ml_dtypes arrays are taken too).
-    Size symbols are bound from the shapes of the arguments. Returns one array, or a tuple.
+    bf16 values are float32 arrays that hold bf16 values (ml_dtypes arrays are accepted too). Size
+    symbols are bound from the shapes of the arguments. Returns one array, or a tuple.
 
     Raises:
-        TypeError: wrong number of arguments, or an element type that is not the parameter's.
-        ValueError: a shape that is not the parameter's.
+        TypeError: wrong number of arguments, or an element type that differs from the parameter's.
+        ValueError: a shape that differs from the parameter's.
     """
     args = [np.asarray(a) for a in arrays]
     values = bind_shapes(func, [a.shape for a in args])
@@ -49,7 +49,7 @@ def interpret(func: Func, *arrays: Any) -> Any:
 def bind_shapes(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """Values of size symbols from argument shapes; checks every shape.
 
-    Raises TypeError or ValueError naming the argument.
+    Raises TypeError or ValueError, which name the argument.
     """
     if len(shapes) != len(func.params):
         names = ", ".join(str(p.attrs["name"]) for p in func.params)
@@ -85,7 +85,7 @@ def _misfit(p: Node, shape: Sequence[int]) -> ValueError:
 
 
 def _solve(dim: Dim, size: int) -> tuple[str, int] | None:
-    """The value of a symbol where a size is linear in it and in nothing else."""
+    """The value of a symbol if a size is linear in it and has no other symbol; else None."""
     rest = size
     factor: tuple[str, int] | None = None
     for monomial, coefficient in dim.terms if isinstance(dim, Expr) else ():
@@ -105,15 +105,15 @@ def evaluate(
     observe: Observe | None = None,
     outer: dict[Node, Array] | None = None,
 ) -> tuple[Array, ...]:
-    """Values of a block's results.
+    """Returns the values of a block's results.
 
     Args:
         args: one value for each parameter.
-        space: what ops mean.
+        space: the semantics of ops.
         observe: called with every node and its value.
         outer: values of the enclosing block, for open blocks.
     """
-    # an open block shares the table: its nodes depend on its variables, so nothing is shadowed
+    # an open block shares the table: all its nodes depend on its variables, so none is stale
     env: dict[Node, Array] = outer if outer is not None else {}
     env.update(zip(block.params, args, strict=True))
     with np.errstate(all="ignore"):
@@ -144,7 +144,7 @@ def _evaluate_node(
     if op.kind == "elementwise":
         return _settle(node, space.elementwise(node, *args), space)
     if method is None:
-        raise StackError(f"the interpreter has no meaning for op {node.op!r}: {print_node(node)}")
+        raise StackError(f"the interpreter does not implement op {node.op!r}: {print_node(node)}")
     if node.op in ("cond", "while"):
         results = method(node, run, *args)
         return results if isinstance(node.type, TupleType) else results[0]

@@ -1,13 +1,13 @@
-"""Kernels: the tile and loop levels. Memory is a value, so order is visible in the data flow.
+"""Kernels: the tile and loop levels. Memory is a value, so data flow defines the order of accesses.
 
-A `kernel` node runs one block. The block's parameters are the inputs, then the outputs, all memory
-`in global`; its results are the outputs after the last store. With `updates`, the number of an
-input, the first output is that input's memory, and holds what it held. `store` returns the memory
-as it is afterwards and loops carry it, so a load that must see a store uses what the store
-returned. Memory is used linearly: once stored to, the older version is dead.
+A `kernel` node runs one block. The block's parameters are the inputs and then the outputs, all
+memory `in global`; its results are the outputs after the last store. With `updates`, the number of
+an input, the first output shares that input's memory and starts with its contents. `store` returns
+the memory after the store, and loops carry it, so a load that must see a store reads the memory
+that the store returned. Memory is used linearly: after a store, the older version is dead.
 
-At the tile level one `loop` of kind "grid" for each grid axis surrounds operations on tiles
-(`f32<1x64>`). At the loop level values are scalars (`f32[]`) and short vectors (`f32<16>`).
+At the tile level, one `loop` of kind "grid" for each grid axis encloses operations on tiles
+(`f32<1x64>`). At the loop level, values are scalars (`f32[]`) and short vectors (`f32<16>`).
 """
 
 from __future__ import annotations
@@ -83,16 +83,17 @@ def _is_value(node: Node) -> bool:
 def loop_parts(
     args: Sequence[Node], attrs: Mapping[str, Any]
 ) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Operands of a loop: its limits (none where it runs over its whole extent), what it carries.
+    """Splits the operands of a loop into its limits and its carried values.
 
-    Limits are the first step and the one past the last, within 0 and the extent.
+    Limits are the first step and the one past the last, within 0 and the extent. A loop over its
+    whole extent has no limits.
     """
     count = 2 if attrs.get("limited") else 0
     return args[:count], args[count:]
 
 
 def iterations(loop: Node) -> int:
-    """How often a loop runs its block at most."""
+    """An upper bound of a loop's trip count."""
     extent = int(loop.blocks[0].params[0].attrs["extent"])
     limits, _ = loop_parts(loop.args, loop.attrs)
     if not limits:
@@ -122,7 +123,7 @@ def _check_access(site: Site, memory: TensorType, index: Sequence[Node], tile: T
 
 
 def access_parts(node: Node) -> tuple[list[Node], Node | None, Node | None]:
-    """Index operands, mask and value for masked-off lanes of a `load` or `store`."""
+    """Index operands, mask, and masked-off value of a `load` or `store`."""
     first = 1 if node.op == "load" else 2
     rank = node.args[0].tensor.rank
     index = list(node.args[first : first + rank])
@@ -178,12 +179,12 @@ def _var_infer(site: Site) -> Type:
     return site.hint
 
 
-# ---- meaning
+# ---- evaluation
 
 
 def _run_kernel(space: Any, node: Node, run: Any, *args: Any) -> Any:
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-    # garbage, so that an element that nothing stores shows up
+    # garbage, so that a missing store is noticed
     outputs = [np.full(t.shape, _garbage(t), dtype=t.dtype.numpy) for t in types]
     if "updates" in node.attrs:
         outputs[0][...] = args[node.attrs["updates"]]
@@ -213,7 +214,9 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 
 
 def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
-    """Index arrays of an access, moved into the memory, and its mask."""
+    """Index arrays of an access, one entry for each element and clipped into the memory, and its
+    mask.
+    """
     first = 1 if node.op == "load" else 2
     index = list(args[first : first + memory.ndim])
     mask = args[first + memory.ndim] if len(args) > first + memory.ndim else None
@@ -238,7 +241,7 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
 def _check_vector(
     node: Node, index: Sequence[Any], extents: Sequence[int], mask: Any, shape: tuple[int, ...]
 ) -> None:
-    """Raise IndexError where what should move together does not lie together."""
+    """Raises IndexError if the elements of a vector are not contiguous and aligned."""
     vector: int = node.attrs["vector"]
     place = np.zeros(shape, np.int64)
     for held, extent in zip(index, extents, strict=True):
@@ -247,7 +250,7 @@ def _check_vector(
     there = np.broadcast_to(True if mask is None else mask, shape).reshape(-1, vector)
     wrong = (groups != groups[:, :1] + np.arange(vector)).any(1) | (groups[:, 0] % vector != 0)
     if (wrong & there[:, 0]).any() or (there != there[:, :1]).any():
-        raise IndexError(f"a {node.op} of {vector} elements together, which do not lie so")
+        raise IndexError(f"a {node.op} of {vector} elements that are not contiguous and aligned")
 
 
 def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
@@ -260,7 +263,7 @@ def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
 
 
 def _run_store(space: Any, node: Node, run: Any, memory: Any, value: Any, *rest: Any) -> Any:
-    # linear use makes it safe to write in place
+    # memory is used linearly, so writing in place is safe
     place, mask = _place(node, memory, (memory, value, *rest), node.args[1].tensor)
     if mask is None:
         memory[place] = value
@@ -311,12 +314,12 @@ define(
 define(
     OpDef(
         "loop",
-        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations (a `branch` has"
-        " one or none), and `ahead`, a hint, for how many of them memory is read at a time. Other"
-        " hints: tiles that are read are `staged` in shared memory; of two nested loops of a grid,"
-        " the inner one goes through all its iterations with a `group` of the outer one's in turn."
-        " `online`: iterations rescale the carried values before they add to them, associatively:"
-        " any iterations may be added at once",
+        "repeat the block for i = 0, 1, ...; `kind` names what runs the iterations (a `branch` has"
+        " at most one). Hints: `ahead` is the number of iterations whose loads are in flight at"
+        " a time; `staged` loads tiles through shared memory; with `group`, two nested grid loops"
+        " run tile by tile: all inner iterations for that many outer ones. `online`: iterations"
+        " rescale the carried values before they add to them, associatively, so any iterations may"
+        " be combined",
         "control",
         _loop_infer,
         evaluate=_run_loop,
@@ -328,36 +331,36 @@ define(
 _memory_op(
     "load",
     "read a block at scalar indices (aligned to the last axes), or one element at each index of a"
-    " tile; masked-off lanes read `other`. With `clip`, what lies outside of the memory reads 0."
-    " `evict` (first, last) is a hint when caches may forget it. With `vector`, each so many"
-    " elements along the last axis of the tile lie side by side in memory, aligned",
+    " tile; masked-off lanes read `other`. With `clip`, elements outside of the memory read as 0."
+    " `evict` (first, last) is a cache eviction hint. With `vector`, each group of that many"
+    " elements along the last axis of the tile is contiguous and aligned in memory",
     _load_infer,
     _run_load,
     attrs=("clip?", "evict?", "vector?"),
 )
 _memory_op(
     "store",
-    "write what `load` would read; returns the memory afterwards",
+    "write the elements that `load` would read; returns the memory after the store",
     _store_infer,
     _run_store,
     attrs=("clip?", "evict?", "vector?"),
 )
 _memory_op(
     "again",
-    "the same tile once more: what was computed of it before is not kept for this",
+    "the same tile, as a new value: values computed from it are recomputed instead of kept live",
     _again_infer,
     _run_again,
 )
 _memory_op(
     "fetch",
-    "the first block; memory of the second, which is read later, is brought near meanwhile: a hint",
+    "the first block, unchanged; a hint to prefetch the memory of the second, which is read later",
     _again_infer,
     _run_fetch,
     arity=2,
 )
 _memory_op(
     "alloc",
-    "memory of one program, by name; of each iteration of the loops whose indices it is given",
+    "memory of one program, by name; one for each iteration of the loops whose indices it takes",
     _alloc_infer,
     _run_alloc,
     attrs=("name: str", "swizzle?"),
@@ -365,7 +368,7 @@ _memory_op(
 define(
     OpDef(
         "fma",
-        "a * b + c, rounded once where the machine can",
+        "a * b + c, rounded once if the machine can",
         "elementwise",
         _fma_infer,
         rule=elementwise_rule,

@@ -1,4 +1,4 @@
-"""IR text as tokens, and a cursor over them that knows how to fail: line, column, expectation."""
+"""Tokenizes IR text. A cursor over the tokens reports errors with line, column and expectation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_DIGITS = 40
 
 
 class Token(NamedTuple):
-    """A piece of text. Kinds: string, name, number, word, mark, and end for the end of the text."""
+    """A token of kind string, name, number, word, mark, or end (the end of the text)."""
 
     kind: str
     text: str
@@ -32,14 +32,14 @@ class Token(NamedTuple):
 
 
 def fail_at(text: str, position: int, message: str) -> NoReturn:
-    """Raise ParseError for a position in a text."""
+    """Raises ParseError for a position in a text."""
     before = text[:position]
     column = position - (before.rfind("\n") + 1) + 1
     raise ParseError(message, before.count("\n") + 1, column)
 
 
 def tokenize(text: str) -> list[Token]:
-    """All tokens, closed by one of kind `end`."""
+    """All tokens, terminated by one of kind `end`."""
     tokens: list[Token] = []
     position = 0
     for match in _TOKEN.finditer(text):
@@ -56,7 +56,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 class Cursor:
-    """Reads tokens one after another; every complaint names what was expected."""
+    """Reads tokens one after another. Every error names what was expected."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -65,12 +65,12 @@ class Cursor:
         self.depth: int = 0
 
     def fail(self, message: str, position: int | None = None) -> NoReturn:
-        """Raise ParseError, at the next token where no position is given."""
+        """Raises ParseError, at the next token if no position is given."""
         fail_at(self.text, self.next.position if position is None else position, message)
 
     @property
     def next(self) -> Token:
-        """The token that is read next."""
+        """The next token, without consuming it."""
         return self.tokens[self.at]
 
     def peek(self, count: int) -> list[str]:
@@ -78,14 +78,14 @@ class Cursor:
         return [t.text for t in self.tokens[self.at + 1 : self.at + 1 + count]]
 
     def take(self) -> Token:
-        """The next token, whatever it is."""
+        """Consumes and returns the next token."""
         token = self.tokens[self.at]
         if token.kind != "end":
             self.at += 1
         return token
 
     def accept(self, text: str) -> bool:
-        """Take the next token where it is this mark or word."""
+        """Consumes the next token if it is this mark or word."""
         token = self.tokens[self.at]
         if token.text == text and token.kind in ("mark", "word"):
             self.at += 1
@@ -93,12 +93,14 @@ class Cursor:
         return False
 
     def expect(self, text: str) -> None:
-        """Take this mark or word, or fail."""
+        """Consumes this mark or word, or fails."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self.next.text!r}")
 
     def more(self, close: str, items: Sized) -> bool:
-        """Whether a list goes on after `items`: takes the comma, or at its end the closing mark."""
+        """True if a list continues after `items`. Consumes the comma, or the closing mark at the
+        end.
+        """
         if self.accept(close):
             return False
         if items and not self.accept(","):
@@ -106,13 +108,13 @@ class Cursor:
         return True
 
     def expect_kind(self, kind: str, what: str) -> Token:
-        """Take a token of this kind, or fail; `what` says what it would be."""
+        """Consumes a token of this kind, or fails; `what` describes it in the message."""
         if self.next.kind != kind:
             self.fail(f"expected {what}, found {self.next.text!r}")
         return self.take()
 
     def integer(self) -> int:
-        """Take an integer of a sane length."""
+        """Consumes an integer of limited length."""
         token = self.expect_kind("number", "an integer")
         if len(token.text) > MAX_DIGITS:
             self.fail(f"expected an integer of at most {MAX_DIGITS} digits", token.position)
@@ -122,7 +124,7 @@ class Cursor:
             self.fail(f"expected an integer, found {token.text!r}", token.position)
 
     def deeper(self, what: str) -> None:
-        """Count one level of nesting; the caller takes it back with `self.depth -= 1`."""
+        """Enters one level of nesting. The caller leaves it with `self.depth -= 1`."""
         self.depth += 1
         if self.depth > MAX_NESTING:
             self.fail(f"{what} nested more than {MAX_NESTING} deep")

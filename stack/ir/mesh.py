@@ -1,8 +1,8 @@
 """Named meshes of ranks, their axes, and parts of axes.
 
-A mesh numbers its ranks in row-major order of its axes. An axis may be used in parts:
-`tp:(1)2` is the major half of an axis of 4, `tp:(2)2` the minor one, as in Shardy: how many ranks
-come before the part, and how many it has.
+A mesh numbers its ranks in row-major order of its axes. An axis may be split into parts, as in
+Shardy: `tp:(1)2` is the major half of an axis of 4, `tp:(2)2` the minor half. The first number is
+the product of the sizes of all more major parts, the second is the size of this part.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class MeshAxis:
     """An axis of a mesh, or a part of one.
 
     Attributes:
-        whole: ranks of the axis.
-        before: how many parts of it are told apart by what is major to this one.
-        size: ranks of the part.
+        whole: number of ranks of the whole axis.
+        before: product of the sizes of the more major parts of the axis.
+        size: number of ranks of this part.
     """
 
     name: str
@@ -40,21 +40,23 @@ class MeshAxis:
     __repr__ = __str__
 
     def split(self, size: int) -> tuple[MeshAxis, MeshAxis]:
-        """Its major part of `size` ranks, and the rest. Raises RuleError where that is none."""
+        """Splits off the major part with `size` ranks. Raises RuleError if `size` is no proper
+        divisor.
+        """
         if size < 2 or self.size % size or size == self.size:
             raise RuleError(f"axis {self} of {self.size} ranks has no major part of {size}")
         major = MeshAxis(self.name, self.whole, self.before, size)
         return major, MeshAxis(self.name, self.whole, self.before * size, self.size // size)
 
     def meets(self, other: MeshAxis) -> bool:
-        """Whether both tell the same ranks apart."""
+        """True if both parts overlap: they share part of the same axis."""
         if self.name != other.name:
             return False
         first, second = sorted((self, other), key=lambda axis: axis.before)
         return first.before * first.size > second.before
 
     def coordinate(self, along: int) -> int:
-        """The position in this part of a rank that is at `along` on the whole axis."""
+        """The coordinate in this part of a rank with coordinate `along` on the whole axis."""
         return along // (self.whole // (self.before * self.size)) % self.size
 
 
@@ -63,7 +65,7 @@ Axes = tuple[MeshAxis, ...]
 
 @dataclass(frozen=True)
 class Mesh:
-    """`m(dp=2, tp=4)`: ranks by coordinates. Raises RuleError for axes that make no mesh."""
+    """`m(dp=2, tp=4)`: ranks by coordinates. Raises RuleError for duplicate names or empty axes."""
 
     name: str
     axes: tuple[tuple[str, int], ...]
@@ -85,11 +87,11 @@ class Mesh:
 
     @cached_property
     def ranks(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks."""
         return math.prod(s for _, s in self.axes)
 
     def axis(self, text: str) -> MeshAxis:
-        """An axis by name, or a part of it, as `tp:(1)2`. Raises RuleError with those that are."""
+        """An axis by name, or a part of it, as `tp:(1)2`. Raises RuleError if there is none."""
         match = _PART.fullmatch(text)
         sizes = dict(self.axes)
         if match is None or match[1] not in sizes:
@@ -101,30 +103,30 @@ class Mesh:
         return MeshAxis(match[1], whole, before, size)
 
     def axes_of(self, text: str) -> Axes:
-        """Axes by their names, `dp, tp`, the major one first."""
+        """Axes by name, `dp, tp`, the major one first."""
         return tuple(self.axis(part) for part in text.split(",") if part.strip())
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The position of a rank on every axis."""
+        """The coordinate of a rank on every axis."""
         found: dict[str, int] = {}
         for name, size in reversed(self.axes):
             rank, found[name] = divmod(rank, size)
         return found
 
     def positions(self, rank: int, axes: Sequence[MeshAxis]) -> tuple[int, ...]:
-        """The position of a rank on each of some axes."""
+        """The coordinate of a rank on each of the given axes."""
         at = self.coordinates(rank)
         return tuple(axis.coordinate(at[axis.name]) for axis in axes)
 
     def number(self, rank: int, axes: Sequence[MeshAxis]) -> int:
-        """The position of a rank among those that differ along these axes only."""
+        """The index of a rank in its group along these axes."""
         found = 0
         for axis, position in zip(axes, self.positions(rank, axes), strict=True):
             found = found * axis.size + position
         return found
 
     def groups(self, axes: Sequence[MeshAxis]) -> tuple[tuple[int, ...], ...]:
-        """Ranks that differ along these axes only, in row-major order of them."""
+        """Groups of ranks that differ only along these axes, in row-major order of them."""
         found: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, ...], int]]] = {}
         for rank in range(self.ranks):
             place = self.positions(rank, axes)
@@ -136,7 +138,7 @@ class Mesh:
 
 
 def parse_mesh(text: str, name: str = "m") -> Mesh:
-    """`dp=2, tp=4` as a mesh. Raises RuleError saying what was expected."""
+    """Parses `dp=2, tp=4`. Raises RuleError with the expected form."""
     axes: list[tuple[str, int]] = []
     for part in text.split(","):
         match = _AXIS.fullmatch(part)
@@ -147,9 +149,9 @@ def parse_mesh(text: str, name: str = "m") -> Mesh:
 
 
 def size_of(axes: Sequence[MeshAxis]) -> int:
-    """How many ranks axes tell apart."""
+    """The number of ranks of a group along these axes."""
     ranks = 1
-    for axis in axes:  # asked very often: `prod` of a generator takes three times as long
+    for axis in axes:  # called very often: `prod` of a generator takes three times as long
         ranks *= axis.size
     return ranks
 
@@ -160,7 +162,7 @@ def axes_text(axes: Sequence[MeshAxis]) -> str:
 
 
 def joined(axes: Sequence[MeshAxis]) -> Axes:
-    """Axes in which parts that follow each other are one again."""
+    """Merges adjacent parts of the same axis."""
     found: list[MeshAxis] = []
     for axis in axes:
         last = found[-1] if found else None
@@ -173,7 +175,7 @@ def joined(axes: Sequence[MeshAxis]) -> Axes:
 
 @lru_cache(maxsize=1 << 10)
 def atoms(axes: Axes) -> Axes:
-    """Axes in parts of a prime number of ranks."""
+    """Splits axes into parts with a prime number of ranks."""
     found: list[MeshAxis] = []
     for axis in axes:
         while axis.size > 1:
@@ -187,7 +189,7 @@ def atoms(axes: Axes) -> Axes:
 
 
 def starts_with(axes: Axes, start: Axes) -> bool:
-    """Whether the first of these axes, or parts of them, are those."""
+    """True if `start` is a prefix of these axes, comparing parts."""
     if axes[: len(start)] == start:
         return True
     first = atoms(start)

@@ -1,16 +1,16 @@
-"""Ops of a mesh: `reshard`, which moves a value as a whole, and what one rank does of it.
+"""Ops of a mesh: `reshard`, and the collectives of one rank.
 
-A program before partitioning speaks of whole values, and `reshard` changes nothing but where their
-elements lie. After it, every rank runs one program on its parts, and these ops are where ranks
-meet. `mesh` and `over` say which: groups of ranks that differ along the axes `over` only.
+Before partitioning, a program uses global values, and `reshard` changes only their sharding. After
+it, every rank runs the same program on its parts, and these ops communicate. `mesh` and `over`
+define the groups: ranks that differ only along the axes `over`.
 
-    all_reduce      the combination of what all hold
-    all_gather      the parts of all, one after another along a dim
-    reduce_scatter  the combination, of which each keeps a part of a dim
-    all_to_all      each gives a part of a dim to every other, and joins what comes along another
-    permute         what the rank before in `order` holds
-    halo            overlapping parts of a dim, of which all hold plain ones
-    shard           its own part of a dim of what all hold; sends nothing
+    all_reduce      the reduction of the parts of all ranks
+    all_gather      the concatenation of all parts along a dim
+    reduce_scatter  the reduction, of which each rank keeps its part of a dim
+    all_to_all      splits one dim among all ranks and concatenates the received parts along another
+    permute         the value of the rank that sends to this one, by `order`
+    halo            overlapping parts of a dim, from disjoint parts (halo exchange)
+    shard           the rank's own part of a dim of a replicated value; sends nothing
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from stack.ir.types import I64, TensorType, Type
 
 
 def group_of(attrs: Any) -> tuple[Mesh, Axes]:
-    """The mesh of a collective, and the axes that it runs over."""
+    """The mesh of a collective and the axes of its groups."""
     mesh = parse_mesh(str(attrs["mesh"]))
     return mesh, mesh.axes_of(str(attrs["over"]))
 
 
 def _resized(site: Site, *changes: tuple[str, bool]) -> TensorType:
-    """The operand's type with dims that an attribute names longer, or shorter, by the group."""
+    """The operand's type; the dims that the attributes name grow or shrink by the group size."""
     _, over = group_of(site.attrs)
     ranks, source = size_of(over), site.args[0].tensor
     shape: list[Dim] = list(source.shape)
@@ -45,7 +45,7 @@ def _resized(site: Site, *changes: tuple[str, bool]) -> TensorType:
         if not 0 <= at < source.rank:
             raise site.fail(f"has no dim {at}")
         if not grows and equal(mod(shape[at], ranks), 0) is not True:
-            raise site.fail(f"dim {at} does not make {ranks} equal parts; pad it")
+            raise site.fail(f"dim {at} does not split into {ranks} equal parts; pad it")
         shape[at] = mul(shape[at], ranks) if grows else floordiv(shape[at], ranks)
     return source.with_shape(tuple(shape))
 
@@ -79,7 +79,7 @@ def _permute(site: Site) -> Type:
 
 
 def overlap_of(attrs: Any) -> Overlap | None:
-    """The parts that a `halo` or a `shard` makes, where they are no plain ones."""
+    """The overlapping parts that a `halo` or `shard` makes; None for disjoint parts."""
     return Overlap(*attrs["overlap"]) if "overlap" in attrs else None
 
 
@@ -114,7 +114,7 @@ def _place(site: Site) -> Type:
 def _reshard(site: Site) -> Type:
     hint = hinted(site)
     if hint != site.args[0].tensor:
-        raise site.fail(f"changes places only, not to {hint}")
+        raise site.fail(f"changes only the sharding, not the type to {hint}")
     return hint
 
 
@@ -132,7 +132,7 @@ def _unchanged(space: Any, node: Node, run: Any, x: Any) -> Any:
 define(
     OpDef(
         "reshard",
-        "the same value, its elements elsewhere",
+        "the same value with another sharding",
         "collective",
         _reshard,
         evaluate=_unchanged,
@@ -140,17 +140,17 @@ define(
         spelled=lambda b, node: node.args[0],  # in a program for one device
     )
 )
-_mesh_op("all_reduce", "what all ranks hold, combined", _all_reduce, "over: str", "kind: str")
+_mesh_op("all_reduce", "the reduction over all ranks", _all_reduce, "over: str", "kind: str")
 _mesh_op(
     "all_gather",
-    "the parts of all ranks along a dim",
+    "the parts of all ranks, concatenated along a dim",
     lambda site: _resized(site, ("axis", True)),
     "over: str",
     "axis: int",
 )
 _mesh_op(
     "reduce_scatter",
-    "a part of what all ranks hold, combined",
+    "the rank's part of the reduction over all ranks",
     _reduce_scatter,
     "over: str",
     "kind: str",
@@ -158,16 +158,16 @@ _mesh_op(
 )
 _mesh_op(
     "all_to_all",
-    "split one dim among the ranks, join their parts along another",
+    "split one dim among the ranks, concatenate the received parts along another",
     _all_to_all,
     "over: str",
     "split: int",
     "concat: int",
 )
-_mesh_op("permute", "what rank i holds goes to rank order[i]", _permute, "order: ints")
+_mesh_op("permute", "send the part of rank i to rank order[i]", _permute, "order: ints")
 _mesh_op(
     "halo",
-    "parts of a dim of `size` that overlap, from plain ones: `start, stop, step`; outside is 0",
+    "halo exchange: overlapping parts `start, stop, step` of a dim of `size`; 0 outside of it",
     _halo,
     "over: str",
     "axis: int",
@@ -176,7 +176,7 @@ _mesh_op(
 )
 _mesh_op(
     "shard",
-    "the rank's part of a dim; of those that overlap, as those of a `halo`",
+    "the rank's part of a dim; with `overlap`, an overlapping part as in `halo`",
     _shard,
     "over: str",
     "axis: int",
@@ -184,7 +184,7 @@ _mesh_op(
 )
 _mesh_op(
     "part_start",
-    "where the rank's part of a dim of `size` starts",
+    "start of the rank's part of a dim of `size`",
     _place,
     "over: str",
     "size: int",
@@ -192,7 +192,7 @@ _mesh_op(
 )
 _mesh_op(
     "part_held",
-    "how many elements the rank's part of a dim of `size` has",
+    "number of elements of the rank's part of a dim of `size`",
     _place,
     "over: str",
     "size: int",
@@ -201,9 +201,9 @@ _mesh_op(
 
 
 def sent_bytes(op: str, ranks: int, size: int) -> int:
-    """Bytes that a rank sends in a collective of that many, for an input of `size` bytes.
+    """Bytes that a rank sends in a collective over `ranks` ranks, for an input of `size` bytes.
 
-    Those of the algorithms that send least: a ring, and pairs for `all_to_all`.
+    Assumes the algorithms that send least: a ring, and pairwise exchange for `all_to_all`.
     """
     if ranks == 1 or not size:
         return 0
@@ -226,17 +226,17 @@ PLACES = frozenset({"part_start", "part_held", "shard"})
 
 
 def is_meeting(node: Node) -> bool:
-    """Whether ranks send each other something in a node."""
+    """True if ranks communicate in a node."""
     return node.op in MEETINGS
 
 
 def is_place(node: Node) -> bool:
-    """Whether what a node gives depends on the rank's place, and on nothing that others send."""
+    """True if a node depends on the rank's coordinates but not on other ranks' data."""
     return node.op in PLACES
 
 
 def traffic(node: Node) -> int:
-    """Bytes that a rank sends in a node; 0 for what is no collective."""
+    """Bytes that a rank sends in a node; 0 if the node does not communicate."""
     if not is_meeting(node):
         return 0
     if node.op == "halo":

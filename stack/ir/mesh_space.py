@@ -1,6 +1,6 @@
-"""All ranks of a mesh in one process: an array of this space holds what each rank holds.
+"""Simulates all ranks of a mesh in one process. An array of this space has one part for each rank.
 
-Every op runs rank by rank in the space of one rank; those of `mesh_ops` are where ranks meet.
+Each op runs on every rank in the space of a single rank. The ops of `mesh_ops` communicate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int) -> Array:
-    """One of the overlapping parts of a dim that has `size` elements; what is outside is 0."""
+    """One of the overlapping parts of a dim of `size` elements; 0 outside of the dim."""
     first = overlap.first(number)
     start, stop = max(first, 0), min(first + overlap.size, size)
     if start >= stop:
@@ -49,18 +49,18 @@ def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int)
 
 @dataclass(frozen=True)
 class Held:
-    """What each rank holds of a value, by rank."""
+    """The parts of a value, by rank."""
 
     parts: tuple[Array, ...]
 
 
 @dataclass
 class MeshSpace(NumpySpace):
-    """The meaning of a partitioned program: every op on every rank.
+    """The semantics of a partitioned program: every op on every rank.
 
     Attributes:
-        sent: bytes that a rank sent, by op.
-        counts: how often a collective ran, by op.
+        sent: bytes that one rank sent, by op.
+        counts: number of runs of each collective, by op.
     """
 
     mesh: Mesh
@@ -77,7 +77,7 @@ class MeshSpace(NumpySpace):
         return super().__getattribute__(name)
 
     def _everywhere(self, name: str) -> Callable[..., Any]:
-        """The meaning of an op, on every rank."""
+        """The semantics of a local op, on every rank."""
         own = getattr(self.own, name)
 
         def run(node: Node, *args: Held) -> Any:
@@ -86,7 +86,7 @@ class MeshSpace(NumpySpace):
         return run
 
     def _each(self, run: Callable[..., Any], values: Sequence[Held]) -> Any:
-        """One op on all ranks; several results come out as several values."""
+        """Runs one op on all ranks. Several results become several values."""
         ranks = range(self.mesh.ranks)
         made = [run(*(value.parts[rank] for value in values)) for rank in ranks]
         if isinstance(made[0], tuple):
@@ -102,7 +102,7 @@ class MeshSpace(NumpySpace):
     def elementwise(self, node: Node, *args: Any) -> Any:
         return self._each(lambda *parts: self.own.elementwise(node, *parts), args)
 
-    # ---- control: where it speaks of the mesh, all ranks go the same way
+    # ---- control: if a branch uses the mesh, all ranks must take the same branch
 
     def op_cond(self, node: Node, run: Run, index: Any, *args: Any) -> tuple[Any, ...]:
         inner = [n for block in node.blocks for _, n in walk(block)]
@@ -122,15 +122,15 @@ class MeshSpace(NumpySpace):
     def _agreed(self, node: Node, value: Any) -> Any:
         first, *others = value.parts
         if any(not np.array_equal(first, other) for other in others):
-            raise StackError(f"{node.op}: ranks do not agree on the way: {value.parts}")
+            raise StackError(f"{node.op}: ranks take different branches: {value.parts}")
         return first
 
-    # ---- where ranks meet
+    # ---- collectives
 
     def _met(
         self, node: Node, x: Any, combine: Callable[[list[Array], int], Array], over: Axes
     ) -> Held:
-        """Of each group of ranks: `combine(what they hold, a position)` for each of them."""
+        """Runs `combine(the parts of a group, position)` for each rank of each group of ranks."""
         self.sent[node.op] = self.sent.get(node.op, 0) + traffic(node)
         self.counts[node.op] = self.counts.get(node.op, 0) + 1
         made: dict[int, Array] = {}

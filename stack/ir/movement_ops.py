@@ -1,4 +1,4 @@
-"""Leaves, and ops that move elements without computing: views, gather and scatter."""
+"""Leaves, and ops that move elements without arithmetic: views, gather and scatter."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _leaf("param", "an input of a block", hinted, "input", attrs=("name: str",))
 _leaf("const", "a constant array", _const_infer, attrs=("value: data",))
 _leaf(
     "iota",
-    "position along one axis: 0, 1, 2, ...",
+    "index along one axis: 0, 1, 2, ...",
     _iota_infer,
     rule=_leaf_rule,
     algebra=Algebra(range=(0, INF), exact=True),
@@ -96,7 +96,7 @@ def _reshape_rule(node: Node) -> Rule:
 
 
 def _reshape_relation(node: Node) -> Relation:
-    """Both shapes number the elements of each group of dims in the same, row-major, order."""
+    """Both shapes number the elements of each group of dims in row-major order."""
     source, target = node.args[0].shape, node.shape
     sizes: dict[str, Dim] = {}
     read: list[Equation] = []
@@ -162,14 +162,14 @@ def _restated_broadcast(node: Node, rule: Rule) -> dict[str, object]:
 
 
 def rule_attr(node: Applied) -> Rule:
-    """The axis rule of an op that carries it as an attribute."""
+    """The axis rule of an op that has it as an attribute."""
     return parse_rule(node.attrs["rule"])
 
 
 def _check_indices(
     site: Site, rule: Rule, indices: tuple[Node, ...], frame: Operand
 ) -> dict[str, Dim]:
-    """Checks what gather and scatter share; `frame` is the operand that has all plain axes."""
+    """Checks that gather and scatter share; `frame` is the operand that has all unmarked axes."""
     if len(rule.inputs) != len(site.args) or len(rule.outputs) != 1:
         raise site.fail(f"rule {str(rule)!r} does not fit {len(site.args)} operands")
     indexed = [a for a in rule.inputs[0] if a.mark == "!"]
@@ -198,7 +198,7 @@ def _gather_infer(site: Site) -> Type:
     sizes = _check_indices(site, rule, site.args[1:], frame)
     loose = [a.names[0] for a in frame if a.names[0] not in sizes]
     if loose or any(a.names[0] in rule.whole for a in frame):
-        raise site.fail(f"rule {str(rule)!r}: the result has the plain axes of the operands")
+        raise site.fail(f"rule {str(rule)!r}: the result has the unmarked axes of the operands")
     return site.args[0].tensor.with_shape(site.shape())
 
 
@@ -217,7 +217,7 @@ def _scatter_infer(site: Site) -> Type:
 
 
 def _scatter_relation(node: Node) -> Relation:
-    """An element of operand 0 stays where it is; an update goes anywhere along the marked axes."""
+    """An element of operand 0 keeps its index; an update may go anywhere along the marked axes."""
     return related(unmarked(rule_attr(node)), [a.shape for a in node.args], [node.shape], {})
 
 
@@ -233,7 +233,9 @@ def movement(
     algebra: Algebra | Callable[[Node], Algebra] = MOVED,
     **more: Any,
 ) -> None:
-    """Define an op that moves elements; by default it is linear, rising and exact in operand 0."""
+    """Defines an op that moves elements. By default it is linear, increasing and exact in operand
+    0.
+    """
     define(OpDef(name, doc, "movement", infer, rule=rule, algebra=algebra, **more))
 
 
@@ -259,7 +261,7 @@ movement(
 )
 movement(
     "broadcast",
-    "operand axis i becomes result axis axes[i]; the others repeat",
+    "operand axis i becomes result axis axes[i]; the operand repeats along the others",
     _broadcast_infer,
     _broadcast_rule,
     restated=_restated_broadcast,
@@ -269,7 +271,7 @@ movement(
 )
 movement(
     "gather",
-    "read at data-dependent positions of the axes marked '!'; indices in range",
+    "read at data-dependent indices of the axes marked '!'; indices must be in range",
     _gather_infer,
     rule_attr,
     at_least=1,
@@ -278,8 +280,8 @@ movement(
 )
 movement(
     "scatter",
-    "combine updates into operand 0 at data-dependent positions; indices are in range, or with"
-    " `drop` updates outside are left out",
+    "combine updates into operand 0 at data-dependent indices; indices must be in range, or with"
+    " `drop` updates out of range are ignored",
     _scatter_infer,
     rule_attr,
     relation=_scatter_relation,

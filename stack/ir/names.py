@@ -1,4 +1,4 @@
-"""Names of values: which nodes print under one, and how they stay unique and readable back."""
+"""Names of values: which nodes have one, and how names stay unique and parseable."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def legal_name(hint: str) -> str:
-    """The nearest name that the text can hold: letters, digits, `_` and inner dots."""
+    """The closest name that the IR text allows: letters, digits, `_` and inner dots."""
     if hint.isascii() and hint.isidentifier():
         return hint
     return "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
 
 
 def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
-    """A name that is not taken yet; takes it. `x`, `x_1`, `x_2`, ..."""
+    """Returns a name that is not taken, and takes it: `x`, `x_1`, `x_2`, ..."""
     hint = legal_name(hint)
     name = hint
     while name in taken:
@@ -32,7 +32,7 @@ def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
 
 
 def is_inline(node: Node) -> bool:
-    """Whether a node prints in place instead of on a line of its own: scalar constants."""
+    """True if a node prints inside its users instead of on its own line: scalar constants."""
     if node.op != "const" or not isinstance(node.type, TensorType):
         return False
     value = node.attrs.get("value")
@@ -41,20 +41,20 @@ def is_inline(node: Node) -> bool:
 
 
 def own_names(block: Block) -> list[Node]:
-    """Nodes that need a name: those of a closed block and of the open blocks inside it."""
+    """Nodes that need a name: those of a closed block and of its open blocks."""
     found: dict[Node, None] = {}
     pending = deque([block])
     while pending:
         for node in pending.popleft().nodes:
             if node.op != "param" and not (node.op == "const" and is_inline(node)):
-                found[node] = None  # two loops may hold the same node
+                found[node] = None  # two loops may contain the same node
             if node.blocks:
                 pending.extend(b for b in node.blocks if b.is_open)
     return list(found)
 
 
 def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
-    """A unique name for every node of a closed block, near its hint or else its op."""
+    """A unique name for every node of a closed block, derived from its hint or its op."""
     nodes = own_names(block)
     taken = {str(p.attrs["name"]) for p in block.params}
     taken.update(_variables(nodes))

@@ -1,7 +1,7 @@
-"""The one node class, blocks and functions. All are immutable and interned.
+"""Nodes, blocks and functions. All are immutable and interned.
 
-Two nodes with the same op, operands, attributes, type and blocks are the same object, so a common
-subexpression exists once by construction. Names and source lines are not part of a node: each
+Two nodes with the same op, operands, attributes, type and blocks are the same object, so common
+subexpressions are shared by construction. Names and source lines are not part of a node: each
 closed block keeps them in a table, which the engine carries through rewrites.
 """
 
@@ -50,7 +50,9 @@ _TRUE, _FALSE, _FLOAT = object(), object(), object()
 
 
 def _attr_key(value: object) -> Any:
-    """Python holds 1 == True == 1.0, 0.0 == -0.0 and nan != nan; a key must not."""
+    """A key that distinguishes 1, True and 1.0, and 0.0 and -0.0, and equates nans, unlike Python's
+    ==.
+    """
     if isinstance(value, tuple):
         return tuple(map(_attr_key, cast("tuple[Any]", value)))
     if isinstance(value, bool):
@@ -59,9 +61,9 @@ def _attr_key(value: object) -> Any:
 
 
 def plain_attr(name: str, value: object) -> Attr:
-    """An attribute as it is kept: lists become tuples, NumPy's scalars Python's.
+    """Normalizes an attribute value: lists become tuples, NumPy scalars become Python scalars.
 
-    Raises TypeError for what has no text form.
+    Raises TypeError for a value that has no text form.
     """
     kind = type(value)
     if kind in _PLAIN or kind is float:
@@ -81,7 +83,7 @@ def plain_attr(name: str, value: object) -> Attr:
 
 
 class _Interned:
-    """Copying an interned object gives the object; saving one is the printer's business."""
+    """Base of interned objects. Copying returns the object itself; the printer does the saving."""
 
     __slots__ = ()
 
@@ -108,9 +110,9 @@ class Node(_Interned):
     type: Type
     blocks: tuple[Block, ...]
     vars: frozenset[Node]  # loop variables that the value depends on
-    key: tuple[Any, ...]  # op and attributes, as equality takes them
-    facts: dict[Any, Any] | None  # what was asked of it and of all alike, see `stack.ir.alike`
-    is_typed: bool  # whether the type is known to be what the op gives it
+    key: tuple[Any, ...]  # op and attributes, for equality
+    facts: dict[Any, Any] | None  # cached facts, shared by equivalent nodes; see `stack.ir.alike`
+    is_typed: bool  # True if the type was checked against the op's type inference
 
     def __new__(
         cls,
@@ -163,7 +165,7 @@ class Node(_Interned):
         type_: Type | None = None,
         blocks: Sequence[Block] | None = None,
     ) -> Node:
-        """The op with what is given in place of its own; itself where nothing differs."""
+        """The node with the given parts replaced. Returns the node itself if nothing differs."""
         args = self.args if args is None else tuple(args)
         blocks = self.blocks if blocks is None else tuple(blocks)
         if attrs is None and type_ is None and (args, blocks) == (self.args, self.blocks):
@@ -198,7 +200,7 @@ class Node(_Interned):
 
 
 def deps(node: Node) -> tuple[Node, ...]:
-    """What must be computed before a node: operands, then what its open blocks capture."""
+    """The values that a node needs: its operands, then the captures of its open blocks."""
     if not node.blocks:
         return node.args
     return node.args + tuple(c for b in node.blocks for c in b.captures)
@@ -213,7 +215,7 @@ def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = N
         stack: list[Node | None] = [root]
         while stack:
             node = stack.pop()
-            if node is None:  # all that the one below needs is there
+            if node is None:  # the dependencies of the node below are done
                 node = stack.pop()
                 assert node is not None
                 done[node] = None
@@ -232,10 +234,10 @@ def topological(roots: Iterable[Node], inside: Callable[[Node], bool] | None = N
 
 
 def by_distance(roots: Iterable[Node]) -> list[Node]:
-    """Roots with few steps to them first, else as they are.
+    """Sorts roots by their longest path from a leaf, shortest first; stable.
 
-    Nodes that are computed in the order of `topological` then live shortly: the gradient of the
-    last layer is done before what that of the first one needs.
+    In the order of `topological`, live ranges are then short: the gradient of the last layer is
+    computed before the inputs of the first layer's gradient.
     """
     roots, distance = list(roots), dict[Node, int]()
     for node in topological(roots):
@@ -244,10 +246,10 @@ def by_distance(roots: Iterable[Node]) -> list[Node]:
 
 
 class Block(_Interned):
-    """Parameters, results, and the names and source lines of what lies between.
+    """Parameters and results, with the names and source lines of the nodes between them.
 
     A closed block (its parameters are `param` nodes) sees nothing outside. An open block (its
-    parameters are `var` nodes, as in a loop) may use values of the enclosing block, and holds
+    parameters are `var` nodes, as in a loop) may use values of the enclosing block. It contains
     exactly the nodes that depend on its variables.
     """
 
@@ -276,7 +278,7 @@ class Block(_Interned):
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether the block may use values of the enclosing one."""
+        """True if the block may use values of the enclosing block."""
         return any(p.op == "var" for p in self.params)
 
     @cached_property
@@ -287,7 +289,7 @@ class Block(_Interned):
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes of this block alone, operands first, parameters left out."""
+        """The nodes of this block, operands first, without parameters and nested blocks."""
         own = set(self.params)
 
         def inside(node: Node) -> bool:
@@ -324,7 +326,7 @@ class Block(_Interned):
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
-        """Size symbols in types and attributes of its nodes, and in blocks of these."""
+        """Size symbols in the types and attributes of its nodes, including nested blocks."""
         found: set[Symbol] = set()
         for node in (*self.params, *self.nodes):
             found |= type_symbols(node.type)
@@ -337,7 +339,7 @@ class Block(_Interned):
 
     @cached_property
     def meshes(self) -> frozenset[Mesh]:
-        """Meshes that types of its nodes name, and of nodes in blocks of these."""
+        """Meshes in the types of its nodes, including nested blocks."""
         found: set[Mesh] = set()
         for node in (*self.params, *self.nodes):
             if node.type.sharding:
@@ -371,7 +373,7 @@ def walk(block: Block) -> Iterable[tuple[Block, Node]]:
 
 
 class Func(_Interned):
-    """A named closed block at one level ("tensor", "tile" or "loop" and what is above it)."""
+    """A named closed block at one level ("tensor", "tile" or "loop")."""
 
     __slots__ = ("__dict__", "__weakref__", "body", "level", "name")
 
@@ -428,7 +430,7 @@ class Func(_Interned):
 
     @cached_property
     def meshes(self) -> tuple[Mesh, ...]:
-        """Meshes that types of the function name, by name."""
+        """Meshes that occur in the types of the function, sorted by text."""
         return tuple(sorted(self.body.meshes, key=str))
 
     def bind(self, values: Mapping[str, int]) -> Func:

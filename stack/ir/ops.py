@@ -1,4 +1,4 @@
-"""The op table: what an op is, in one record. Levels are sets of these names."""
+"""The op table: one record describes one op. Each level is a set of op names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, tuple) and all(map(test, cast("tuple[Any]", value)))
 
 
-# what an attribute may hold: how messages call it, and a test
+# kinds of attribute values: a name for error messages, and a test
 ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "any": ("a value", lambda value: True),
     "bool": ("true or false", lambda value: isinstance(value, bool)),
@@ -45,7 +45,7 @@ ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 class Applied(Protocol):
-    """An op on operands: a node, or one that is being made and has no type yet."""
+    """An op with its operands: a node, or a node under construction that has no type yet."""
 
     @property
     def op(self) -> str: ...
@@ -57,7 +57,7 @@ class Applied(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """What type inference sees of a node that is being made."""
+    """The input of type inference: a node under construction."""
 
     op: str
     args: tuple[Node, ...]
@@ -70,7 +70,7 @@ class Site:
         return RuleError(f"{self.op}({shown}): {why}")
 
     def shapes(self) -> list[tuple[Dim, ...]]:
-        """Shapes of the results, by an axis rule that does not look at them. Raises RuleError."""
+        """Shapes of the results, from an axis rule that ignores the results. Raises RuleError."""
         rule = cast("Callable[[Applied], Rule]", OPS[self.op].rule)
         try:
             return rule(self).output_shapes([a.shape for a in self.args])
@@ -85,38 +85,41 @@ class Site:
 
 @dataclass(frozen=True)
 class OpDef:
-    """One op: signature, axis rule, meaning and cost.
+    """One op: signature, axis rule, semantics and cost.
 
-    Rules and relations follow from what a node is, see `stack.ir.alike`, and look at no operand but
-    for its type.
+    Rules and relations depend only on the node itself and on the types of its operands, so
+    equivalent nodes share them (see `stack.ir.alike`).
 
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
-        rule: axis rule of a node, or None where the op has no axes (constants, calls).
-        windows: how dims that the rule marks `^` or `~` are read.
-        beyond: what windows read outside of their dims, where a part of a dim, and what is beyond
-            it, may stand for the whole: "zero" (or nothing), or "operand", the last one.
-        relation: access relation of a node, where no rule states it.
-        restated: attributes with which a node would state another rule over its axes; None where
-            it could not. Those of elementwise ops say nothing of axes.
-        algebra: what holds of it whatever its operands are; of a node, where attributes decide.
+        rule: axis rule of a node, or None for ops without axes (constants, calls).
+        windows: how the dims that the rule marks `^` or `~` are read.
+        beyond: the value that windows read outside of a dim, if a part of the dim together with
+            that value may replace the whole dim: "zero" (or nothing), or "operand", the last
+            operand.
+        relation: access relation of a node, for ops that an axis rule cannot describe.
+        restated: attributes that give the node another rule over its axes; None if there are none.
+            Attributes of elementwise ops do not refer to axes.
+        algebra: algebraic facts that hold for all operands; a function of the node if they depend
+            on attributes.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
-        kind: "elementwise", "movement", "reduction", "contraction", "leaf" (known where it
-            stands), "input" (named from outside), "control" (blocks that run one after the other),
-            "group" (blocks that run as one step), "item", "memory" or "foreign"; what fusion and
-            backends dispatch on first.
-        folds: the kind of reduction along the axes that the rule drops, of a node: in any order,
-            and from any parts. None where there is no such.
-        aliases: whether the result is the operand's memory, of another shape.
-        spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
-        flops: scalar operations for each output element (each reduced element for reductions).
-        operations: scalar operations of a node, where they do not follow from `flops` and the rule.
-        attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
-            takes anything, a "?" after the name marks an optional one.
-        arity: number of operands, None for any.
-        at_least: the fewest operands, where any number is taken.
-        levels: where it may appear.
-        closed: whether its blocks see nothing outside.
+        kind: "elementwise", "movement", "reduction", "contraction", "leaf" (a value known without
+            inputs), "input" (a named value from outside), "control" (blocks that run one after the
+            other), "group" (blocks that run as one step), "item", "memory" or "foreign". Fusion and
+            backends dispatch on it first.
+        folds: returns the kind of reduction along the axes that the rule drops, in any order and
+            from any parts. None if the op is no such reduction.
+        aliases: True if the result shares the operand's memory, with another shape.
+        spelled: `(builder, node) -> node`, an equivalent of ops that every backend has; used by
+            `decompose`.
+        flops: scalar operations for each output element (for each reduced element in reductions).
+        operations: scalar operations of a node, if they do not follow from `flops` and the rule.
+        attrs: attributes, as "axes: ints". The kinds are those of `ATTRIBUTES`; a name alone takes
+            any value, and a "?" after the name marks an optional attribute.
+        arity: number of operands, None for any number.
+        at_least: minimum number of operands, for ops with any number.
+        levels: the levels at which the op may appear.
+        closed: True if its blocks see nothing outside.
     """
 
     name: str
@@ -143,17 +146,19 @@ class OpDef:
 
     @property
     def is_view(self) -> bool:
-        """Whether it shows elements of one operand at other places, as an index map tells."""
+        """True if each result element is an operand element at an index that an index map gives."""
         return self.kind == "movement" and self.arity == 1
 
     @property
     def is_whole_view(self) -> bool:
-        """Whether it is a view without windows: all are shown but where axes meet themselves."""
+        """True if it is a view without windows, which shows all elements unless the rule repeats an
+        axis.
+        """
         return self.is_view and self.windows is None
 
     @cached_property
     def signature(self) -> dict[str, tuple[str, bool]]:
-        """Attributes by name: the kind of value, and whether it must be there."""
+        """Maps attribute names to the kind of value and whether the attribute is required."""
         table: dict[str, tuple[str, bool]] = {}
         for text in self.attrs:
             name, _, kind = text.partition(":")
@@ -165,7 +170,7 @@ OPS: dict[str, OpDef] = {}
 
 
 def define(op: OpDef) -> OpDef:
-    """Enter an op in the table; a name can be taken once."""
+    """Adds an op to the table. Raises ValueError if the name is taken."""
     if op.name in OPS:
         raise ValueError(f"op {op.name!r} is defined already")
     OPS[op.name] = op
@@ -173,7 +178,7 @@ def define(op: OpDef) -> OpDef:
 
 
 def lookup(name: str) -> OpDef:
-    """The record of an op, or a RuleError that suggests near names."""
+    """Returns the record of an op. Raises RuleError, which suggests similar names."""
     op = OPS.get(name)
     if op is None:
         near = difflib.get_close_matches(name, OPS, 3)
@@ -185,7 +190,7 @@ def lookup(name: str) -> OpDef:
 def check_signature(
     op: OpDef, args: Sequence[Node], attrs: Mapping[str, Any], blocks: Sequence[Block] = ()
 ) -> None:
-    """Number of operands, names and kinds of attributes; raises RuleError."""
+    """Checks the number of operands and the names and kinds of attributes. Raises RuleError."""
     if op.arity is not None and len(args) != op.arity:
         raise RuleError(f"{op.name} takes {op.arity} operand(s), got {len(args)}")
     if len(args) < op.at_least:
@@ -223,19 +228,19 @@ def infer_type(
 
 
 def algebra_of(node: Node) -> Algebra:
-    """What holds of a node whatever its operands are."""
+    """The algebraic facts of a node, which hold for all operands."""
     facts = lookup(node.op).algebra
     return facts if isinstance(facts, Algebra) else facts(node)
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node shows elements of its operand at other places, as an index map tells."""
+    """True if a node's elements are elements of its operand at indices that an index map gives."""
     return lookup(node.op).is_view
 
 
 @once_alike
 def is_whole_view(node: Node) -> bool:
-    """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
+    """True if a node is a view that shows every element: broadcast, reshape, transpose."""
     rule = rule_of(node) if lookup(node.op).is_whole_view else None
     if rule is None:
         return False
@@ -251,10 +256,10 @@ def rule_of(node: Node) -> Rule | None:
 
 
 def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
-    """Attributes with which the op of a node states another rule over the node's axes.
+    """Attributes that give a node's op another rule over the node's axes; None if there are none.
 
-    So a node is made again on operands whose axes are fewer, more, or in another order; of an op
-    with windows, in another order alone. None where the op has no such form.
+    With them, the node can be rebuilt on operands whose axes are fewer, more, or permuted. For an
+    op with windows, only permuted axes are possible.
     """
     op = lookup(node.op)
     if op.restated is not None:
@@ -263,13 +268,15 @@ def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
 
 
 def relation_of(node: Node) -> Relation:
-    """The access relation of a node: its own, that of its axis rule, or everything."""
+    """The access relation of a node: its own, or from its axis rule, or `Everything`."""
     return _linear(node) or _relation(node)
 
 
 @once_alike
 def _linear(node: Node) -> Linear | None:
-    """The relation of a node, unless it is of another kind: those hold nodes."""
+    """The relation of a node if it is `Linear`, cached. Other relations hold nodes and are not
+    cached.
+    """
     made = _relation(node)
     return made if isinstance(made, Linear) else None
 
@@ -287,12 +294,12 @@ def _relation(node: Node) -> Relation:
 
 
 def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> list[Index]:
-    """Which element of every operand the output element `index` reads.
+    """Returns the index in each operand that the output element `index` reads.
 
-    Index entries are size expressions over loop symbols. `reduced` names an index for every
-    reduced axis of the rule. An index outside of an operand's shape (of `pad`, `concat`, `conv`)
-    means that the operand is not read. Raises RuleError for ops whose reads no index map
-    describes: those depend on data, or need a whole axis.
+    Index entries are size expressions over loop symbols. `reduced` maps every reduced axis of the
+    rule to an index. An index outside of an operand's shape (for `pad`, `concat`, `conv`) means
+    that the operand is not read. Raises RuleError for ops whose reads depend on data or need a
+    whole axis: no index map describes them.
     """
     try:
         return relation_of(node).pull(index, reduced or {})
@@ -301,10 +308,10 @@ def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> 
 
 
 def push(node: Node, operand: int, index: Index) -> list[Region | None]:
-    """Which part of every result the element `index` of an operand can reach; None for none."""
+    """The region of each result that can depend on element `index` of an operand; None if empty."""
     return relation_of(node).push(operand, element(index))
 
 
 def footprint(node: Node, index: Index, result: int = 0) -> list[Region | None]:
-    """Which part of every operand the element `index` of a result may depend on."""
+    """The region of each operand that element `index` of a result may depend on; None if empty."""
     return relation_of(node).footprint(element(index), result)

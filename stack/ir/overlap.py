@@ -1,8 +1,8 @@
-"""Parts of a dim that overlap: what ranks need of their neighbours to read through a window.
+"""Halo exchange: the overlapping parts of a dim that ranks need to read through a window.
 
-`64{tp, -1:17:16}`: the first part is elements -1 to 16, the next one starts 16 later; what lies
-outside of the dim is 0. Ranks that hold plain parts of ceil(n / ranks) send each other what is
-missing at their borders (a halo, or ghost cells).
+`64{tp, -1:17:16}`: the first part is elements -1 to 16, and each next part starts 16 later.
+Elements outside of the dim are 0. Ranks that hold disjoint parts of ceil(n / ranks) exchange the
+missing elements at their borders (a halo, or ghost cells).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class Overlap(NamedTuple):
-    """For each rank along the axes of a dim the elements that it holds; in order, as a slice."""
+    """The range of elements of each rank along the axes of a dim, as start, stop and step."""
 
     start: int
     stop: int
@@ -23,16 +23,16 @@ class Overlap(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Elements of each part."""
+        """Number of elements of each part."""
         return self.stop - self.start
 
     def first(self, number: int) -> int:
-        """Where a part starts."""
+        """The start of a part."""
         return self.start + number * self.step
 
 
 class Message(NamedTuple):
-    """Elements of a dim, by their places in the whole, that one rank of a group has for another."""
+    """A range of elements of a dim, by global index, that one rank of a group sends to another."""
 
     source: int
     target: int
@@ -42,7 +42,10 @@ class Message(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def messages(size: int, ranks: int, overlap: Overlap) -> tuple[Message, ...]:
-    """What ranks that hold plain parts of a dim give each other, and keep, for overlapping ones."""
+    """All messages of a halo exchange, including those of a rank to itself.
+
+    The ranks hold disjoint parts of ceil(size / ranks) elements and need the parts of `overlap`.
+    """
     part = -(-size // ranks)
     found: list[Message] = []
     for target in range(ranks):
@@ -56,7 +59,7 @@ def messages(size: int, ranks: int, overlap: Overlap) -> tuple[Message, ...]:
 
 
 def sends(size: int, ranks: int, overlap: Overlap) -> list[int]:
-    """Elements in each message of the rank that sends most."""
+    """The message sizes, in elements, of the rank that sends most."""
     found: list[list[int]] = [[] for _ in range(ranks)]
     for message in messages(size, ranks, overlap):
         if message.source != message.target:

@@ -1,4 +1,4 @@
-"""Text to IR. Errors carry line, column and what was expected; nothing in the text is executed."""
+"""Parses IR text. Errors carry line, column and expectation. No text is executed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stack.ir.value_parser import ValueParser
 
 @dataclass
 class _Scope:
-    """Values by name. Open blocks share the tables of the closed block around them."""
+    """Values by name. Open blocks share the tables of the enclosing closed block."""
 
     values: dict[str, Node]
     names: dict[Node, str] = field(default_factory=dict[Node, str])
@@ -28,11 +28,11 @@ class _Scope:
 
 
 def parse(text: str, data: Mapping[str, np.ndarray[Any, Any]] | None = None) -> Func:
-    """Read one function.
+    """Parses one function.
 
     Args:
-        text: what `str(func)` gave, or what a person wrote.
-        data: arrays of elided constants by digest; those alive in this process need no entry.
+        text: the output of `str(func)`, or text written by hand.
+        data: arrays of elided constants by digest; constants alive in this process need no entry.
 
     Raises:
         ParseError: with `.line`, `.column` and the expected token.
@@ -70,7 +70,7 @@ class _Parser(ValueParser):
         returned: list[Type] = [r.type for r in results]
         if returned != expected:
             promise, given = (", ".join(map(str, types)) for types in (expected, returned))
-            self.fail(f"the header promises ({promise}), the body returns ({given})", arrow)
+            self.fail(f"the header declares ({promise}), the body returns ({given})", arrow)
         return Func(name, Block(params, results, scope.names, scope.locs), level.text)
 
     def _name(self, mark: str, what: str) -> str:
@@ -109,7 +109,7 @@ class _Parser(ValueParser):
     # ---- blocks
 
     def _params(self, close: str, is_open: bool) -> list[Node]:
-        """Parameters up to `close`: variables of a loop where the block is open."""
+        """Parameters up to `close`; loop variables if the block is open."""
         params: list[Node] = []
         taken: set[str] = set()
         while self.more(close, params):
@@ -170,7 +170,7 @@ class _Parser(ValueParser):
         except RuleError as error:
             self.fail(f"expected an op name: {error}", op_token.position)
         if op.name in ("param", "var"):
-            self.fail("expected an op: parameters stand in the header", op_token.position)
+            self.fail("expected an op: parameters belong in the header", op_token.position)
         self.expect("(")
         args: list[Node] = []
         while self.more(")", args):

@@ -1,4 +1,4 @@
-"""IR to text. Lossless: `parse(print_func(f)) is f`."""
+"""Prints IR as text, losslessly: `parse(print_func(f)) is f`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def print_func(func: Func) -> str:
 
 
 def print_node(node: Node, scope: Block | None = None) -> str:
-    """One node on one line, for messages. Operands print by name where `scope` knows them."""
+    """One node on one line, for messages. Operands print by the names in `scope`."""
     printer = _Printer()
     table = scope if scope is not None else Block((), ())
     return printer.line(node, table).split("\n")[0]

@@ -1,12 +1,12 @@
-"""Products of ragged groups of rows: its type, and the roles of its axes.
+"""Grouped matmuls over ragged groups of rows: type, and roles of the axes.
 
-`ragged_dot(x, y, ends)` contracts like `dot`, but a row meets one group only: row `s` lies in
-group `g` where `ends[g - 1] <= s < ends[g]`. Rows past the last end meet none. The rule marks the
-rows `!` and the groups `^`:
+`ragged_dot(x, y, ends)` contracts like `dot`, but each row belongs to one group: row `s` is in
+group `g` if `ends[g - 1] <= s < ends[g]`. Rows past the last end are in no group. The rule marks
+the rows `!` and the groups `^`:
 
-- `s! k, g^ k n, g^ -> s! n`: each row times the matrix of its group; 0 for a row of none, where
-  `loose` does not leave open what it is;
-- `s! k, s! n, g^ -> g^ k n`: for each group the product of its rows, summed over them.
+- `s! k, g^ k n, g^ -> s! n`: each row times the matrix of its group. A row in no group is 0, or
+  unspecified with `loose`;
+- `s! k, s! n, g^ -> g^ k n`: for each group the matmul of its rows, summed over them.
 
 It is the grouped GEMM of CUTLASS and torch, and the ragged dot of JAX.
 """
@@ -26,7 +26,7 @@ from stack.ir.types import TensorType, Type
 
 @dataclass(frozen=True)
 class RaggedAxes:
-    """Axis names of both operands and of the result; which of them are rows and groups."""
+    """Axis names of both operands and of the result, and the names of the row and group axes."""
 
     left: tuple[str, ...]
     right: tuple[str, ...]
@@ -36,12 +36,12 @@ class RaggedAxes:
 
     @property
     def sums_rows(self) -> bool:
-        """Whether the result has a matrix for each group, not rows."""
+        """True if the result has one matrix for each group instead of rows."""
         return self.groups in self.result
 
     @property
     def plain_rule(self) -> str:
-        """The rule of the product of one group, as of a `dot`: without the axis of groups."""
+        """The rule of one group's matmul, as for `dot`: without the group axis."""
         left, right, made = (
             " ".join(n for n in names if n != self.groups)
             for names in (self.left, self.right, self.result)
@@ -52,7 +52,7 @@ class RaggedAxes:
 def ragged_axes(node: Node) -> RaggedAxes:
     """The axes of a `ragged_dot`."""
     axes = _axes(rule_attr(node))
-    assert axes is not None, "checked where it was made"
+    assert axes is not None, "type inference has checked it"
     return axes
 
 
@@ -90,7 +90,7 @@ def _infer(site: Site) -> Type:
 
 
 def _relation(node: Node) -> Relation:
-    """A row stays where it is, and may meet any group; an end moves rows between all of them."""
+    """A row keeps its index and may belong to any group. An end affects all rows."""
     rule = unmarked(rule_attr(node))
     left, right, ends = rule.inputs
     read = Rule((left, right, tuple(replace(a, mark="!") for a in ends)), rule.outputs)

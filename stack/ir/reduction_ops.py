@@ -1,4 +1,4 @@
-"""Reductions, scans, sorting, contractions."""
+"""Reductions, scans, sorting, and matmuls."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.ir.ops import Applied, OpDef, Site, define
 from stack.ir.relation import Window, Windows
 from stack.ir.types import TensorType, TupleType, Type
 
-# kind: the element types that it takes
+# kind: the element types that it accepts
 REDUCE_TYPES = {
     "sum": "biufc",
     "prod": "biufc",
@@ -89,7 +89,7 @@ def _carried_rule(node: Applied) -> Rule:
 
 
 def _carried_windows(node: Node) -> Windows:
-    """An element reads itself and those before it, in a reversed scan those after it."""
+    """An element reads itself and those before it; in a reversed scan those after it."""
     at: int = node.attrs["axis"]
     lag = 1 if node.attrs["reverse"] else -1
     axis = names(node.tensor.rank)[at]
@@ -129,7 +129,7 @@ def _sort_infer(site: Site) -> Type:
 
 
 def _sort_rule(node: Applied) -> Rule | None:
-    """None where results have an axis that no operand has."""
+    """None if `first` shortens the sorted axis of the results."""
     if "first" in node.attrs:
         return None
     rank = node.args[0].tensor.rank
@@ -140,7 +140,7 @@ def _sort_rule(node: Applied) -> Rule | None:
 
 
 def _sort_operations(node: Node) -> Dim:
-    """By merging: as many rounds as the length has bits, a comparison of each key in each."""
+    """The operations of a merge sort: log2(length) rounds, each comparing every key once."""
     first = node.args[0].tensor
     axis: int = node.attrs["axis"]
     length = first.shape[axis]
@@ -152,7 +152,7 @@ def _dot_infer(site: Site) -> Type:
     rule = parse_rule(site.attrs["rule"])
     operands = (*rule.inputs, *rule.outputs)
     if len(rule.outputs) != 1 or any(a.mark or len(a.names) != 1 for o in operands for a in o):
-        raise site.fail(f"rule {str(rule)!r}: plain axes and one result")
+        raise site.fail(f"rule {str(rule)!r}: needs unmarked axes and one result")
     made = [a.names[0] for a in rule.outputs[0]]
     if len(set(made)) != len(made):
         raise site.fail(f"rule {str(rule)!r}: the result has each axis once")
@@ -185,7 +185,7 @@ define(
 define(
     OpDef(
         "argreduce",
-        "first position of the max or min along an axis; nan wins",
+        "index of the first max or min along an axis; nan wins",
         "reduction",
         _argreduce_infer,
         rule=_argreduce_rule,
@@ -212,8 +212,8 @@ define(
 define(
     OpDef(
         "sort",
-        "stable sort of all operands by the first num_keys; nan is largest; `first`: how many"
-        " stay, of these those from `start` on",
+        "stable sort of all operands by the first num_keys; nan is largest; with `first`, keeps"
+        " only elements `start` to `first`",
         "reduction",
         _sort_infer,
         rule=_sort_rule,

@@ -1,4 +1,4 @@
-"""Boxes of index space: which part of a value is meant, a range for each of its dims."""
+"""Regions: boxes in the index space of a value, one range for each dim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Range:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it certainly holds no index."""
+        """True if it certainly contains no index."""
         return less_equal(self.stop, self.start) is True
 
     @property
@@ -32,11 +32,11 @@ class Range:
         return add(self.stop, -1)
 
     def meet(self, other: Range) -> Range:
-        """The indices of both."""
+        """The intersection."""
         return Range(maximum(self.start, other.start), minimum(self.stop, other.stop))
 
     def hull(self, other: Range) -> Range:
-        """The shortest range that holds both."""
+        """The shortest range that contains both."""
         return Range(minimum(self.start, other.start), maximum(self.stop, other.stop))
 
 
@@ -44,24 +44,24 @@ Region = tuple[Range, ...]
 
 
 def whole(shape: Sequence[Dim]) -> Region:
-    """All of a value of this shape."""
+    """The region of all elements of a value of this shape."""
     return tuple(Range(0, size) for size in shape)
 
 
 def element(index: Sequence[Dim]) -> Region:
-    """One element."""
+    """The region of one element."""
     return tuple(Range(i, add(i, 1)) for i in index)
 
 
 def hull(first: Region | None, second: Region | None) -> Region | None:
-    """The smallest box that holds both; None is the empty one."""
+    """The smallest box that contains both; None is the empty box."""
     if first is None or second is None:
         return second if first is None else first
     return tuple(a.hull(b) for a, b in zip(first, second, strict=True))
 
 
 def holds(region: Region | None, index: Sequence[int]) -> bool:
-    """Whether an element is certainly in a region whose ends are numbers."""
+    """True if an element is certainly in a region with numeric bounds."""
     if region is None:
         return False
     pairs = zip(region, index, strict=True)

@@ -1,18 +1,18 @@
-"""Access relations: which elements of the operands and of the results of a node belong together.
+"""Access relations: which elements of operands and results of a node depend on each other.
 
-A node runs over a domain of named axes. Each value says where it stands at a point of the domain
-in linear equations of its dims and those axes:
+A node iterates over a domain of named axes. For each value, linear equations relate its dims to
+those axes:
 
     slice  [2:10:3]        dim0 = 3 a + 2                       out0 = a
     split  b (h d)         dim1 = D h + d                       out1 = h, out2 = d
     conv   (one axis)      dim2 = stride s + dilation k - low   out2 = s      (the weight: dim2 = k)
     scan                   dim0 = a - lag                       out0 = a
 
-An element of an operand and one of a result belong together where a point of the domain gives
-both. So one statement is read in two directions: `push` solves the equations of an operand for
-the axes and puts these into the results, `footprint` goes the other way. Both take and give boxes
-(`Region`); solving propagates intervals, so an answer may hold more than it has to, never less.
-`pull` is the footprint of one element as index expressions, where there are such.
+An operand element and a result element depend on each other if some point of the domain yields
+both. The equations work in two directions. `push` solves the equations of an operand for the axes
+and substitutes these into the results; `footprint` does the reverse. Both take and return boxes
+(`Region`). Solving propagates intervals, so a box may be too large, but never too small. `pull` is
+the footprint of one element as index expressions, if it has that form.
 
 Source: access functions of the polyhedral model (Feautrier, Dataflow analysis of array and scalar
 references, 1991).
@@ -32,15 +32,15 @@ from stack.ir.region import Range, Region, whole
 
 Shape = tuple[Dim, ...]
 Variable = int | str  # a dim of a value, by number, or an axis of the domain, by name
-Terms = tuple[tuple[Variable, Dim], ...]  # each with its coefficient, the major one first
+Terms = tuple[tuple[Variable, Dim], ...]  # variables with their coefficients, major first
 
 
 @dataclass(frozen=True)
 class Equation:
     """`sum(coefficient * dim) = sum(coefficient * axis) + offset`.
 
-    With `is_exact` each side numbers the same elements, so that one gives the other; through a
-    window several elements, or none, may belong to one.
+    If `is_exact`, both sides number the same elements, so each side determines the other. Through a
+    window, several elements or none may correspond to one.
     """
 
     dims: Terms
@@ -49,7 +49,7 @@ class Equation:
     is_exact: bool = True
 
     def solve(self, known: dict[Variable, Range], sizes: Mapping[Variable, Dim]) -> None:
-        """Narrow what is not given: every variable takes what the others leave it."""
+        """Narrows the range of every variable to what the other variables allow."""
         terms = [*self.dims, *((name, mul(c, -1)) for name, c in self.axes)]
         for variable, coefficient in terms:
             low, high = self.offset, self.offset
@@ -63,13 +63,13 @@ class Equation:
 
 
 def _scaled(held: Range, factor: Dim) -> tuple[Dim, Dim]:
-    """The least and the largest value of `factor * index`."""
+    """The minimum and maximum of `factor * index`."""
     ends = mul(factor, held.start), mul(factor, held.last)
     return (ends[1], ends[0]) if _is_negative(factor) else ends
 
 
 def _divided(low: Dim, high: Dim, divisor: Dim) -> Range:
-    """Whole numbers whose product with the divisor lies between two bounds."""
+    """The integers whose product with the divisor is between two bounds."""
     if _is_negative(divisor):
         low, high, divisor = mul(high, -1), mul(low, -1), mul(divisor, -1)
     if divisor == 0:
@@ -86,18 +86,18 @@ Access = tuple[Equation, ...]
 
 
 class Relation(ABC):
-    """What a node reads for what it makes, in both directions."""
+    """The dependence between elements of operands and results, in both directions."""
 
     @abstractmethod
     def push(self, operand: int, region: Region) -> list[Region | None]:
-        """The part of each result that a part of an operand can reach."""
+        """The region of each result that can depend on a region of an operand."""
 
     @abstractmethod
     def footprint(self, region: Region, result: int = 0) -> list[Region | None]:
-        """The part of each operand that a part of a result may depend on."""
+        """The region of each operand that a region of a result may depend on."""
 
     def pull(self, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
-        """Index of each operand at one element of result 0 and one of each reduced axis."""
+        """Index of each operand for one element of result 0 and one index of each reduced axis."""
         raise RuleError("no index map describes what it reads")
 
 
@@ -117,11 +117,11 @@ class Everything(Relation):
 
 @dataclass(frozen=True)
 class Linear(Relation):
-    """Equations over a domain.
+    """Linear equations over a domain.
 
     Attributes:
         sizes: the axes of the domain and their sizes.
-        operands: for each operand its shape, and where it stands.
+        operands: for each operand its shape and its equations.
         results: the same for each result.
     """
 
@@ -138,13 +138,13 @@ class Linear(Relation):
         return [self._dims(*value, axes) for value in self.operands]
 
     def _axes(self, shape: Shape, access: Access, region: Region) -> dict[str, Range]:
-        """What a part of a value leaves of the axes that it names."""
+        """The ranges of the domain's axes that a region of a value allows."""
         known: dict[Variable, Range] = dict(enumerate(region))
         self._solve(shape, access, known)
         return {v: r for v, r in known.items() if isinstance(v, str)}
 
     def _dims(self, shape: Shape, access: Access, axes: Mapping[str, Range]) -> Region | None:
-        """The part of a value that a part of the domain reads or makes; None for nothing."""
+        """The region of a value that ranges of the domain access; None if empty."""
         known: dict[Variable, Range] = {**axes}
         self._solve(shape, access, known)
         region = tuple(known.get(d) or Range(0, size) for d, size in enumerate(shape))
@@ -164,7 +164,9 @@ class Linear(Relation):
         return [_index(*value, point) for value in self.operands]
 
     def reads(self, index: Index) -> list[Index | None]:
-        """Index of each operand at one element of result 0; None where that is not one element."""
+        """Index of each operand at one element of result 0; None if that is not exactly one
+        element.
+        """
         point = _point(self.results[0][1], index, self.sizes)
         return [
             _index(shape, access, point) if self._is_one(shape, access, point) else None
@@ -172,7 +174,9 @@ class Linear(Relation):
         ]
 
     def place(self, operand: int, index: Index) -> Index | None:
-        """Index of result 0 that one element of an operand goes to; None where it is not one."""
+        """Index of result 0 that depends on one element of an operand; None if that is not exactly
+        one.
+        """
         _, access = self.operands[operand]
         if not all(equation.is_exact for equation in access):
             return None
@@ -181,14 +185,14 @@ class Linear(Relation):
         return _index(*value, point) if self._is_one(*value, point) else None
 
     def _is_one(self, shape: Shape, access: Access, point: Point) -> bool:
-        """Whether a point of some axes names one element, which is inside for all points."""
+        """True if a point gives exactly one element, which is in bounds for all points."""
         return all(
             point.knows(equation) and (equation.is_exact or self._is_inside(equation, shape))
             for equation in access
         )
 
     def _is_inside(self, equation: Equation, shape: Shape) -> bool:
-        """Whether a window stays in its dim wherever it is."""
+        """True if a window is in bounds at every position."""
         ((dim, spread),) = equation.dims
         low = high = equation.offset
         for name, coefficient in equation.axes:
@@ -200,22 +204,22 @@ class Linear(Relation):
 
 @dataclass
 class Point:
-    """Some axes of a domain as index expressions.
+    """Known axes of a domain, as index expressions.
 
     Attributes:
-        totals: numbers that several axes make, as they were found: not to be taken apart again.
+        totals: sums of several axes, kept whole so that they need not be split again.
     """
 
     axes: dict[str, Dim]
     totals: dict[Terms, Dim]
 
     def knows(self, equation: Equation) -> bool:
-        """Whether all axes of an equation are known."""
+        """True if all axes of an equation are known."""
         return equation.axes in self.totals or all(n in self.axes for n, _ in equation.axes)
 
 
 def _point(access: Access, index: Index, sizes: Mapping[str, Dim]) -> Point:
-    """The axes that an element of a value gives."""
+    """The axes that the index of an element determines."""
     point = Point({}, {})
     for equation in access:
         total = _total(equation.dims, index)
@@ -226,7 +230,7 @@ def _point(access: Access, index: Index, sizes: Mapping[str, Dim]) -> Point:
 
 
 def _index(shape: Shape, access: Access, point: Point) -> Index:
-    """The element of a value at a point."""
+    """The index of the element of a value at a point."""
     place: dict[Variable, Dim] = {}
     for equation in access:
         total = point.totals.get(equation.axes)
@@ -240,9 +244,9 @@ def _index(shape: Shape, access: Access, point: Point) -> Index:
 
 
 def _check_known(equation: Equation, point: Point) -> None:
-    """Raise RuleError where an operand's dim is no expression of a point."""
+    """Raises RuleError if a point does not determine an operand's dim."""
     if equation.dims and equation.dims[-1][1] != 1:
-        raise RuleError("no index map describes what it reads: not every place is read")
+        raise RuleError("no index map describes what it reads: not every index is read")
     if point.knows(equation):
         return
     missing = [str(name) for name, _ in equation.axes if name not in point.axes]
@@ -252,7 +256,7 @@ def _check_known(equation: Equation, point: Point) -> None:
 
 
 def _total(terms: Terms, values: Any) -> Dim:
-    """The sum of terms whose values stand under their variables."""
+    """The weighted sum of terms; `values` maps each variable to its value."""
     if len(terms) == 1 and terms[0][1] == 1:
         return values[terms[0][0]]
     total: Dim = 0
@@ -262,7 +266,7 @@ def _total(terms: Terms, values: Any) -> Dim:
 
 
 def _digits(total: Dim, terms: Terms, sizes: Any) -> list[Dim]:
-    """The mixed-radix digits of a number, the major one first."""
+    """The mixed-radix digits of a number, major digit first."""
     if len(terms) == 1:
         return [total]
     out: list[Dim] = []
@@ -283,11 +287,11 @@ def delinearize(offset: Dim, shape: Shape) -> Index:
 
 @dataclass(frozen=True)
 class Window:
-    """How a dim that its rule marks `^` or `~` is read: `spread * dim = sum(c * axis) + offset`.
+    """The read of a dim marked `^` or `~`: `spread * dim = sum(c * axis) + offset`.
 
     Attributes:
         terms: axes of the domain with their coefficients.
-        spread: distance of neighbours of the dim in that sum.
+        spread: the step in that sum between neighbours of the dim.
         free: axes that no operand has, with their sizes.
     """
 
@@ -301,7 +305,7 @@ Windows = Mapping[tuple[int, int], Window]  # by operand and dim
 
 
 def axis_sizes(rule: Rule, operands: Sequence[Shape], results: Sequence[Shape]) -> dict[str, Dim]:
-    """Sizes of the axes of a rule; a windowed axis has the size of the result's."""
+    """Sizes of the axes of a rule; a windowed axis takes the size of the result's dim."""
     sides = (*rule.inputs, *rule.outputs)
     kept = [
         [(axis, size) for axis, size in zip(side, shape, strict=True) if axis.mark != "^"]
@@ -314,11 +318,11 @@ def axis_sizes(rule: Rule, operands: Sequence[Shape], results: Sequence[Shape]) 
 def related(
     rule: Rule, operands: Sequence[Shape], results: Sequence[Shape], windows: Windows
 ) -> Linear:
-    """The relation that an axis rule states.
+    """The relation that an axis rule defines.
 
-    A name stands for one axis wherever it is. `k!` is an axis of its own in every operand and
-    result: each element of it goes with all others. Dims of operands marked `^` or `~` are read
-    through their window; a missing one is a RuleError.
+    A name is one axis in all operands and results. `k!` is an axis of its own in every operand and
+    result: each of its elements depends on all others. Dims of operands marked `^` or `~` are read
+    through their window; raises RuleError for a missing window.
     """
     sizes = axis_sizes(rule, operands, results)
     for window in windows.values():
@@ -355,5 +359,5 @@ def related(
 
 
 def row_major(variables: Sequence[Variable], sizes: Sequence[Dim]) -> Terms:
-    """Variables of these sizes with the coefficients that make one row-major number of them."""
+    """Coefficients that combine variables of these sizes into one row-major number."""
     return tuple((v, product(tuple(sizes[i + 1 :]))) for i, v in enumerate(variables))

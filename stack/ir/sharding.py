@@ -1,16 +1,17 @@
-"""Where the elements of a value lie on a mesh: `f32[8{dp}, 64, 1024{tp, ?}p1] @m`.
+"""Shardings: the distribution of a value over a mesh, as `f32[8{dp}, 64, 1024{tp, ?}p1] @m`.
 
-Each dim names the mesh axes that split it, the major one first; `?` says that propagation may add
-more, `p1` when it is heard. A dim without braces is whole. Axes of no dim hold copies, unless the
-value is partial along them: then its elements are the sum (or max, ...) of what the ranks hold.
+Each dim names the mesh axes that split it, the major one first. `?` means that propagation may add
+axes, `p1` is the propagation priority. A dim without braces is not split. Along axes that no dim
+uses the value is replicated, unless it is partial: then its elements are the sum (or max, ...) over
+the ranks.
 
-    f32[8{dp}, 64] @m                                   whole along tp: copies
-    f32[8{dp}, 64] @m + partial(sum: tp)                what ranks along tp hold adds up to it
+    f32[8{dp}, 64] @m                                   replicated along tp
+    f32[8{dp}, 64] @m + partial(sum: tp)                the sum over the ranks along tp
     f32[8{?}, 64{?}] @m + replicated(tp)                anything but tp may be added
-    f32[8{tp, -1:3:2}] @m                               parts that overlap, in a program that moves
+    f32[8{tp, -1:3:2}] @m                               overlapping parts, in a partitioned program
 
-A split cuts a dim of n into k parts of ceil(n / k), the next axis cuts these in turn; the last
-parts may be shorter, or empty. This is how `torch.chunk`, and so DTensor, cuts.
+A split cuts a dim of n into k parts of ceil(n / k), and the next axis cuts each of these parts. The
+last parts may be shorter or empty, as with `torch.chunk` and so DTensor.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class DimSharding:
     """The axes that split one dim.
 
     Attributes:
-        is_open: whether propagation may add axes.
-        priority: when propagation uses it, 0 first; None where nobody said.
-        overlap: what each rank holds, where that is no plain part.
+        is_open: True if propagation may add axes.
+        priority: propagation priority, 0 first; None if unspecified.
+        overlap: the overlapping part of each rank; None for disjoint parts.
     """
 
     axes: Axes = ()
@@ -54,12 +55,12 @@ WHOLE, OPEN = DimSharding(), DimSharding(is_open=True)
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a value is laid over the ranks of a mesh.
+    """The distribution of a value over the ranks of a mesh.
 
     Attributes:
         dims: one for each dim of the value.
         replicated: axes that propagation must not use.
-        partial: axes along which what ranks hold is still to be combined, by `kind`.
+        partial: axes along which the values of the ranks must still be reduced, by `kind`.
     """
 
     mesh: Mesh
@@ -77,12 +78,12 @@ class Sharding:
 
     @cached_property
     def axes(self) -> tuple[Axes, ...]:
-        """For each dim the axes that split it."""
+        """The axes that split each dim."""
         return tuple(dim.axes for dim in self.dims)
 
     @cached_property
     def overlaps(self) -> tuple[Overlap | None, ...]:
-        """Of each dim; nothing where no parts overlap."""
+        """The overlap of each dim; empty if no parts overlap."""
         found = tuple(dim.overlap for dim in self.dims)
         return found if any(found) else ()
 
@@ -93,7 +94,7 @@ class Sharding:
 
     @property
     def tail(self) -> str:
-        """What is printed after the shape."""
+        """The text after the shape."""
         text = f" @{self.mesh.name}"
         if self.replicated:
             text += f" + replicated({axes_text(self.replicated)})"
@@ -102,19 +103,21 @@ class Sharding:
         return text
 
     def local_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
-        """The shape of what one rank holds: as long as the longest part."""
+        """The shape of one rank's part: the longest part of each dim."""
         return tuple(
             dim.overlap.size if dim.overlap else part_size(n, dim.axes)
             for n, dim in zip(shape, self.dims, strict=True)
         )
 
     def closed(self) -> Sharding:
-        """The same places, with nothing left to say."""
+        """The same distribution, with nothing open to propagation."""
         dims = tuple(DimSharding(joined(dim.axes)) for dim in self.dims)
         return Sharding(self.mesh, dims, (), joined(self.partial), self.kind)
 
     def check(self, shape: Sequence[Dim]) -> None:
-        """Raise RuleError, with the choices, where a value of this shape cannot lie so."""
+        """Raises RuleError, with the alternatives, if a value of this shape cannot have this
+        sharding.
+        """
         if len(self.dims) != len(shape):
             raise RuleError(f"a sharding of {len(self.dims)} dims for a value of {len(shape)}")
         if self.partial and self.kind not in PARTIAL_KINDS:
@@ -146,7 +149,7 @@ def _fitting(mesh: Mesh, size: int) -> str:
 
 
 def replicated(mesh: Mesh, rank: int) -> Sharding:
-    """A copy of a value of that rank everywhere."""
+    """A value of that rank, replicated on all devices."""
     return Sharding(mesh, (WHOLE,) * rank)
 
 
@@ -157,7 +160,7 @@ def sharded(
     kind: str = "sum",
     overlaps: tuple[Overlap | None, ...] = (),
 ) -> Sharding:
-    """Dims split by these axes, some of them in parts that overlap, and nothing open."""
+    """A closed sharding: the axes that split each dim, and optional overlaps."""
     return _sharded(mesh, tuple(map(tuple, axes)), partial, kind if partial else "sum", overlaps)
 
 
@@ -175,14 +178,14 @@ def _sharded(
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
-    """The longest part of a dim."""
+    """The size of the longest part of a dim."""
     for axis in axes:
         size = floordiv(add(size, axis.size - 1), axis.size)
     return size
 
 
 def part_start(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
-    """Where the part of the rank at a place on these axes starts, if all parts were as long."""
+    """The start of the part at coordinates `place` on these axes, if all parts had equal length."""
     start = 0
     for axis, position in zip(axes, place, strict=True):
         size = -(-size // axis.size)
@@ -191,7 +194,7 @@ def part_start(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int
 
 
 def part_held(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
-    """How many elements the part of the rank at a place has; what follows them is padding."""
+    """The number of elements of the part at coordinates `place`, without its padding."""
     held = size
     for axis, position in zip(axes, place, strict=True):
         size = -(-size // axis.size)
@@ -200,10 +203,10 @@ def part_held(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
 
 
 def is_regular(size: Dim, axes: Sequence[MeshAxis]) -> bool:
-    """Whether the parts of a dim start at multiples of the longest."""
+    """True if the parts of a dim start at multiples of the longest part."""
     return len(joined(axes)) == 1 or not is_padded(size, axes)
 
 
 def is_padded(size: Dim, axes: Sequence[MeshAxis]) -> bool:
-    """Whether some part may be shorter than the longest."""
+    """True if some part may be shorter than the longest."""
     return not isinstance(size, int) or size % size_of(axes) != 0

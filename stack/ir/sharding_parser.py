@@ -1,4 +1,4 @@
-"""Reads meshes and shardings."""
+"""Parses meshes and shardings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from stack.ir.mesh import Axes, Mesh, MeshAxis
 from stack.ir.overlap import Overlap
 from stack.ir.sharding import PARTIAL_KINDS, DimSharding, Sharding
 
-# a dim between its braces, before the name of the mesh was read: words and numbers with positions
+# a dim's braces before the mesh's name is known: axis names with positions, open, priority, overlap
 Held = tuple[list[tuple[str, int]], bool, int | None, Overlap | None]
 
 
 class ShardingParser(Cursor):
-    """What may stand in a type about places: `{dp, ?}p1` after a size, `@m + ...` at the end."""
+    """Parses the sharding syntax of types: `{dp, ?}p1` after a size, `@m + ...` at the end."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -37,7 +37,7 @@ class ShardingParser(Cursor):
             self.fail(f"expected a mesh: {error}", token.position)
 
     def dim_sharding(self) -> Held:
-        """`{dp, tp:(1)2, ?}p1`, or `{tp, -1:17:16}`; nothing is a whole dim."""
+        """`{dp, tp:(1)2, ?}p1`, or `{tp, -1:17:16}`; empty text means not split."""
         axes: list[tuple[str, int]] = []
         is_open = False
         overlap: Overlap | None = None
@@ -79,7 +79,7 @@ class ShardingParser(Cursor):
         return text, token.position
 
     def sharding(self, held: list[Held]) -> Sharding | None:
-        """`@m + replicated(tp) + partial(sum: tp)` after the shape; None where no mesh is named."""
+        """`@m + replicated(tp) + partial(sum: tp)` after the shape; None if no mesh follows."""
         token = self.next
         if token.kind != "name" or token.text[0] != "@":
             if any(axes or is_open for axes, is_open, *_ in held):

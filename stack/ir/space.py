@@ -1,4 +1,4 @@
-"""The reference meaning of every op, on NumPy arrays."""
+"""The reference semantics of every op, on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Array", "ArraySpace", "NumpySpace", "Run", "einsum_text", "identity"
 
 
 class NumpySpace(ArraySpace):
-    """The reference meaning of every op."""
+    """The reference semantics of every op."""
 
     def __init__(self) -> None:
         super().__init__(np)
@@ -46,7 +46,7 @@ class NumpySpace(ArraySpace):
         return round_bf16(array) if type_.dtype is BF16 else array
 
     def elementwise(self, node: Node, *args: Array) -> Array:
-        # an op of several steps rounds once
+        # computes in f32, so that an op of several steps rounds once
         if node.dtype is F16 and node.op in ("sigmoid", "rsqrt"):
             args = tuple(a.astype(np.float32) for a in args)
         return super().elementwise(node, *args)
@@ -65,7 +65,7 @@ class NumpySpace(ArraySpace):
         return np.ascontiguousarray(x).view(target.numpy).reshape(np.shape(x))
 
     def op_opaque(self, node: Node, *args: Array) -> Array | tuple[Array, ...]:
-        """The framework that the target names (`jax:fft`) runs it on storage arrays."""
+        """Calls the framework that the target names (`jax:fft`) on storage arrays."""
         import stack.plugins as plugins
 
         target = str(node.attrs["target"])

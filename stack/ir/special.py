@@ -1,4 +1,4 @@
-"""Special functions of one number, that NumPy has not."""
+"""Special functions of one number that NumPy lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ erf = math.erf
 
 
 def each(function: Callable[[float], float], x: Any) -> Any:
-    """A function of one number on every element, in f64."""
+    """Applies a function of one number to every element, in f64."""
     flat = np.asarray(x, dtype=np.float64).reshape(-1)
     out = np.fromiter((function(v) for v in flat.tolist()), np.float64, flat.size)
     return out.reshape(np.shape(x)).astype(np.asarray(x).dtype)

@@ -1,4 +1,6 @@
-"""Storage arrays: how values are held between steps and handed over. bf16 is held as its bits."""
+"""Storage arrays: the representation of values between steps and at interfaces. bf16 is uint16
+bits.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +13,19 @@ from stack.ir.types import BF16, DType
 
 
 def storage_dtype(dtype: DType) -> np.dtype[Any]:
-    """The element type of storage arrays of an element type: bf16 is held as uint16."""
+    """The NumPy element type of storage arrays; uint16 for bf16."""
     return np.dtype("uint16" if dtype is BF16 else dtype.numpy)
 
 
 def decode(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Storage to what the interpreter computes on: bf16 as float32."""
+    """Converts storage to the interpreter's arrays: bf16 becomes float32."""
     if dtype is not BF16:
         return array
     return np.asarray(array.astype(np.uint32) << 16).view(np.float32)
 
 
 def encode(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What the interpreter gives to storage; float32 is rounded to bf16."""
+    """Converts the interpreter's arrays to storage: float32 is rounded to bf16."""
     if dtype is not BF16:
         return array
     wide = round_bf16(np.asarray(array, dtype=np.float32))

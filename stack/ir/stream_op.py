@@ -1,20 +1,21 @@
-"""stream: reductions over one axis that depend on each other, and how one pass computes them all.
+"""`stream`: several dependent reductions over one axis, computed in a single pass.
 
     %a, %l, ... = stream(args) {states} {correct} {finish}
 
-Block `states` takes the arguments and returns reductions over one axis k, later ones computed from
-earlier ones: m = max(s), l = sum(exp(s - m)). Its plain meaning takes a pass over k for each.
-Block `correct` takes the states before and after some elements were added, and returns the old
-states as if they had been computed with the new values of those that they depend on:
-l * exp(m_old - m_new). So a running pass over tiles of k is, for each state in order,
+Block `states` takes the arguments and returns reductions over one axis k, where later ones depend
+on earlier ones: m = max(s), l = sum(exp(s - m)). Evaluated as written, it takes one pass over k for
+each. Block `correct` takes the states before and after some elements were added. It returns the old
+states as if they had been computed with the new values of the states that they depend on: l *
+exp(m_old - m_new). So a running pass over tiles of k computes, for each state in order,
 
     new = R(corrected old, R over the tile of what `states` computes from the tile and the new ones)
 
-from the identity of R on. Two partial results merge in the same way. Block `finish` takes the
-states, then the arguments, and returns what the node returns.
+starting from the identity of R, as online softmax does. Two partial results merge in the same way.
+Block `finish` takes the states and then the arguments, and returns the results of the node.
 
-With `part`, an axis of parts of that many elements is the first of each result: every part has
-states of its own, and `finish` takes those. Who merges them does it by `correct`.
+With `part`, the axis is split into parts of that many elements, and each result has an additional
+first axis over the parts. Every part has its own states, and `finish` runs on each. The consumer
+merges the parts with `correct`.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from stack.ir.types import TensorType, TupleType, Type
 
 
 def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
-    """The operands of a state, each with the position of the streamed axis in it.
+    """The operands of a state, each with the index of the streamed axis in it.
 
-    Raises RuleError where the node does not reduce one axis, which all its operands have.
+    Raises RuleError unless the node reduces one axis that all its operands have.
     """
     rule = rule_of(state) if fold_of(state) else None
     if rule is not None and len(rule.reduced) == 1:
@@ -47,7 +48,7 @@ def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
 
 
 def streamed_extent(stream: Node) -> Dim:
-    """The size of the axis that a stream runs over."""
+    """The size of the streamed axis."""
     value, axis = streamed_axes(stream.blocks[0].results[0])[0]
     return value.shape[axis]
 
@@ -100,7 +101,7 @@ def _evaluate(
 define(
     OpDef(
         "stream",
-        "reductions over one axis that depend on each other, and how to correct running values",
+        "dependent reductions over one axis, with a rule that corrects their running values",
         "group",
         _infer,
         evaluate=_evaluate,

@@ -1,7 +1,7 @@
-"""Runs a `stream` as it is meant to run: tile by tile, with corrected running values.
+"""Evaluates a `stream` tile by tile, with corrected running values.
 
-The reference for whatever lowers a stream, and the proof of its `correct` block: the result is
-that of the plain meaning for every size of tile and every way to split and merge the axis.
+It is the reference for lowerings of a stream, and it checks the `correct` block: the result must
+equal that of separate passes for every tile size and every way to split and merge the axis.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.traits import fold_of
 from stack.ir.types import TensorType
 
-# an argument, and where it has the streamed axis (None: it has not)
+# an argument, and the index of its streamed axis (None: it has none)
 View = tuple[Node, int | None]
 
 
@@ -29,10 +29,10 @@ class Tiled:
     """The states of a stream on elements `start` to `start + size` of the streamed axis.
 
     Attributes:
-        views: arguments as they are read. One that is read both along the streamed axis and
-            across it, as in x @ x.T, is there twice.
-        partials: for each state a block that takes the views, then the earlier states, and returns
-            the state of these elements alone.
+        views: arguments as they are read. An argument that is read both along the streamed axis and
+            across it, as in x @ x.T, occurs twice.
+        partials: for each state a block that takes the views and then the earlier states, and
+            returns the state of these elements alone.
     """
 
     def __init__(self, stream: Node, start: int, size: int) -> None:
@@ -54,7 +54,7 @@ class Tiled:
         return make(state.op, args, state.attrs, hint=state.type)
 
     def value(self, node: Node, axis: int | None) -> Node:
-        """A node on the tile: its axis `axis` is the streamed one (None: it has none)."""
+        """A node restricted to the tile; `axis` is its streamed axis (None: it has none)."""
         key = (node, axis)
         if key not in self._done:
             self._done[key] = self._make(node, axis)
@@ -82,7 +82,7 @@ class Tiled:
         attrs = dict(node.attrs)
         if node.op == "slice":
             limit = list(attrs["limit"])
-            limit[axis] = self.size  # it takes all of an axis that passes through
+            limit[axis] = self.size  # the slice keeps all of an axis that passes through
             attrs["limit"] = tuple(limit)
         return make(node.op, args, attrs, node.blocks, type_)
 
@@ -96,9 +96,9 @@ def _take(array: Array, axis: int, start: int, size: int) -> Array:
 
 
 def operand_axes(node: Node, axis: int) -> list[int | None]:
-    """Which axis of every operand runs with axis `axis` of a node, by the node's axis rule.
+    """The axis of each operand that corresponds to axis `axis` of a node, by its axis rule.
 
-    Raises RuleError where that axis of the node is not one plain axis of its operands.
+    Raises RuleError if that axis of the node is not a single unmarked axis of its operands.
     """
     rule = rule_of(node)
     if rule is None or rule.outputs[0][axis].mark or len(rule.outputs[0][axis].names) != 1:
@@ -114,7 +114,9 @@ def operand_axes(node: Node, axis: int) -> list[int | None]:
 
 
 def expanded(stream: Node) -> Block:
-    """The plain meaning of a stream: a pass over the axis, or a part of it, for each state."""
+    """A stream without online correction: one pass over the axis, or over each part, for each
+    state.
+    """
     params = stream.blocks[0].params
     part = stream.attrs.get("part")
     if part is None:
@@ -138,13 +140,13 @@ def finished(stream: Node, states: Sequence[Node]) -> list[Node]:
 
 
 def _inlined(block: Block, values: Sequence[Node]) -> list[Node]:
-    """The results of a block with values for its parameters."""
+    """The results of a block with its parameters replaced by values."""
     done = remade(block.results, dict(zip(block.params, values, strict=True)))
     return [done[r] for r in block.results]
 
 
 def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
-    """The elements of the streamed axis that a part has."""
+    """The slice of a value along the streamed axis for one part."""
     start, limit = [0] * value.tensor.rank, list(value.shape)
     start[axis], limit[axis] = tiled.start, tiled.start + tiled.size
     step = (1,) * value.tensor.rank
@@ -152,14 +154,14 @@ def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
 
 
 def _stacked(values: Sequence[Node]) -> Node:
-    """Values of one type along a new first axis."""
+    """Stacks values of one type along a new first axis."""
     type_ = values[0].tensor
     rows = [make("reshape", (v,), hint=type_.with_shape((1, *type_.shape))) for v in values]
     return make("concat", rows, {"axis": 0})
 
 
 def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile: int) -> list[Any]:
-    """States of elements `start` to `stop` of the streamed axis, in tiles of `tile`."""
+    """States of elements `start` to `stop` of the streamed axis, computed in tiles of `tile`."""
     params = stream.blocks[0].params
     states = [_identity(s) for s in stream.blocks[0].results]
     for first in range(start, stop, tile):
@@ -178,7 +180,7 @@ def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile:
 
 
 def merge_states(stream: Node, parts: Sequence[Sequence[Array]]) -> list[Any]:
-    """One list of states from those of disjoint parts of the axis."""
+    """Merges the states of disjoint parts of the axis."""
     new = list[Any]()
     for i in range(len(stream.blocks[0].results)):
         new.append(_combine(stream, i, [_corrected(stream, i, part, new) for part in parts]))
@@ -188,11 +190,11 @@ def merge_states(stream: Node, parts: Sequence[Sequence[Array]]) -> list[Any]:
 def interpret_in_tiles(
     stream: Node, args: Sequence[Array], tile: int, splits: int = 1
 ) -> tuple[Array, ...]:
-    """Results of a stream, by a running pass over tiles of `tile` elements.
+    """Results of a stream, computed by a running pass over tiles of `tile` elements.
 
     Args:
         args: NumPy arrays, one for each operand of the node.
-        splits: into how many parts the axis is cut; each runs on its own, then they merge.
+        splits: number of parts of the axis; each runs on its own, then they merge.
     """
     extent = streamed_extent(stream)
     if not isinstance(extent, int):
@@ -204,8 +206,8 @@ def interpret_in_tiles(
 
 
 class InTiles(NumpySpace):
-    """Ops as the reference has them, but streams as they run: pieces of the axis on their own, each
-    in tiles. What a plain meaning hides, a wrong block `correct`, shows here.
+    """The reference semantics, but streams run in pieces of the axis, each in tiles. This reveals
+    an incorrect block `correct`, which separate passes never use.
     """
 
     PIECES, TILES = 2, 2
@@ -223,7 +225,7 @@ def _identity(state: Node) -> Array:
 
 
 def _corrected(stream: Node, index: int, old: Sequence[Array], new: Sequence[Array]) -> Array:
-    """State `index` of `old` as it would be with the new values; states past it are not read."""
+    """State `index` of `old`, corrected for the new values; does not read later states."""
     return evaluate(stream.blocks[1], [*old, *new, *old[len(new) :]], NumpySpace())[index]
 
 

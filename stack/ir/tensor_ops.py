@@ -1,7 +1,7 @@
-"""The tensor level: pure ops on whole arrays. Importing this fills the op table.
+"""The tensor level: pure ops on whole arrays. Importing this module fills the op table.
 
-Elementwise ops, movement, reductions and contractions, and control are a module each; the names
-that other levels and passes use are here.
+Elementwise ops, movement, reductions, contractions and control have a module each. This module
+exports the names that other levels and passes use.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The contract of the tile level: what tilers of all targets keep, and every lowering relies on.
+"""The contract of the tile level: the rules that all tilers obey and every lowering relies on.
 
-    programs   grid loops stand around everything else, and carry outputs alone
-    loops      grid, serial, or a branch: which threads run them is up to the loop level
-    memory     result `i` is output `i` after its stores; inputs are read; a state of a memory is
-               stored to once, so that order is visible in the data flow
-    accesses   a block lies in its memory, unless `clip` or a mask leaves out what does not
-    masks      a mask is one bool for all, or one for each element; so is what stands for the others
+    programs   grid loops enclose everything else, and carry outputs only
+    loops      grid, serial, or a branch; the loop level assigns them to threads
+    memory     result `i` is output `i` after its stores; inputs are only read; a state of a memory
+               is stored to once, so that data flow defines the order
+    accesses   a block is inside its memory, unless `clip` or a mask excludes the rest
+    masks      a mask is one bool for all, or one for each element; so is the masked-off value
 
-Exact tiles and masked powers of two both keep it: `passes.blocking.block_policy`.
+Exact tiles and masked powers of two both obey it: `passes.blocking.block_policy`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Breach:
 
 
 def breaches(kernel: Node) -> Iterator[Breach]:
-    """What breaks the contract in a kernel at the tile level."""
+    """Yields each breach of the contract in a kernel at the tile level."""
     block = kernel.blocks[0]
     yield from _loops(block, is_program=True)
     yield from _memory(kernel)
@@ -52,7 +52,7 @@ def _is_memory(node: Node) -> bool:
 
 
 def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
-    """`is_program`: only grid loops stand around the block."""
+    """`is_program`: only grid loops enclose the block."""
     for node in block.nodes:
         if node.op != "loop":
             continue
@@ -62,7 +62,7 @@ def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
             yield Breach(node, f"a loop at the tile level is of kind {kinds}, not {kind}")
         if kind == "grid":
             if not is_program:
-                yield Breach(node, "a grid loop stands inside of a loop of a program")
+                yield Breach(node, "a grid loop is inside of a loop of a program")
             carried = node.blocks[0].params[1:]
             if any(not _is_memory(p) or p.tensor.space != "global" for p in carried):
                 yield Breach(node, "a grid loop carries outputs alone: programs share no values")
@@ -75,7 +75,7 @@ def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
 def _memory(kernel: Node) -> Iterator[Breach]:
     block = kernel.blocks[0]
     inputs, outputs = block.params[: len(kernel.args)], block.params[len(kernel.args) :]
-    before: dict[Node, Node] = {}  # carried memory -> what it is when the loop begins
+    before: dict[Node, Node] = {}  # carried memory -> the memory before the loop
     for loop in (n for n in _nodes(block) if n.op == "loop"):
         before.update((p, start) for start, p, _ in _carried(loop))
     for store in (n for n in _nodes(block) if n.op == "store"):
@@ -88,7 +88,9 @@ def _memory(kernel: Node) -> Iterator[Breach]:
 
 
 def _states(block: Block) -> Iterator[Breach]:
-    """Each state of a memory goes to one store or loop, and a loop carries it on as itself."""
+    """Checks that each state of a memory has one store or loop, and that a loop carries it as
+    itself.
+    """
     taken: dict[Node, Node] = {}
     for node in block.nodes:
         carried = _carried(node) if node.op == "loop" else []
@@ -104,7 +106,7 @@ def _states(block: Block) -> Iterator[Breach]:
 
 
 def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
-    """Memory that a loop carries: when it begins, during a turn, and after one."""
+    """The memory that a loop carries: before the loop, inside an iteration, and after one."""
     block = loop.blocks[0]
     start = loop_parts(loop.args, loop.attrs)[1]
     held = zip(start, block.params[1:], block.results, strict=True)
@@ -112,7 +114,7 @@ def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
 
 
 def _origin(memory: Node, before: Mapping[Node, Node]) -> Node:
-    """The parameter or allocation whose state it is; carried memory is that before the loop."""
+    """The parameter or allocation that a memory comes from; `before` maps carried memory."""
     while True:
         if memory.op == "store":
             memory = memory.args[0]

@@ -1,7 +1,7 @@
-"""Reading files that somebody else may have put there: no waiting, no end of memory, no way out.
+"""Safe reading of untrusted files: no blocking, bounded memory, no escape from a folder.
 
-A file is opened without waiting for a writer, and has to be a regular one of a bounded size; what
-is run as code has to be the user's own. A name from a manifest stays inside of its folder.
+A file is opened without waiting for a writer, and must be a regular file of bounded size. A file
+that is executed must belong to the user. A name from a manifest must stay inside its folder.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 
 
 def open_file(path: str | os.PathLike[str], most: int | None = None, own: bool = False) -> BinaryIO:
-    """A regular file, open for reading.
+    """Opens a regular file for reading.
 
     Args:
-        most: bytes that it may hold.
-        own: whether nobody but this user (and the superuser) may have written it.
+        most: maximum number of bytes.
+        own: True if only this user (or the superuser) may have written it.
 
     Raises:
-        OSError: what stands against reading it.
+        OSError: the reason why it may not be read.
     """
     handle = os.open(path, _FLAGS | (getattr(os, "O_NOFOLLOW", 0) if own else 0))
     try:
@@ -48,7 +48,7 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 def read_bytes(path: str | os.PathLike[str], most: int, own: bool = False) -> bytes:
-    """All of a file that `open_file` opens."""
+    """Reads all of a file that `open_file` accepts."""
     with open_file(path, most, own) as file:
         found = file.read(most + 1)  # it may have grown
     if len(found) > most:
@@ -57,15 +57,15 @@ def read_bytes(path: str | os.PathLike[str], most: int, own: bool = False) -> by
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """A text of a bounded size. Raises OSError or UnicodeDecodeError."""
+    """Reads text of bounded size. Raises OSError or UnicodeDecodeError."""
     return read_bytes(path, MOST_TEXT).decode("utf-8")
 
 
 def inside(folder: Path, name: object) -> Path:
-    """The file of a folder that a manifest names; links are followed. Raises OSError outside."""
+    """The file of a folder that a manifest names; follows links. Raises OSError if outside."""
     root = folder.resolve()
     if not isinstance(name, str) or not name or "\0" in name:
-        raise OSError(f"{name!r} is no name of a file")
+        raise OSError(f"{name!r} is not a file name")
     path = (root / name).resolve()
     if os.path.isabs(name) or path == root or not path.is_relative_to(root):
         raise OSError(f"{name!r} is not inside of {folder}")

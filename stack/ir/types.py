@@ -1,4 +1,4 @@
-"""Types of values: element type, shape and where the value lives; tuples for several results."""
+"""Types of values: element type, shape and memory space; tuples for several results."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stack.ir.sharding import Sharding
 class DType:
     """An element type. `kind` is b(ool), i(nt), u(nsigned), f(loat), c(omplex) or s(torage).
 
-    Elements of storage types are moved and reinterpreted, and nothing else: they are bytes.
+    Storage types are bytes: they can be moved and reinterpreted, but not computed with.
 
-    `numpy` is how the interpreter holds it: bf16 lives in float32 arrays whose values are all
-    bf16 values, so that the core needs NumPy alone. There is one object for each type.
+    `numpy` is the interpreter's representation. bf16 uses float32 arrays whose values are all bf16
+    values, so the core needs NumPy alone. There is one object for each type.
     """
 
     name: str
@@ -107,7 +107,7 @@ _FROM_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"}
 
 
 def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
-    """The element type of a NumPy array, which may be one of ml_dtypes, as `bfloat16`."""
+    """The element type of a NumPy array, including types of ml_dtypes such as `bfloat16`."""
     name = array.dtype.name
     if name == "bfloat16":
         return BF16
@@ -118,7 +118,7 @@ def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
     return _FROM_NUMPY[name]
 
 
-# Where a value lives. "value": a whole tensor, "tile": a block of one held by a program,
+# The space of a value. "value": a whole tensor, "tile": a block of a tensor in one program,
 # the rest: memory that a kernel reads and writes.
 SPACES = ("value", "tile", "global", "shared", "local")
 
@@ -128,8 +128,8 @@ class TensorType:
     """`f32[8, 64]` a tensor, `f32<8x64>` a tile, `f32[8, 64] in global` memory of a kernel.
 
     Attributes:
-        sharding: where its elements lie on a mesh, None where nobody said. It says nothing of
-            what the value is: types that differ in it are equal, nodes are not.
+        sharding: the distribution of its elements over a mesh, None if unspecified. Types that
+            differ only in it are equal, but nodes are not.
     """
 
     dtype: DType
@@ -144,7 +144,7 @@ class TensorType:
                 if size < 0:
                     raise ValueError(f"a size is not negative: {list(shape)}")
             elif self.space == "tile" or not isinstance(size, Expr):
-                # NumPy's integers and the like become plain ones; what is no integer raises
+                # converts NumPy integers to int; raises for other types
                 object.__setattr__(self, "shape", tuple(map(self._plain, shape)))
 
     def _plain(self, size: Any) -> Dim:
@@ -196,7 +196,7 @@ class TensorType:
         return TensorType(self.dtype, shape, self.space)
 
     def with_sharding(self, sharding: Sharding | None) -> TensorType:
-        """The same type at other places."""
+        """The same type with another sharding."""
         return replace(self, sharding=sharding)
 
 
@@ -208,7 +208,7 @@ class TupleType:
 
     @cached_property
     def sharding(self) -> tuple[Sharding | None, ...] | None:
-        """Where the items lie; None where that is said of none."""
+        """The shardings of the items; None if none has one."""
         found = tuple(item.sharding for item in self.items)
         return found if any(s is not None for s in found) else None
 
@@ -227,7 +227,7 @@ def tensor(dtype: DType | str, *shape: Dim) -> TensorType:
 
 
 def unsharded(type_: Type) -> Type:
-    """The type without places."""
+    """The type without shardings."""
     if type_.sharding is None:
         return type_
     if isinstance(type_, TupleType):
@@ -242,13 +242,13 @@ def type_symbols(type_: Type) -> set[Symbol]:
     return {s for dim in sizes for s in symbols(dim)}
 
 
-# of IEEE 754 formats: digits of a number, and of its exponent
+# of IEEE 754 formats: bits of the significand, and of the exponent
 _EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 
 
 def holds_all(wide: DType, narrow: DType) -> bool:
-    """Whether every value of `narrow` is exactly a value of `wide`."""
+    """True if `wide` represents every value of `narrow` exactly."""
     if wide == narrow or narrow.kind == "b":
         return True
     if "s" in (wide.kind, narrow.kind):

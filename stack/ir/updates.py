@@ -1,4 +1,4 @@
-"""Scatters that update whole rows: every index names a row of operand 0."""
+"""Scatters that update whole rows: each index selects a row of operand 0."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from stack.ir.node import Node
 
 
 class Rows(NamedTuple):
-    """Which axis of operand 0 is indexed, and the updates' axes with the index's in its place."""
+    """The indexed axis of operand 0, and the permutation that brings the updates' axes into its
+    order.
+    """
 
     axis: int
     perm: tuple[int, ...]
 
 
 def updated_rows(node: Node) -> Rows | None:
-    """What rows a `scatter` with one indexed axis updates; None where it does not update rows."""
+    """The rows that a `scatter` with one indexed axis updates; None if it does not update whole
+    rows.
+    """
     rule = parse_rule(node.attrs["rule"])
     marked = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"]
     if len(marked) != 1:

@@ -1,4 +1,4 @@
-"""Reads types, sizes, attributes and constants."""
+"""Parses types, sizes, attributes and constants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_BITS = 128  # of a number in a size expression
 
 
 class ValueParser(ShardingParser):
-    """What may stand in a type or between the braces of a statement."""
+    """Parses types and attributes."""
 
     def __init__(self, text: str, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
         super().__init__(text)
@@ -77,7 +77,7 @@ class ValueParser(ShardingParser):
         return self.dim()
 
     def string(self) -> str:
-        """A quoted text, with the escapes of JSON."""
+        """A quoted string with JSON escapes."""
         token = self.expect_kind("string", 'a quoted text such as "a.py:1"')
         try:
             return json.loads(token.text)
@@ -85,7 +85,7 @@ class ValueParser(ShardingParser):
             self.fail(f"expected a quoted text, found {token.text}", token.position)
 
     def scalar(self, token: Token, dtype: DType) -> Any:
-        """The number that a token spells, as NumPy holds that element type."""
+        """The number of a token, as NumPy represents that element type."""
         try:
             return parse_scalar(token.text, dtype)
         except (ValueError, OverflowError) as error:
@@ -130,7 +130,7 @@ class ValueParser(ShardingParser):
             try:
                 found = Data(np.asarray(self.data[digest]), dtype)
             except (ValueError, TypeError, OverflowError) as error:
-                self.fail(f"the side file holds something else for {digest}: {error}", start)
+                self.fail(f"the side file has other data for {digest}: {error}", start)
         if found is None or found.digest != digest or (found.dtype, found.shape) != (dtype, shape):
             self.fail(
                 f"expected a constant {dtype}{list(shape)} with digest {digest}: it is neither in"
@@ -250,7 +250,7 @@ class ValueParser(ShardingParser):
                 self.fail(f"expected a size of at most {MAX_BITS} bits", token.position)
 
     def _count_quotient(self, token: Token) -> None:
-        # each may hold the one before: as deep as nested brackets, and as slow to hash
+        # each may nest the one before, which is as deep as nested brackets and as slow to hash
         self.quotients += 1
         if self.quotients > MAX_NESTING:
             self.fail(f"expected at most {MAX_NESTING} of //, %, min and max", token.position)

@@ -12,16 +12,16 @@ from stack.ir.printer import print_node
 from stack.ir.tile_contract import breaches
 from stack.ir.types import TupleType, Type
 
-# ops whose blocks are at the tensor level wherever the op itself stands
+# ops whose blocks are at the tensor level, whatever the op's own level
 _TENSOR_BLOCKS = ("fusion", "stream", "call", "while", "cond")
 
 
-# kinds of ops whose type follows from those of their operands
+# kinds of ops whose type follows from their operands' types
 _BY_TYPES = ("elementwise", "movement", "reduction", "contraction")
 
 
 def _type(node: Node) -> Type:
-    """The type that the op gives a node; raises RuleError."""
+    """The type that the op infers for a node; raises RuleError."""
     return infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
 
 
@@ -29,7 +29,7 @@ _type_by_types = once_alike(_type)
 
 
 def verify(func: Func) -> None:
-    """Raise VerifyError, naming node, rule and source lines, when the function is not sound."""
+    """Raises VerifyError, with node, rule and source lines, if the function breaks a rule."""
     where = f"function @{func.name}"
     if func.level not in LEVELS:
         levels = ", ".join(LEVELS)
@@ -41,7 +41,7 @@ def verify(func: Func) -> None:
         if isinstance(result.type, TupleType):
             raise VerifyError(f"{where} returns a tuple; pick items first")
     if len(func.meshes) > 1:
-        raise VerifyError(f"{where} lies on several meshes: {', '.join(map(str, func.meshes))}")
+        raise VerifyError(f"{where} uses several meshes: {', '.join(map(str, func.meshes))}")
     ranges: dict[str, str] = {}
     for s in func.symbols:
         text = f"{s.low}..{s.high} % {s.multiple}"
@@ -52,7 +52,7 @@ def verify(func: Func) -> None:
 
 
 class _Verifier:
-    """Checks one block; what is around an open block is visible in it."""
+    """Checks one block. An open block sees the enclosing blocks."""
 
     def __init__(
         self,
@@ -68,13 +68,13 @@ class _Verifier:
         self.around = around  # names of parameters of the enclosing blocks
         self.depth = depth
         self.bounds = bounds
-        self.is_certain = is_certain  # whether the block runs with all values of its indices
+        self.is_certain = is_certain  # True if the block runs for all values of its indices
 
     def fail(self, rule: str, node: Node) -> VerifyError:
         return VerifyError(rule, print_node(node, self.table), self.table.locs.get(node, ()))
 
     def block(self, block: Block, where: str, owner: Node | None = None) -> None:
-        """Check a block that `where` describes, and that is part of `owner`."""
+        """Checks a block of node `owner`; `where` describes it in messages."""
 
         def fail(rule: str) -> VerifyError:
             return VerifyError(f"{where} {rule}", print_node(owner, self.table) if owner else "")
@@ -104,13 +104,13 @@ class _Verifier:
             user = next((n for n in block.nodes if n.vars), block.results[0])
             raise self.fail(f"{where} is closed but uses the loop variable(s) {loose}", user)
         for node in block.nodes:
-            if node.op == "param":  # its own are left out
+            if node.op == "param":  # not one of its own, which `nodes` omits
                 user = next((n for n in block.nodes if node in deps(n)), node)
                 rule = f"{where} uses %{node.attrs['name']}, a parameter of another block"
                 raise self.fail(rule, user)
 
     def _places(self, node: Node) -> None:
-        """Check where the results of a node lie."""
+        """Checks the shardings of the results of a node."""
         for type_ in node.types if node.type.sharding else ():
             if type_.sharding is not None:
                 if type_.sharding.overlaps and node.op != "reshard":
@@ -127,7 +127,7 @@ class _Verifier:
             raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
 
     def node(self, node: Node) -> None:
-        """Check a node; what sees nothing outside, once for all that are alike."""
+        """Checks a node. A node without open blocks is checked once for its equivalence class."""
         if not node.blocks or any(b.is_open for b in node.blocks):
             self._node(node)
             return
@@ -137,7 +137,7 @@ class _Verifier:
             facts[asked] = True
 
     def _typed(self, node: Node, op: OpDef) -> None:
-        """Check the type of a node, which stays what it is: once."""
+        """Checks the type of a node, once."""
         try:
             inferred = _type_by_types(node) if op.kind in _BY_TYPES else _type(node)
         except RuleError as error:
@@ -147,7 +147,7 @@ class _Verifier:
         node.is_typed = True
 
     def _node(self, node: Node) -> None:
-        """Check a node against its op, then the blocks inside it."""
+        """Checks a node against its op, then its blocks."""
         op = OPS.get(node.op)
         if op is None:
             raise self.fail(f"unknown op {node.op!r}", node)

@@ -1,12 +1,12 @@
-"""Ops of the loop level that a GPU's warps and copy engine carry out.
+"""Ops of the loop level for a GPU's warps and copy engines.
 
-A kernel for a GPU is loops of kind grid, with serial loops inside of them. Iterations of grid loops
-run at the same time: what one of them stores, another does not read.
+A kernel for a GPU is a nest of grid loops with serial loops inside. Iterations of grid loops run
+concurrently, so none reads what another stores.
 
-A value with the axes warp and lane first lies across the threads of the block, and each thread
-holds the rest of it in registers. `shuffle` moves it from lane to lane, `mma_sync` is a matrix
-instruction on it. `warpgroup_mma` is one of four warps together, which read shared memory and go
-on before it is done: `warpgroup_wait` ends that.
+A value with the axes warp and lane first is distributed over the threads of the block, and each
+thread holds its remaining axes in registers. `shuffle` moves a value between lanes, `mma_sync` is a
+matrix instruction of a warp. `warpgroup_mma` is an asynchronous matrix instruction of four warps,
+which read shared memory; `warpgroup_wait` waits for it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from stack.ir.types import TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
-GROUP = 4  # warps of a warpgroup, which multiply together
-GROUP_ROWS = 64  # rows of one of its instructions
+GROUP = 4  # warps of a warpgroup
+GROUP_ROWS = 64  # rows of a warpgroup instruction
 SHUFFLES = ("xor", "up", "down")
-MATRIX = 16  # rows, columns and depth of the matrices that tensor cores multiply, at least
-VECTOR_BYTES = 16  # that one access of a thread moves at most
-COPIES = (4, 8, VECTOR_BYTES)  # bytes that an asynchronous copy moves at once
-SECTOR_BYTES = 32  # that memory is written in
-LINE_BYTES = 128  # of the cache; pieces of rows of shared memory are swizzled up to here
+MATRIX = 16  # minimum rows, columns and depth of a tensor core matmul
+VECTOR_BYTES = 16  # maximum of one access of a thread
+COPIES = (4, 8, VECTOR_BYTES)  # sizes of one asynchronous copy, in bytes
+SECTOR_BYTES = 32  # granularity of memory writes
+LINE_BYTES = 128  # of the cache; the largest piece of a shared memory row that is swizzled
 
 
 def copy_parts(node: Node) -> tuple[list[Node], list[Node], Node | None]:
-    """Index operands at the target and at the source of an `async_copy`, and its mask."""
+    """Target indices, source indices and mask of an `async_copy`."""
     target, source = node.args[:2]
     middle = 2 + target.tensor.rank
     end = middle + source.tensor.rank
@@ -57,7 +57,7 @@ def _copy_infer(site: Site) -> Type:
     if any(not a.dtype.is_integer for a in index) or len(shapes) > 1:
         raise site.fail("indices are integers, all scalars or all across the threads")
     if any(a.dtype.kind != "b" for a in mask):
-        raise site.fail("the mask is bool, and as the indices are")
+        raise site.fail("the mask is bool, and has the shape of the indices")
     return target
 
 
@@ -68,7 +68,7 @@ def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest:
     if node.args[2].tensor.rank:
         return _copy_across(lanes, target, source, to, at, *masks)
     place = (*(int(i) for i in to[:-1]), slice(int(to[-1]), int(to[-1]) + lanes))
-    # linear use makes it safe to write in place
+    # memory is used linearly, so writing in place is safe
     if masks and not bool(masks[0]):
         target[place] = 0
     else:
@@ -78,12 +78,14 @@ def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest:
 
 
 def _copy_across(lanes: int, target: Any, source: Any, to: Any, at: Any, mask: Any = True) -> Any:
-    """Each `lanes` registers along the last axis name elements that lie together."""
+    """Copies elements that index arrays name; each run of `lanes` along the last axis is
+    contiguous.
+    """
     there = np.broadcast_to(mask, np.shape(to[-1]))
     for index in (to, at):
         runs = index[-1].reshape(-1, lanes)[there.reshape(-1, lanes)[:, 0]]
         if (runs != runs[:, :1] + np.arange(lanes)).any():
-            raise IndexError(f"a copy of {lanes} elements together, which do not lie so")
+            raise IndexError(f"a copy of {lanes} elements that are not contiguous")
     clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(at, source.shape, strict=True))
     target[tuple(to)] = np.where(there, source[clipped], 0)
     return target
@@ -93,7 +95,7 @@ def _wait_infer(site: Site) -> Type:
     if any(a.tensor.space != "shared" for a in site.args):
         raise site.fail("waits for copies to memory in shared")
     if site.attrs["pending"] < 0:
-        raise site.fail(f"{site.attrs['pending']} groups cannot be left on their way")
+        raise site.fail(f"{site.attrs['pending']} groups cannot be pending")
     types: tuple[TensorType, ...] = tuple(a.tensor for a in site.args)
     return result_type(types)
 
@@ -146,8 +148,8 @@ def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
 def group_operands(node: Node) -> tuple[list[Node], list[Node]]:
     """The left and the right operand of a `warpgroup_mma`.
 
-    Each is a memory with the row and the column that a warpgroup starts at; the left one may be a
-    tile instead.
+    Each is a memory with the first row and column of a warpgroup; the left one may be a tile
+    instead.
     """
     return list(node.args[1:-3]), list(node.args[-3:])
 
@@ -179,7 +181,7 @@ def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
     column = np.broadcast_to(lane % 4 * 2 + k % 2 + k // 2 * 8, (warps, lanes, columns))
     right = _matrix_at(operands[-3:], column, depth, node.attrs["turned"][1])
     if len(operands) == 4:
-        place = np.arange(depth)  # who has it, of the four lanes of a row, and where
+        place = np.arange(depth)  # column number; lane (of four per row) and register follow
         own = np.arange(lanes)[:, None] // 4 * 4 + place % 8 // 2
         left = operands[0][:, own, :, place // 8 * 2 + place % 2].transpose(2, 0, 3, 1)
     else:
@@ -192,7 +194,7 @@ def _run_nothing(space: Any, node: Node, run: Any, x: Any) -> Any:
 
 
 def _matrix_at(operand: Any, place: Any, depth: int, turned: bool) -> Any:
-    """Rows, or columns, of an operand with their depth; the numbers of them count from a start."""
+    """Rows (or columns) of an operand with their depth; indices count from a start."""
     memory, row, column = operand
     along = np.arange(depth)
     if turned:
@@ -222,8 +224,8 @@ def _run_matrix(space: Any, node: Node, run: Any, memory: Any, row: Any, column:
 define(
     OpDef(
         "load_matrix",
-        "rows of a matrix in shared memory as `mma_sync` wants them, the depth last: from a row and"
-        " a column on, which are those of the warp; `turned` where memory has the depth first",
+        "rows of a matrix in shared memory in the layout of `mma_sync`, the depth last, from the"
+        " warp's first row and column on; `turned` if memory has the depth first",
         "memory",
         _matrix_infer,
         evaluate=_run_matrix,
@@ -235,8 +237,8 @@ define(
 define(
     OpDef(
         "shuffle",
-        "what the lane has whose number differs in the bits of `by`, or is less or more by that;"
-        " one's own where there is no such lane",
+        "the value of another lane: its number is xor, minus (up) or plus (down) `by`; the lane's"
+        " own value if there is no such lane",
         "warp",
         _shuffle_infer,
         evaluate=_run_shuffle,
@@ -248,8 +250,8 @@ define(
 define(
     OpDef(
         "mma_sync",
-        "c + a @ b on the tiles that each warp holds as m16n8k16 instructions want them: lane 4 g +"
-        " t has rows g of a and c, columns g of b, and by pairs t the depth and the columns of c",
+        "c + a @ b on the tiles of each warp in the layout of m16n8k16 instructions: lane 4 g + t"
+        " has rows g of a and c, columns g of b, and pairs t of the depth and of the columns of c",
         "contraction",
         _sync_infer,
         evaluate=_run_sync,
@@ -261,9 +263,9 @@ define(
 define(
     OpDef(
         "warpgroup_mma",
-        "c + a @ b on the tiles that each four warps hold, as instructions of 64 rows want them: b,"
-        " and a unless it is a tile, are in shared memory from a row and a column on, `turned`"
-        " where memory has the depth first. Not done before a `warpgroup_wait`",
+        "c + a @ b on the tiles of each warpgroup, in the layout of instructions of 64 rows: b, and"
+        " a unless it is a tile, are in shared memory from a row and a column on, `turned` if"
+        " memory has the depth first. Asynchronous: complete after a `warpgroup_wait`",
         "contraction",
         _group_infer,
         evaluate=_run_group,
@@ -276,7 +278,7 @@ define(
 define(
     OpDef(
         "warpgroup_wait",
-        "sums after at most `pending` of the newest products of warpgroups are left to do",
+        "wait until at most `pending` of the newest `warpgroup_mma` are incomplete",
         "warp",
         lambda site: site.args[0].tensor,
         evaluate=_run_nothing,
@@ -288,9 +290,9 @@ define(
 define(
     OpDef(
         "async_copy",
-        "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
-        " across the threads, so many at a time of what indices name. The copies of all threads are"
-        " a group",
+        "asynchronously copy `lanes` elements along the last axes, zeros where the mask is false;"
+        " with an index for each thread, runs of that many elements. The copies of all threads"
+        " are one group",
         "memory",
         _copy_infer,
         evaluate=_run_copy,
@@ -302,7 +304,7 @@ define(
 define(
     OpDef(
         "async_wait",
-        "wait until at most `pending` of the newest groups of copies are on their way",
+        "wait until at most `pending` of the newest groups of copies are incomplete",
         "memory",
         _wait_infer,
         evaluate=_run_wait,

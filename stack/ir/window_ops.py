@@ -1,4 +1,4 @@
-"""Ops that read windows: slice, reverse, pad, sliding windows, and concat."""
+"""Ops that read through windows: slice, reverse, pad, unfold, and concat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _slice_infer(site: Site) -> Type:
 
 
 def _windowed(node: Node) -> Rule:
-    """Operand axes read through an offset, where the op changes them."""
+    """Marks the operand axes that the op changes: they are read through an offset."""
     axes = names(node.tensor.rank)
     flipped = node.attrs["axes"] if node.op == "reverse" else ()
     sizes = enumerate(zip(axes, node.args[0].shape, node.shape, strict=True))
@@ -41,7 +41,7 @@ def _windowed(node: Node) -> Rule:
 
 
 def _restated_windows(node: Node, rule: Rule) -> dict[str, object]:
-    """One entry for each axis of the result, which go where it goes."""
+    """Permutes the attributes, one entry per axis, with the axes of the result."""
     old = [a.names for a in _windowed(node).outputs[0]]
     order = [old.index(a.names) for a in rule.outputs[0]]
     return {k: tuple(v[i] for i in order) for k, v in node.attrs.items()}
@@ -207,7 +207,7 @@ movement(
 )
 movement(
     "pad",
-    "put `low`, `high` and, between elements, `interior` copies of the scalar operand",
+    "add `low` and `high` copies of the scalar operand at the ends, `interior` between elements",
     _pad_infer,
     _windowed,
     windows=_pad_windows,
@@ -219,7 +219,7 @@ movement(
 )
 movement(
     "unfold",
-    "sliding windows: the axes from `axis` on become places of a window, and its taps behind them",
+    "sliding windows: each axis from `axis` on becomes window positions; the taps follow as axes",
     _unfold_infer,
     _unfold_rule,
     windows=_unfold_windows,

@@ -1,4 +1,4 @@
-"""Which rewrite of a pass is the first wrong one: found by stopping the pass after n rewrites."""
+"""Finds the first wrong rewrite of a pass by bisection over the number of rewrites."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Blame:
-    """A rewrite, its number in the pass, from 1, and what is wrong with it."""
+    """A rewrite, its number in the pass (from 1), and the problem after it."""
 
     rewrite: Rewrite
     number: int
@@ -29,7 +29,7 @@ class Blame:
 
 
 def shown(error: Exception) -> str:
-    """An error in one line; of one that nobody raised on purpose its type and place too."""
+    """An error in one line; for an unexpected exception also its type and source position."""
     said = next(iter(str(error).splitlines()), "")
     if isinstance(error, StackError):
         return said
@@ -40,10 +40,10 @@ def shown(error: Exception) -> str:
 def first_wrong(
     one: Pass, before: Func, problem: Callable[[Func], str], target: Target | None = None
 ) -> Blame | None:
-    """The first rewrite after which a pass is wrong; None where it is not a rewrite that is.
+    """The first rewrite after which a pass is wrong; None if no rewrite is the cause.
 
     Args:
-        problem: what is wrong with a function that the pass made; "" where nothing is.
+        problem: returns the problem of a function that the pass made; "" if there is none.
     """
 
     def after(fuel: int | None) -> tuple[str, list[Rewrite]]:

@@ -1,4 +1,4 @@
-"""The numerical check: does a function still compute what it computed before a pass?"""
+"""The numerical check: compares a function's results before and after a pass."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from stack.ir.dim import INF
 from stack.ir.node import Func
 from stack.ir.types import BF16, DType, TensorType
 
-# largest difference allowed, relative to the largest finite value of the result
+# maximum error, relative to the largest finite value of the result
 TOLERANCE = {"f16": 2e-2, "bf16": 5e-2, "f32": 2e-4, "f64": 1e-9, "c64": 2e-4, "c128": 1e-9}
 
 
 class CheckError(StackError):
-    """A pass changed what a function computes."""
+    """A pass changed the results of a function."""
 
 
 def sample_sizes(func: Func, rng: np.random.Generator) -> dict[str, int]:
@@ -34,7 +34,7 @@ def sample_sizes(func: Func, rng: np.random.Generator) -> dict[str, int]:
 
 
 def random_array(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Normal floats, 0 or 1 for integers (they may be used as indices), coin flips for bools."""
+    """Normal floats, 0 or 1 for integers (they may be indices), random bools."""
     shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
     dtype: DType = type_.dtype
     if dtype.kind == "b":
@@ -61,7 +61,7 @@ def random_inputs(
 def difference(expected: Any, found: Any, dtype: DType) -> float:
     """Largest difference relative to the largest finite expected value; inf for a mismatch.
 
-    nan agrees with nan and an infinity with the same infinity. Integers and bools agree exactly.
+    nan matches nan, and an infinity matches the same infinity. Integers and bools must be equal.
     """
     want, have = np.asarray(expected), np.asarray(found)
     if want.shape != have.shape or want.dtype != have.dtype:
@@ -84,7 +84,7 @@ def difference(expected: Any, found: Any, dtype: DType) -> float:
 
 
 class Checker:
-    """Interprets a function once, and compares what later passes made of it."""
+    """Interprets a function once and compares the results of later passes with it."""
 
     def __init__(self, func: Func, seed: int = 0) -> None:
         self.func = func
@@ -98,9 +98,9 @@ class Checker:
             self.skipped = f"not checked: the interpreter cannot run @{func.name}: {error}"
 
     def compare(self, name: str, after: Func) -> float | None:
-        """Largest relative error, None where the function cannot be interpreted.
+        """Largest relative error; None if the function cannot be interpreted.
 
-        Raises CheckError where it is too large.
+        Raises CheckError if the error exceeds the tolerance.
         """
         if self.skipped or after.level != self.func.level:
             return None

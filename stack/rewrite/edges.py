@@ -1,4 +1,4 @@
-"""Inputs on which wrong rewrites show: equal elements, zeros of both signs, infinities, nan."""
+"""Inputs that reveal wrong rewrites: equal elements, zeros of both signs, infinities, nan."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MOST = 2
 def edge_inputs(func: Func, kind: str, seed: int = 0) -> list[np.ndarray]:
     """One array for each parameter of a function without size symbols.
 
-    "plain": as `random_inputs`; "ties": few values, zeros of both signs among them; "infinities"
-    and "nan": one element in 16, at most two of an array, so that not all of a result is lost.
-    Integers and bools are as in "plain": they may be indices.
+    "plain": as `random_inputs`. "ties": few distinct values, including zeros of both signs.
+    "infinities" and "nan": one element in 16, at most two in an array, so that most of a result
+    stays finite. Integers and bools are as in "plain", because they may be indices.
     """
     if kind == "plain":
         return random_inputs(func, seed)

@@ -1,8 +1,8 @@
-"""The rewrite engine: rules to a fixed point, names and source lines carried along.
+"""The rewrite engine: applies rules to a fixed point and keeps names and source lines.
 
-Rules are matched on one unchanging graph a round; all replacements of a round are then put in at
-once. Equal nodes are one object, so a function that returns to an earlier state is recognised, and
-the rules that brought it there are named.
+Rules of one round match on an unchanged graph; all replacements of the round are then inserted at
+once. Equal nodes are one object, so a function that returns to an earlier state is detected, and
+the error names the rules that caused the cycle.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Uses = Mapping[Node, tuple[Node, ...]]
 
 
 class CycleError(StackError):
-    """Rewriting does not end. `rules` names the rules which chase each other."""
+    """Rewriting does not terminate. `rules` names the rules that undo each other."""
 
     def __init__(self, rules: Sequence[str], detail: str) -> None:
         self.rules = tuple(rules)
@@ -33,7 +33,7 @@ class CycleError(StackError):
 
 @dataclass(frozen=True)
 class Replacement:
-    """What takes the place of a node, and the nodes inside the match, which gave it their lines."""
+    """The node that replaces a match, and the inner nodes, whose source lines it also gets."""
 
     node: Node
     inner: tuple[Node, ...] = ()
@@ -42,22 +42,22 @@ class Replacement:
 
 
 class Scope:
-    """The closed block that is being rewritten: who uses what, names, source lines."""
+    """The closed block that is being rewritten: uses, names, source lines."""
 
     def __init__(self, block: Block, log: Log) -> None:
         self.block = block
         self.log = log
-        self.asked = False  # whether a rule looked at uses: its answer may change later
+        self.asked = False  # True if a rule queried uses: its answer may change later
         self._builder = Builder()
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """Nodes of the block and of open blocks in it, operands first."""
+        """Nodes of the block and of its open blocks, operands first."""
         return self.block.all_nodes
 
     @property
     def builder(self) -> Builder:
-        """One that has noted nothing: most rules that are asked make nothing."""
+        """An empty builder. It is reused while it stays empty, because most rules do not match."""
         if self._builder.names or self._builder.locs:
             self._builder = Builder()
         return self._builder
@@ -75,17 +75,17 @@ class Scope:
         return table, frozenset(results)
 
     def users(self, node: Node) -> Sequence[Node]:
-        """Nodes with this one among their operands."""
+        """Nodes that have this one as an operand."""
         self.asked = True
         return self._uses[0].get(node, ())
 
     def is_result(self, node: Node) -> bool:
-        """Whether a block returns the node."""
+        """True if a block returns the node."""
         self.asked = True
         return node in self._uses[1]
 
     def used_outside(self, node: Node, inside: Sequence[Node]) -> bool:
-        """Whether anything but the nodes of `inside` needs this one."""
+        """True if anything but the nodes of `inside` uses this one."""
         return self.is_result(node) or any(u not in inside for u in self.users(node))
 
     def lines(self, *nodes: Node) -> Lines:
@@ -94,7 +94,7 @@ class Scope:
 
 
 class Rule(Protocol):
-    """What the engine runs: `Simple` wraps a function."""
+    """A rewrite rule. `Simple` makes one from a function."""
 
     @property
     def name(self) -> str: ...
@@ -112,9 +112,10 @@ Function = Callable[[Node, Builder, Scope], Node | Why | None]
 
 @dataclass(frozen=True)
 class Simple:
-    """A rule that is one function: `(node, builder, scope)` to what takes the place of the node.
+    """A rule from one function: `(node, builder, scope)` to the replacement of the node.
 
-    None where the rule is about something else, `Why` where it nearly applies: see `Log.miss`.
+    The function returns None if the rule does not match, and `Why` for a near match: see
+    `Log.miss`.
     """
 
     name: str
@@ -134,7 +135,7 @@ class Simple:
 
 
 def on(*roots: str) -> Callable[[Function], Simple]:
-    """Decorator: a function as a rule at these ops."""
+    """Decorator: makes a function a rule for these ops."""
 
     def wrap(function: Function) -> Simple:
         return Simple(function.__name__.lstrip("_"), roots, function, function.__doc__ or "")
@@ -143,7 +144,7 @@ def on(*roots: str) -> Callable[[Function], Simple]:
 
 
 def enter_control_flow(node: Node) -> bool:
-    """Rewrite inside calls, loops and branches, not inside groups, kernels and operators."""
+    """True for calls, loops and branches, False for groups, kernels and operators."""
     return node.op not in ("custom", "fusion", "kernel", "stream")
 
 
@@ -155,15 +156,15 @@ def rewrite(
     enter: Callable[[Node], bool] = enter_control_flow,
     limit: int | None = None,
 ) -> Func:
-    """Apply rules until none applies.
+    """Applies rules until none matches.
 
     Args:
-        enter: whether the closed blocks of a node are rewritten too.
-        limit: most rewrites of one block; by default 1,000 and 50 for each node.
+        enter: returns True if the closed blocks of a node are rewritten too.
+        limit: maximum number of rewrites of one block; by default 1,000 plus 50 for each node.
 
     Raises:
-        CycleError: the rules do not come to an end.
-        VerifyError: a rule gave a node of another type, or one that the op table refuses.
+        CycleError: the rules do not terminate.
+        VerifyError: a rule made a node of another type, or one that the op table rejects.
     """
     engine = _Engine(rules, log, enter, limit)
     return Func(func.name, engine.block(func.body), func.level)
@@ -188,7 +189,7 @@ class _Engine:
         self.stopped = False
 
     def block(self, block: Block) -> Block:
-        """A closed block at its fixed point."""
+        """Rewrites a closed block to its fixed point."""
         done = self.blocks.get(block)
         if done is None:
             done = self._run(block)
@@ -215,18 +216,18 @@ class _Engine:
             if block.results in seen and not self.stopped:
                 since = sum(history[seen[block.results] :], Counter[str]())
                 raise CycleError(
-                    sorted(since), f"after {since.total()} rewrites the block is what it was"
+                    sorted(since), f"after {since.total()} rewrites the block is the same again"
                 )
             seen.setdefault(block.results, len(history))
             if budget < 0:
                 late = sum(history[-4:], Counter[str]())
                 raise CycleError(
                     [rule for rule, _ in late.most_common()],
-                    f"{sum(h.total() for h in history)} rewrites did not come to an end",
+                    f"{sum(h.total() for h in history)} rewrites did not terminate",
                 )
 
     def _nested(self, block: Block) -> Block:
-        """Closed blocks of the nodes first."""
+        """Rewrites the closed blocks of the nodes."""
         changed: dict[Node, Replacement] = {}
         for node in block.all_nodes:
             if node.blocks and not all(b.is_open for b in node.blocks) and self.enter(node):
@@ -267,14 +268,14 @@ class _Engine:
                 found = rule.apply(node, scope)
             except RuleError as error:
                 raise VerifyError(
-                    f"rule {rule.name} builds a bad node: {error}",
+                    f"rule {rule.name} makes an invalid node: {error}",
                     print_node(node, scope.block),
                     scope.lines(node),
                 ) from error
             if found is None or found.node is node:
                 continue
             if any(n in replaced for n in found.inner):
-                scope.asked = True  # part of it changes in this round: look again in the next
+                scope.asked = True  # part of the match changes in this round: retry in the next
                 continue
             if found.node.type != node.type:
                 raise VerifyError(
@@ -292,11 +293,11 @@ class _Engine:
 
 
 def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
-    """Put replacements into a closed block.
+    """Inserts replacements into a closed block.
 
-    Operands of replacements may be old nodes, which are replaced in turn. The new nodes take the
-    name of the node that they stand for, and the source lines of everything in the match and of
-    what nobody needs any more: no line is lost while something is left of what it computed.
+    Operands of replacements may be old nodes, which are replaced too. A new node takes the name of
+    the node that it replaces. It gets the source lines of the whole match and of nodes that become
+    dead, so no line is lost while part of its computation remains.
     """
     found = block.all_nodes
     done = _resolve(block, found, replaced)
@@ -307,7 +308,7 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
     for node in found:
         new = done.get(node)
         if new is None:
-            continue  # only reachable through what was replaced
+            continue  # only reachable through replaced nodes
         name = block.names.get(node)
         if name is not None:
             names.setdefault(new, name)
@@ -328,7 +329,7 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
         fresh = _fresh(replacement.node, old, done) if lines else []
         inside = {n: _lines_inside(n) for n in fresh if n.blocks and len(fresh) > 1}
         for line in lines:
-            # of several groups, those whose bodies hold the line
+            # with several groups, only those whose bodies contain the line
             for new in [n for n in inside if line in inside[n]] or fresh:
                 locs[done[new]] = (*locs.get(done[new], ()), line)
     results = [done[r] for r in block.results]
@@ -336,7 +337,7 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
 
 
 def _fresh(root: Node, old: set[Node], done: Mapping[Node, Node]) -> list[Node]:
-    """What replaces a node, and the new nodes that it is computed from."""
+    """The replacement of a node and the new nodes that it depends on."""
     found: dict[Node, None] = {}
     pending = [root]
     while pending:
@@ -361,7 +362,7 @@ def _dead(
     replaced: Mapping[Node, Replacement],
     done: Mapping[Node, Node],
 ) -> dict[Node, list[Node]]:
-    """For every replaced node, what only it needed, directly or through others, and is gone."""
+    """Maps every replaced node to the nodes that become dead because only it needed them."""
     alive: set[Node] = set()
     pending = [done[r] for r in block.results]
     while pending:
@@ -392,14 +393,15 @@ def _needs(node: Node) -> Sequence[Node]:
 def _resolve(
     block: Block, found: Sequence[Node], replaced: Mapping[Node, Replacement]
 ) -> dict[Node, Node]:
-    """Every reachable node to what it becomes. A node inside its own replacement stays itself.
+    """Maps every reachable node to its new node. A node inside its own replacement is not replaced
+    again.
 
-    `found`: the nodes of the block and of open blocks in it, operands first.
+    `found`: the nodes of the block and of its open blocks, operands first.
     """
     done: dict[Node, Node] = {p: p for p in block.params}
     for node in found:
         if node not in replaced and all(map(done.__contains__, _needs(node))):
-            done[node] = node  # nothing that it is computed from changes
+            done[node] = node  # none of its inputs changes
     expanding: set[Node] = set()
     stack: list[tuple[Node, str]] = [(r, "enter") for r in reversed(block.results)]
     while stack:
@@ -426,15 +428,15 @@ def _resolve(
 
 
 def _with_results(block: Block, done: Mapping[Node, Node]) -> Block:
-    """An open block with what its results become; a closed one as it is."""
+    """An open block with its results replaced; a closed block unchanged."""
     results = tuple([done[r] for r in block.results]) if block.is_open else block.results
     return block if results == block.results else Block(block.params, results)
 
 
 def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[Node]:
-    """The results of a closed block with `args` for its parameters, in the enclosing block.
+    """Inlines a closed block with `args` for its parameters. Returns the results.
 
-    Names and source lines of the block are noted in `builder`.
+    `builder` gets the names and source lines of the block.
     """
     return copied(block, block.results, dict(zip(block.params, args, strict=True)), builder)
 
@@ -442,9 +444,9 @@ def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[N
 def copied(
     block: Block, results: Sequence[Node], known: Mapping[Node, Node], builder: Builder
 ) -> list[Node]:
-    """Values of a closed block again, with other nodes in place of those that are `known`.
+    """Copies values of a closed block, with the nodes in `known` replaced.
 
-    Names and source lines of the block are noted in `builder`.
+    `builder` gets the names and source lines of the block.
     """
     done = remade(results, known)
     for node, new in done.items():

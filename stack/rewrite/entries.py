@@ -1,9 +1,9 @@
-"""How the axes of a loop space index values, and what ops do to that.
+"""Index entries: how the axes of a loop space index values.
 
-A value has an entry for each of its dims: a tuple of axis ids of the space, major first (one as a
-rule, several where a reshape merged axes, none for a dim of size 1), or None where the index is
-computed (slice, concat, pad, gather, or two readers at different places). Axis rules of the ops
-say how entries pass from a value to its operands; that is all that fusion knows about ops.
+A value has one entry for each of its dims. An entry is a tuple of axis ids of the space, major
+first: usually one, several if a reshape merged axes, none for a dim of size 1. It is None if the
+index is computed (slice, concat, pad, gather, or two readers at different indices). Axis rules of
+the ops map entries of a value to entries of its operands; fusion knows nothing else about ops.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _ids = itertools.count()
 
 
 def fresh_axis() -> int:
-    """An axis id that no space has yet."""
+    """Returns a new axis id."""
     return next(_ids)
 
 
 def flat(entries: Entries) -> tuple[int, ...] | None:
-    """All axis ids of a value in order, or None where an index is computed."""
+    """All axis ids of a value in order, or None if an index is computed."""
     out: list[int] = []
     for entry in entries:
         if entry is None:
@@ -39,12 +39,12 @@ def flat(entries: Entries) -> tuple[int, ...] | None:
 
 
 def meet(a: Entries, b: Entries) -> Entries:
-    """Entries of a value that is read at both."""
+    """Entries of a value that is read at both; None for dims that differ."""
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
 class SplitNeeded(Exception):
-    """A reshape makes one axis of the space out of several: the space needs them apart."""
+    """A reshape merges axes into one axis of the space, so the space must split that axis."""
 
     def __init__(self, axis: int, sizes: tuple[Dim, ...]) -> None:
         super().__init__(axis)
@@ -53,9 +53,9 @@ class SplitNeeded(Exception):
 
 
 def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
-    """How a node that is computed at `entries` indexes each of its operands, by its axis rule.
+    """The entries of each operand of a node computed at `entries`, by its axis rule.
 
-    Raises SplitNeeded where a reshape merges axes into one axis of the space.
+    Raises SplitNeeded if a reshape merges axes into one axis of the space.
     """
     rule = ops.rule_of(node)
     shapes = [a.shape for a in node.args]
@@ -77,7 +77,7 @@ def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> l
 
 
 def _tells(node: Node, rule: Rule) -> bool:
-    """Whether axes of the result say where operands are read: a scatter writes where data says."""
+    """True if axes of the result determine where operands are read. Not so for scatters."""
     op = ops.lookup(node.op)
     is_scattered = not op.is_view and any(a.mark for a in rule.outputs[0])
     return op.kind in ("elementwise", "movement") and not is_scattered
@@ -90,7 +90,7 @@ def _unit(size: Dim) -> Entry:
 def _parts(
     axis: Axis, entry: Entry, length: Mapping[str, Dim], sizes: Mapping[int, Dim]
 ) -> dict[str, Entry]:
-    """Entries of the axes that a dim of the result is made of, as far as they are known."""
+    """Entries of the axes that compose a dim of the result, as far as they are known."""
     if len(axis.names) == 1:
         return {axis.names[0]: entry}
     if entry is None:
@@ -104,7 +104,7 @@ def _parts(
 
 
 def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
-    """The entry of an operand's dim; one that is read through a window or whole is computed."""
+    """The entry of an operand's dim; None if it is read through a window or whole."""
     parts = [None if axis.mark else place.get(n) for n in axis.names]
     if size == 1 or any(p is None for p in parts):
         return _unit(size)
@@ -113,7 +113,7 @@ def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
 
 @dataclass
 class Space:
-    """A loop space while it is refined."""
+    """A loop space under refinement."""
 
     order: list[int]
     sizes: dict[int, Dim]
@@ -121,7 +121,7 @@ class Space:
     reduced: set[int]
 
     def split(self, axis: int, sizes: Sequence[Dim]) -> tuple[int, ...]:
-        """Replace an axis by several, major first."""
+        """Replaces an axis by several, major first."""
         new = tuple(fresh_axis() for _ in sizes)
         at = self.order.index(axis)
         self.order[at : at + 1] = new

@@ -1,4 +1,4 @@
-"""Fusion: one greedy engine that asks rules which neighbours to compute together.
+"""Fusion: a greedy engine that joins neighbouring groups if a fusion rule allows it.
 
     class Epilogue(FusionRule):
         def legal(self, producer, consumer, maps):
@@ -8,9 +8,9 @@
                 return Why("the consumer reduces")
             return Ok
 
-Before a rule is asked, the engine has put the axes of both into one loop space (`maps`), made sure
-that no other path leads from producer to consumer, and checked what groups promise to backends
-(`check_contract`). A rule decides what is worth having.
+Before the engine calls a rule, it has mapped the axes of both groups into one loop space (`maps`)
+and checked the contract with backends (`check_contract`). Afterwards it checks that no other path
+leads from producer to consumer. A rule decides only whether fusion is profitable.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from stack.rewrite.verdict import NOT_MINE, Why, Yes
 
 
 class FusionRule(ABC):
-    """Which groups to join. Rules are asked in order; the first that says `Ok` decides.
+    """Decides which groups to join. Rules are tried in order; the first that returns `Ok` decides.
 
-    Rules of stage 0 join what they can before those of stage 1 are asked. Rules with `siblings` are
-    also offered pairs that read one value, neither of which reads the other; only these are.
+    Rules of stage 0 join as much as they can before rules of stage 1 are tried. Rules with
+    `siblings` also get pairs that read a common value and are not producer and consumer; other
+    rules never do.
     """
 
     stage: int = 0
@@ -47,17 +48,17 @@ class FusionRule(ABC):
 
     @abstractmethod
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
-        """`Ok`, or a `Why` with the reason, or `NOT_MINE`."""
+        """Returns `Ok`, or a `Why` with the reason, or `NOT_MINE`."""
 
     def score(self, producer: Group, consumer: Group) -> int:
-        """Bytes that no longer travel through memory; pairs with the highest go first."""
+        """Bytes of memory traffic saved. The engine tries pairs with the highest score first."""
         return bytes_saved(producer, consumer)
 
 
 def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRule, ...]:
-    """Rules with those that `items` name as `module:Class` before them, `-NAME` left out.
+    """Adds the rules that `items` name as `module:Class` in front, and removes those named `-NAME`.
 
-    Raises UsageError with what is known.
+    Raises UsageError with the known names.
     """
     kept = {rule.name: rule for rule in rules}
     added: list[FusionRule] = []
@@ -75,8 +76,11 @@ def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRu
 
 
 def bytes_saved(producer: Group, consumer: Group) -> int:
-    """What joining saves: one read of each value in between, its write too if nothing else needs
-    it (a value that is needed elsewhere stays an output), and inputs that both read."""
+    """Bytes of memory traffic that joining saves.
+
+    They are one read of each value in between, its write if nothing else needs the value (else it
+    stays an output), and the inputs that both groups read.
+    """
     total = 0
     for value in producer.outputs:
         if value in consumer.inputs:
@@ -89,7 +93,7 @@ def bytes_saved(producer: Group, consumer: Group) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds that the engine keeps for all rules."""
+    """Limits that the engine enforces for all rules."""
 
     max_inputs: int = 32
     max_nodes: int = 128
@@ -97,8 +101,11 @@ class Limits:
 
 
 class Grouping(Units):
-    """The groups of one closed block. `grouped` are ops that groups may hold besides those that
-    compute by element, move or reduce, `refused` are ops that they may not."""
+    """The groups of one closed block.
+
+    `grouped` are ops that groups may contain in addition to elementwise ops, movement and
+    reductions. `refused` are ops that they must not contain.
+    """
 
     def __init__(
         self,
@@ -114,11 +121,11 @@ class Grouping(Units):
         self.rules: Sequence[FusionRule] = ()
         self.log = log
         self.limits = limits
-        # node to the groups that hold it
+        # maps each node to the groups that contain it
         self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
-        self.spans = [0] * (len(self.place) + 1)  # for each place how many groups go on after it
+        self.spans = [0] * (len(self.place) + 1)  # by position: groups that extend past it
         self.scores: dict[tuple[Group, Group], int] = {}
-        self.verdicts: dict[tuple[Group, Group], Why] = {}  # those that stay
+        self.verdicts: dict[tuple[Group, Group], Why] = {}  # those that remain valid
         self.reasons: dict[tuple[Group, Group], Why] = {}
 
     @property
@@ -130,14 +137,14 @@ class Grouping(Units):
     # ---- the greedy engine
 
     def run(self, stage: int) -> None:
-        """Join groups until no rule up to this stage wants another pair."""
+        """Joins groups until no rule up to this stage accepts another pair."""
         self.ask([rule for rule in self.all_rules if rule.stage <= stage])
         self.reasons.clear()
         while self.rules and (self._sweep() or self._copy_producers()):
             pass
 
     def ask(self, rules: Sequence[FusionRule]) -> None:
-        """Go by these rules from now on."""
+        """Switches to these rules."""
         self.rules = rules
         self.scores.clear()
         self.verdicts.clear()
@@ -154,7 +161,7 @@ class Grouping(Units):
         return list(pairs)
 
     def _siblings(self, pairs: Collection[tuple[Group, Group]]) -> Iterator[tuple[Group, Group]]:
-        """Pairs in program order that read one value and are no producer and consumer."""
+        """Pairs in program order that read a common value and are not producer and consumer."""
         groups = self.all_groups
         for i, first in enumerate(groups):
             for second in groups[i + 1 :]:
@@ -189,7 +196,7 @@ class Grouping(Units):
         return self.log.spend(rule, lines, self.label(consumer))
 
     def put(self, merged: Group, *parts: Group) -> None:
-        """Replace groups by one."""
+        """Replaces groups by one."""
         self._span(merged, 1)
         for part in parts:
             self._span(part, -1)
@@ -204,7 +211,7 @@ class Grouping(Units):
             self.spans[place] += count
 
     def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
-        """The merged group, or why not. With `copy` the producer also stays where it is."""
+        """Returns the merged group, or the reason why not. `copy` also keeps the producer."""
         key = (producer, consumer)
         known = None if copy else self.verdicts.get(key)
         if known is not None:
@@ -222,7 +229,7 @@ class Grouping(Units):
         merged = self._complete(maps.merged, producer, consumer, copy)
         answer = self._judge(producer, consumer, maps, merged, copy)
         if isinstance(answer, Why):
-            # a cycle may have gone later, or a need of what other groups hold as well
+            # not cached: a cycle may disappear later, and so may the overlap with other groups
             if answer.kind != "cycle" and not merged.copied:
                 self.verdicts[key] = answer
             self.reasons[key] = answer
@@ -257,14 +264,14 @@ class Grouping(Units):
         if any(
             node in g.held and not held.issuperset(g.members) for g in self.groups.get(node, ())
         ):
-            # another group computes it too, and gives it to whoever else reads it
+            # another group computes it too, and provides it to the other readers
             return False
         return node in self.needed or any(r not in held for r in self.readers.get(node, ()))
 
     def _judge(
         self, producer: Group, consumer: Group, maps: Maps, merged: Group, copy: bool
     ) -> str | Why:
-        """The name of the rule that joins them, or why none does."""
+        """Returns the name of the rule that joins them, or the reason why none does."""
         if len(merged.inputs) > self.limits.max_inputs:
             most = f"at most {self.limits.max_inputs} are allowed"
             return Why(f"{len(merged.inputs)} inputs, {most}", kind="limit")
@@ -276,7 +283,7 @@ class Grouping(Units):
         if broken is not None:
             return broken
         if few_rows(merged):
-            return Why("a few long rows would be computed on one core", kind="idle")
+            return Why("a few long rows would run on one core", kind="idle")
         reason: Why | None = None
         siblings = set(producer.outputs).isdisjoint(consumer.inputs)
         for rule in self.rules:
@@ -293,14 +300,14 @@ class Grouping(Units):
         return Why("no rule fuses these two") if reason is None else reason
 
     def _has_detour(self, producer: Group, consumer: Group) -> bool:
-        """Whether a path from producer to consumer leaves both: fusing would make a cycle."""
+        """True if a path from producer to consumer leaves both: fusion would then make a cycle."""
         own = producer.held | consumer.held
-        # after a place that no group goes on over, nothing leads back
+        # past a position that no group spans, no path leads back
         end = self.spans.index(0, consumer.last)
         first = [r for n in producer.members for r in self.readers.get(n, ())]
         pending = [r for r in first if r not in own]
         for reader in first:
-            # what the two hold may be copied into other groups, which read the producer too
+            # members may be copied into other groups, which then read the producer too
             for group in self.groups.get(reader, ()) if reader in own else ():
                 if group is not producer and group is not consumer:
                     pending.extend(r for n in group.members for r in self.readers.get(n, ()))
@@ -324,7 +331,9 @@ class Grouping(Units):
         return False
 
     def regroup(self, nodes: Sequence[Node]) -> Group | Why:
-        """One group of these nodes, which no other group may hold at the moment."""
+        """Returns one group of these nodes, or the reason why not. No other group may contain them
+        now.
+        """
         left = sorted(nodes, key=self.place.__getitem__, reverse=True)
         group = self._alone(left.pop(0))
         while left:
@@ -381,20 +390,20 @@ class Grouping(Units):
         return False
 
     def copies(self, rule: str, producer: Group, consumers: Sequence[Group]) -> list[Group]:
-        """The consumers with a copy of a producer in each; none where one refuses it."""
+        """Returns the consumers, each with a copy of the producer; empty if one rejects it."""
         merged = [self.try_pair(producer, c, copy=True) for c in consumers]
         done = [m for m in merged if isinstance(m, Group)]
         whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
         return done if whole else []
 
     def drop(self, old: Group) -> None:
-        """Take a group away."""
+        """Removes a group."""
         self._span(old, -1)
         for node in old.members:
             self.groups[node] = [g for g in self.groups[node] if g is not old]
 
     def _pays(self, producer: Group, consumers: Sequence[Group]) -> bool:
-        """Whether reading the producer's inputs in every consumer moves fewer bytes."""
+        """True if reading the producer's inputs in every consumer moves fewer bytes."""
         made = sum(bytes_of(v) for v in producer.outputs)
         taken = sum(bytes_of(v) for v in producer.inputs)
         kept = taken + made
@@ -406,10 +415,10 @@ class Grouping(Units):
             copied += round(share * taken)
         return copied <= kept
 
-    # ---- what was refused
+    # ---- report of refused pairs
 
     def report(self) -> None:
-        """Note the neighbours that stay apart, and why."""
+        """Records the neighbours that were not joined, with the reasons."""
         alive = set(self.all_groups)
         for (producer, consumer), why in self.reasons.items():
             if producer not in alive or consumer not in alive or why is NOT_MINE:
@@ -426,6 +435,6 @@ class Grouping(Units):
             )
 
     def label(self, group: Group) -> str:
-        """A group by its last member, as `%name`."""
+        """The name of a group: `%name` of its last output."""
         node = group.outputs[-1] if group.outputs else group.members[-1]
         return f"%{self.block.names.get(node, node.op)}"

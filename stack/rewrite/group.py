@@ -1,7 +1,7 @@
-"""Groups of nodes that one kernel could compute, and what every group promises to backends.
+"""Groups of nodes that one kernel can compute, and the contract of groups with backends.
 
-A group has one loop space: a list of axes, each an id with a size. `entries` says how every value
-that the group touches is indexed by them.
+A group has one loop space: a list of axes, each an id with a size. `axes` maps every value that the
+group touches to its index entries in that space.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stack.rewrite.verdict import Why
 
 
 def estimate(dim: Dim) -> int:
-    """A plausible number for a size: itself, or symbols at 128 within their bounds."""
+    """A plausible number for a size: itself, or with symbols at 128 within their bounds."""
     if isinstance(dim, Expr):
         values = {s.name: min(max(128, s.low), s.high) for s in symbols(dim)}
         dim = substitute(dim, values)
@@ -52,18 +52,18 @@ def flops_of(node: Node) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Nodes that are computed together. Compared by identity; merging makes a new one.
+    """Nodes that are computed together. Compared by identity; merging makes a new group.
 
     Attributes:
-        members: the nodes, operands first. Cheap nodes that they read are not among them: each
-            group that needs one computes it again.
+        members: the nodes, operands first. Cheap nodes that they read are not members: each group
+            recomputes the ones that it needs.
         order: axis ids of the loop space, outermost first.
         sizes: size of each axis.
         axes: entries of members, of cheap nodes in between and of inputs.
-        reduced: axes that reductions of the group run over; all of them run over these.
-        outputs: members that something outside needs.
+        reduced: the axes of the group's reductions; all reductions run over the same axes.
+        outputs: members that are needed outside.
         inputs: values from outside.
-        dots: the matrix products that the group is an epilogue of.
+        dots: the matmuls of which the group is an epilogue.
     """
 
     members: tuple[Node, ...]
@@ -74,9 +74,9 @@ class Group:
     outputs: tuple[Node, ...] = ()
     inputs: tuple[Node, ...] = ()
     dots: tuple[Node, ...] = ()
-    first: int = 0  # places of the first and the last member in the block
+    first: int = 0  # positions of the first and the last member in the block
     last: int = 0
-    copied: frozenset[Node] = frozenset()  # members that other groups hold as well
+    copied: frozenset[Node] = frozenset()  # members that other groups contain too
     rule: str = ""  # the fusion rule that joined it last
 
     @property
@@ -88,7 +88,7 @@ class Group:
 
     @cached_property
     def reduces(self) -> bool:
-        """Whether a member is a reduction."""
+        """True if a member is a reduction."""
         return any(map(is_reduction, self.members))
 
     @cached_property
@@ -98,7 +98,7 @@ class Group:
 
     @property
     def space(self) -> tuple[Dim, ...]:
-        """Sizes of the loop space, outermost first; axes of size 1 left out."""
+        """Sizes of the loop space, outermost first, without axes of size 1."""
         return tuple(self.sizes[i] for i in self.order)
 
     @property
@@ -117,7 +117,7 @@ class Group:
         return sum(flops_of(n) for n in self.members)
 
     def reach(self, node: Node) -> list[Node]:
-        """Members that a node reads, directly or through cheap nodes, whose axes are known."""
+        """Members that a node reads, directly or through cheap nodes with known axes."""
         found: list[Node] = []
         pending = list(node.args)
         seen: set[Node] = set()
@@ -203,14 +203,14 @@ def _spread(
 
 
 def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
-    """What every group promises to backends; also the operations that it repeats.
+    """Checks the contract of groups with backends. Returns the operations that the group repeats.
 
     - every output is the loop space in row-major order, or, in a reduction, the space without the
       reduced axes;
     - every reduction runs over the same axes of the whole space;
     - a second phase (values of the whole space that depend on a reduction) needs the reduced axes
       innermost;
-    - what is computed at a computed index, or in fewer axes than the space, is cheap to repeat.
+    - a value at a computed index, or with fewer axes than the space, must be cheap to recompute.
     """
     whole = set(group.order)
     rows = tuple(i for i in group.order if i not in group.reduced)
@@ -228,7 +228,7 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
         place = flat(group.axes[node])
         if node in group.dots:
             if place != group.order:
-                return 0, Why("the product is read at another index than it is made", node, "axes")
+                return 0, Why("the product is read at another index than computed", node, "axes")
             continue
         if is_reduction(node):
             read = flat(group.axes[node.args[0]])
@@ -258,7 +258,7 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
 
 
 def few_rows(group: Group) -> bool:
-    """Whether one long row would keep all but one core idle."""
+    """True if a few long rows would leave all but one core idle."""
     return (
         estimate(product(group.rows)) < 4
         and estimate(product(group.row)) > 1 << 16

@@ -1,4 +1,4 @@
-"""What happens to the axes of two groups when they become one."""
+"""Maps the axes of two groups into one loop space when the groups are joined."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stack.rewrite.verdict import Why
 
 @dataclass
 class Maps:
-    """How the axes of a producer sit in its consumer.
+    """The mapping of a producer's axes into its consumer.
 
     Attributes:
-        place: producer axis to consumer axes, None where the consumer reads at a computed index.
-        moved: whether any is None, so that the producer is computed again for each read.
+        place: producer axis to consumer axes, None if the consumer reads at a computed index.
+        moved: True if any is None, so that the producer is recomputed for each read.
         recomputed: scalar operations that are repeated for each element of the space.
-        merged: the group that both would make.
+        merged: the group of both.
     """
 
     place: dict[int, Entry] = field(default_factory=dict[int, Entry])
@@ -32,9 +32,9 @@ class Maps:
 
 
 def join(producer: Group, consumer: Group) -> Maps | Why:
-    """Put the producer's axes into the consumer's space, or say why they do not fit.
+    """Maps the producer's axes into the consumer's space, or returns why they do not fit.
 
-    The merged group of the answer has no outputs and inputs yet: those depend on the block.
+    The merged group has no outputs and inputs yet, because those depend on the block.
     """
     space = Space(
         list(consumer.order), dict(consumer.sizes), dict(consumer.axes), set(consumer.reduced)
@@ -56,7 +56,7 @@ def join(producer: Group, consumer: Group) -> Maps | Why:
                 fresh = fresh_axis()
                 space.sizes[fresh] = producer.sizes[p]
                 place[p] = (fresh,)
-            # the consumer works on rows of the producer: the producer's order counts
+            # the consumer works on rows of the producer: use the producer's order
             order = [i for p in producer.order for i in place[p] or ()]
             if not set(space.order) <= set(order):
                 return Why(
@@ -67,7 +67,7 @@ def join(producer: Group, consumer: Group) -> Maps | Why:
         else:
             ours = ", ".join(str(producer.sizes[p]) for p in loose)
             theirs = ", ".join(str(space.sizes[i]) for i in free)
-            text = f"the producer loops over [{ours}] where the consumer loops over [{theirs}]"
+            text = f"the producer loops over [{ours}] but the consumer loops over [{theirs}]"
             return Why(text, kind="axes")
     images = [i for e in place.values() if e is not None for i in e]
     if len(images) != len(set(images)):
@@ -106,7 +106,7 @@ def _through(entry: Entry, place: Mapping[int, Entry]) -> Entry:
 
 
 def _bind_value(producer: Group, value: Node, space: Space, place: dict[int, Entry]) -> None:
-    """Axes of the producer from one value that the consumer reads."""
+    """Binds producer axes through one value that the consumer reads."""
     theirs = producer.axes[value]
     for dim in range(len(theirs)):
         own, read = theirs[dim], space.axes[value][dim]
@@ -137,7 +137,7 @@ def _bind(place: dict[int, Entry], axis: int, entry: tuple[int, ...]) -> None:
 
 
 def _bind_shared(producer: Group, space: Space, place: dict[int, Entry]) -> None:
-    """Axes from values that both read, where they agree with what is bound already."""
+    """Binds producer axes through values that both read, if that fits the bindings so far."""
     for value, entries in producer.axes.items():
         other = space.axes.get(value)
         if other is None:

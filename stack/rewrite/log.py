@@ -1,4 +1,6 @@
-"""What passes are told, fuel and target, and what they tell: rewrites, near matches, groups."""
+"""The interface between pipeline and pass: fuel and target in; rewrites, near matches and groups
+out.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ Lines = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rule applied once: the source lines of the match, and the value that it replaced."""
+    """One application of a rule: the source lines of the match and the replaced value."""
 
     rule: str
     source: Lines
@@ -26,7 +28,7 @@ class Rewrite:
 
 @dataclass(frozen=True)
 class Miss:
-    """A rule that nearly applied, and why it did not."""
+    """A near match of a rule, and the reason why it was not applied."""
 
     rule: str
     reason: str
@@ -42,12 +44,12 @@ class Formed:
     kind: str
     ops: tuple[str, ...]
     source: Lines
-    saved: int = 0  # bytes that no longer travel through memory, 0 where sizes are symbolic
+    saved: int = 0  # bytes of memory traffic saved, 0 for symbolic sizes
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Two neighbours that fusion kept apart: their source lines, and why, see `REASONS`."""
+    """Two neighbours that fusion did not join: their source lines and the reason, see `REASONS`."""
 
     producer: str
     consumer: str
@@ -59,7 +61,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Note:
-    """Free text of a pass, and the source lines that it is about; () for the whole program."""
+    """Free text of a pass and the source lines that it is about; () for the whole program."""
 
     text: str
     source: Lines = ()
@@ -70,12 +72,12 @@ class Note:
 
 @dataclass
 class Fuel:
-    """How many rewrites may still happen; None for any number. Shared by a whole pipeline."""
+    """The number of remaining rewrites; None for no limit. A whole pipeline shares it."""
 
     left: int | None = None
 
     def take(self) -> bool:
-        """Use one unit; False when the tank is empty."""
+        """Uses one unit. Returns False if none is left."""
         if self.left is None:
             return True
         if self.left <= 0:
@@ -86,16 +88,16 @@ class Fuel:
 
 @dataclass
 class Log:
-    """What one pass is told, and its notes.
+    """The inputs of one pass besides the function, and its output notes.
 
-    A pass asks `spend` before each rewrite and stops when it says no. What depends on a machine it
-    takes from `gpu` or `cpu`.
+    A pass calls `spend` before each rewrite and stops if it returns False. It takes numbers of the
+    machine from `gpu` or `cpu`.
     """
 
     verbose: bool = False
     fuel: Fuel = field(default_factory=Fuel)
     target: Target | None = None  # None: the reference of its kind
-    # what a person wrote, by the names of groups; pass `schedule` takes them
+    # schedules written by hand, by names of groups; for pass `schedule`
     schedules: Mapping[str, str] = field(default_factory=dict[str, str])
     rewrites: list[Rewrite] = field(default_factory=list[Rewrite])
     misses: list[Miss] = field(default_factory=list[Miss])
@@ -107,37 +109,37 @@ class Log:
 
     @property
     def gpu(self) -> Gpu:
-        """The GPU that the function is lowered for. Raises UsageError where that is a CPU."""
+        """The GPU that the function is lowered for. Raises UsageError if the target is a CPU."""
         return as_gpu(self.target)
 
     @property
     def cpu(self) -> Cpu:
-        """The CPU that the function is lowered for. Raises UsageError where that is a GPU."""
+        """The CPU that the function is lowered for. Raises UsageError if the target is a GPU."""
         return as_cpu(self.target)
 
     def spend(self, rule: str, source: Lines = (), node: str = "") -> bool:
-        """Whether one more rewrite may happen; notes it when so, with the value it is about."""
+        """Returns True if one more rewrite is allowed, and records it with its value."""
         if not self.fuel.take():
             return False
         self.rewrites.append(Rewrite(rule, source, node))
         return True
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:
-        """Note a near match (verbose logs only)."""
+        """Records a near match (verbose logs only)."""
         if self.verbose:
             entry = Miss(rule, reason, print_node(node, scope), scope.locs.get(node, ()))
             if entry not in self.misses:
                 self.misses.append(entry)
 
     def note(self, text: str, source: Lines = ()) -> None:
-        """Free text for the record, such as what a pass decided and why; once is enough."""
+        """Records free text, such as a decision and its reason; ignores repetitions."""
         found = Note(text, source)
         if found not in self.told:
             self.told.add(found)
             self.notes.append(found)
 
     def extend(self, other: Log) -> None:
-        """Take over what another log says; its fuel was spent there."""
+        """Appends the records of another log; its fuel was spent there."""
         self.rewrites += other.rewrites
         self.misses += other.misses
         self.formed += other.formed
@@ -147,10 +149,10 @@ class Log:
 
     @property
     def by_rule(self) -> Counter[str]:
-        """How often each rule applied."""
+        """Number of applications of each rule."""
         return Counter(r.rule for r in self.rewrites)
 
     @property
     def by_line(self) -> Counter[tuple[str, str]]:
-        """How often each rule applied, by source line."""
+        """Number of applications of each rule, by source line."""
         return Counter((r.rule, line) for r in self.rewrites for line in r.source or ("",))

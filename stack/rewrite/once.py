@@ -1,9 +1,9 @@
-"""Equal groups once: what a pass makes of one group, it makes of all that are alike.
+"""Runs a transformation of groups once per equivalence class.
 
-Groups of equal layers differ in operands, names and source lines, and a pass carries these along
-without looking at them. So it is run on a *model* of the first, whose operands are parameters and
-whose names and source lines are marks, one for each node. What it makes of the model becomes what
-it would make of a group by putting that one's operands, names and lines in their place.
+Groups of equal layers differ in operands, names and source lines, and a pass keeps these without
+using them. So the transformation runs on a *model* of the first group: its operands are parameters,
+and its names and source lines are marks, one for each node. For each equivalent group, the result
+is copied with the group's own operands, names and lines.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 class OnceAlike:
-    """`make(group)`, asked once for all groups that are alike.
+    """`make(group)`, called once for each equivalence class of groups.
 
-    `make` gives a node, or a chain of them, on operands of the group and constants. It looks at an
-    operand's type alone, and names and source lines are in tables of blocks only.
+    `make` returns a node, or a chain of nodes, on operands of the group and constants. It may use
+    only the types of operands. Names and source lines occur only in tables of blocks.
     """
 
     def __init__(self, make: Callable[[Node], Node]) -> None:
@@ -31,7 +31,7 @@ class OnceAlike:
         self.made: dict[tuple[Any, ...], tuple[Node, Node]] = {}
 
     def __call__(self, group: Node) -> Node:
-        """What `make` gives, and raises, for a group."""
+        """Returns the result of `make` for a group, and raises its errors."""
         key = (likeness(group), *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:
             model = _model(group)
@@ -43,7 +43,7 @@ class OnceAlike:
 
 
 def _model(group: Node) -> Node:
-    """The group on parameters, with marks for names and source lines."""
+    """The group on parameters, with marks as names and source lines."""
     blocks: list[Block] = []
     for number, block in enumerate(group.blocks):
         marks = {node: f"{number}.{i}" for i, node in enumerate(block.names)}
@@ -53,7 +53,7 @@ def _model(group: Node) -> Node:
 
 
 def _in_place(group: Node, model: Node, made: Node) -> Node:
-    """What was made of the model, for a group that is alike."""
+    """Instantiates the result for the model on an equivalent group."""
     args = dict(zip(model.args, group.args, strict=True))
     names: dict[str, str] = {}
     lines: dict[str, tuple[str, ...]] = {}
@@ -62,7 +62,7 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
         lines.update({marks[0]: own.locs[node] for node, marks in marked.locs.items()})
 
     def hint(name: str) -> str:
-        name = _NUMBER.sub("", name)  # the block numbers what would have one name
+        name = _NUMBER.sub("", name)  # strips the number that the block adds to duplicate names
         return names.get(name, name)
 
     def sources(marks: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
-"""Groups to `fusion` nodes: a closed block each, with parameters p0, p1, ... in order of use.
+"""Replaces groups by `fusion` nodes: a closed block each, with parameters p0, p1, ... in order of
+use.
 
-Equal groups get equal blocks up to names and source lines, so that the nodes of their results are
-the same objects and a backend compiles them once.
+Equal groups get equal blocks up to names and source lines. So their results are the same objects,
+and a backend compiles them once.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class _Outliner:
         return node.args if group is None or self._is_bare(group) else self._body(group).inputs
 
     def _is_bare(self, group: Group) -> bool:
-        """Whether a group is one product of values in memory."""
+        """True if a group is a single matmul of values in memory."""
         return group.members == group.dots and not any(map(in_windows, group.dots[0].args))
 
     def _make(self, root: Node) -> None:
@@ -67,7 +68,7 @@ class _Outliner:
             if not ready:
                 if node in waiting:
                     name = self.old.names.get(node, node.op)
-                    raise StackError(f"fusion made groups that wait for each other, at %{name}")
+                    raise StackError(f"fusion made groups that depend on each other, at %{name}")
                 waiting.add(node)
                 stack.append((node, True))
                 stack.extend((n, False) for n in reversed(list(self._needs(node))))
@@ -120,13 +121,13 @@ class _Outliner:
 
 
 def group_name(group: Group) -> str:
-    """A name that tells the ops: `mul_reduce_rsqrt_add`."""
+    """A name composed of the first ops: `mul_reduce_rsqrt_add`."""
     seen = dict.fromkeys(n.op for n in group.members)
     return "_".join(list(seen)[:NAMED_OPS])
 
 
 class _Body:
-    """What is inside of a group, operands first, and what it takes from outside."""
+    """The nodes inside a group, operands first, and its inputs."""
 
     def __init__(self, grouping: Grouping, group: Group) -> None:
         self.g = grouping
@@ -170,7 +171,7 @@ class _Body:
             return False
         if not is_alias(node):
             return True
-        # a free view of something in memory stays outside: the kernel sees the final shape
+        # a free view of a value in memory stays outside: the kernel reads the final shape
         behind = self.g.behind_reshape(node)
         return behind in self.group.held or behind in self.g.cheap
 

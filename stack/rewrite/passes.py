@@ -22,27 +22,27 @@ class Pass(ABC):
 
         @dataclass(frozen=True)
         class Fuse(Pass):
-            '''One line that says what it does.'''
+            '''One line that describes it.'''
             name: ClassVar[str] = "fuse"
             max_inputs: int = 16
 
             def run(self, func: Func, log: Log) -> Func: ...
 
-    `run` gives a new function (the old one is immutable), asks `log.spend(rule, lines)` before
-    each rewrite and stops rewriting when the answer is no. Numbers of a machine come from `log.gpu`
-    or `log.cpu`. It never verifies, times or prints: the pipeline does.
+    `run` returns a new function (functions are immutable). It calls `log.spend(rule, lines)` before
+    each rewrite and stops rewriting if that returns False. It takes numbers of the machine from
+    `log.gpu` or `log.cpu`. It does not verify, time or print: the pipeline does.
     """
 
     name: ClassVar[str]
-    takes_weights: ClassVar[bool] = False  # whether it goes by values of weights: as constants
-    takes_schedules: ClassVar[bool] = False  # whether it goes by those that a person wrote
+    takes_weights: ClassVar[bool] = False  # True if it uses values of weights, as constants
+    takes_schedules: ClassVar[bool] = False  # True if it uses schedules written by hand
 
     @abstractmethod
     def run(self, func: Func, log: Log) -> Func:
         """The function after this pass."""
 
     def __str__(self) -> str:
-        """Name and the options that differ from their defaults, as a pipeline spells them."""
+        """The name and the options that differ from their defaults, as in a pipeline."""
         shown: list[str] = []
         for spec in option_fields(type(self)):
             value = getattr(self, spec.name)
@@ -63,7 +63,7 @@ def _default(spec: dataclasses.Field[Any]) -> Any:
 
 
 def option_text(value: Any) -> str:
-    """One option value."""
+    """One option value as text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -78,7 +78,7 @@ def option_text(value: Any) -> str:
 
 
 def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
-    """A pass from option texts; raises UsageError naming the options that exist."""
+    """A pass from option texts. Raises UsageError, which lists the options."""
     if not options:
         return cls()
     known = {spec.name: spec for spec in option_fields(cls)}

@@ -1,4 +1,4 @@
-"""The pass manager: the only place where a pass runs, and what every pass gets from it."""
+"""The pass manager: the only code that runs passes. It verifies, times and records each one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
 
 @dataclass(frozen=True)
 class Record:
-    """What one pass did. `name` is the pass with its options, as a pipeline spells it."""
+    """The record of one pass. `name` is the pass with its options, as in a pipeline."""
 
     name: str
     before: Func
@@ -50,12 +50,12 @@ class Record:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the pass said, as text."""
+        """The notes of the pass as text."""
         return tuple(str(remark) for remark in self.remarks)
 
     @property
     def by_rule(self) -> Counter[str]:
-        """How often each rule applied."""
+        """Number of applications of each rule."""
         return Counter(r.rule for r in self.rewrites)
 
     def __str__(self) -> str:
@@ -67,7 +67,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Result:
-    """The function at the end of a pipeline, and a record for every pass."""
+    """The function at the end of a pipeline, and a record of every pass."""
 
     func: Func
     records: tuple[Record, ...] = ()
@@ -77,7 +77,7 @@ class Result:
 class Pipeline:
     """Passes in order: `Pipeline("canonicalize,fuse{max_inputs=8}")`, or a list of passes.
 
-    Both spellings make equal objects, and `str` gives the first one back.
+    Both forms make equal objects. `str` returns the text form.
     """
 
     passes: tuple[Pass, ...] = field()
@@ -96,12 +96,14 @@ class Pipeline:
 
     @property
     def text(self) -> str:
-        """As `str`, with `module:Class` for passes that have no installed name: reads back."""
+        """Like `str`, with `module:Class` for passes that are not installed, so that it can be
+        parsed back.
+        """
         return ",".join(f"{_spelled(type(p))}{str(p).removeprefix(p.name)}" for p in self.passes)
 
     @property
     def takes_schedules(self) -> bool:
-        """Whether a pass goes by schedules that somebody gives."""
+        """True if a pass uses schedules that a user gives."""
         return any(item.takes_schedules for item in self.passes)
 
     @held_back()
@@ -120,28 +122,29 @@ class Pipeline:
         target: Target | None = None,
         schedules: Mapping[str, str] | None = None,
     ) -> Result:
-        """Run every pass.
+        """Runs every pass.
 
         Args:
             verify: check the IR after every pass; an error names the pass.
-            check: also interpret before and after on random inputs and compare.
-            fuel: stop rewriting after so many rewrites, counted over the whole pipeline.
+            check: also interpret before and after on random inputs, and compare.
+            fuel: maximum number of rewrites over the whole pipeline.
             on_pass: called with every record as soon as the pass is done.
-            dump_dir: write `NN_name.ir` there after every pass, the input as `00_input.ir`.
-            only_changed: leave out of the dump what a pass did not change.
+            dump_dir: write `NN_name.ir` there after every pass, and the input as `00_input.ir`.
+            only_changed: skip passes in the dump that changed nothing.
             verbose: also record near matches.
-            target: the machine that passes lower for; None: the reference of its kind, so that
-                what a bare pipeline makes is the same everywhere.
-            schedules: by names of groups, for pass `schedule`; see `stack.schedule.given`.
+            target: the machine to lower for. None is the reference of its kind, so that a bare
+                pipeline gives the same result on every machine.
+            schedules: schedules by names of groups, for pass `schedule`; see
+                `stack.schedule.given`.
 
         Raises:
-            UsageError: schedules are given, and no pass takes them.
+            UsageError: schedules are given, but no pass takes them.
             VerifyError: a pass broke the IR.
-            CheckError: a pass changed what the function computes.
+            CheckError: a pass changed the results of the function.
         """
         if schedules and not self.takes_schedules:
             raise UsageError(
-                f"schedules are for pass 'schedule', which is none of {self}: put it before the"
+                f"schedules are for pass 'schedule', which is not in {self}: put it before the"
                 " pass that makes kernels"
             )
         tank = fuel if isinstance(fuel, Fuel) else Fuel(fuel)
@@ -165,7 +168,7 @@ class Pipeline:
 
 
 def _spelled(cls: type[Pass]) -> str:
-    """The name that finds a class of passes again."""
+    """The name by which a class of passes is found again."""
     known = cls.name in plugins.names("stack.passes")
     if known and plugins.load("stack.passes", cls.name) is cls:
         return cls.name
@@ -202,7 +205,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
 
 
 def _checked(item: Pass, before: Func, after: Func, log: Log, checker: Checker) -> float | None:
-    """The error of a pass's result. A CheckError names the first wrong rewrite too."""
+    """The error of a pass's result. A CheckError also names the first wrong rewrite."""
     try:
         return checker.compare(str(item), after)
     except CheckError as error:
@@ -227,7 +230,7 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
     except VerifyError as error:
         raise error.found_after(str(item)) from error
     if after.level != before.level or (before.meshes and not after.meshes):
-        return  # a pass to another level, or from wholes to parts, has a contract of its own
+        return  # a pass that lowers to another level or partitions may change the signature
     for what, old, new in (
         ("parameters", before.params, after.params),
         ("results", before.results, after.results),
@@ -245,8 +248,10 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
 
 
 def register_pass(cls: type[Pass]) -> type[Pass]:
-    """Decorator: pipelines of this process find the pass by its name. Raises UsageError where the
-    name is taken."""
+    """Decorator: makes a pass known by its name to pipelines of this process.
+
+    Raises UsageError if the name is taken.
+    """
     plugins.register("stack.passes", cls.name, cls)
     return cls
 
@@ -254,7 +259,7 @@ def register_pass(cls: type[Pass]) -> type[Pass]:
 def find_pass(name: str) -> type[Pass]:
     """The class of a pass: by its installed name, or as `module:Class`, `file.py:Class`.
 
-    Raises UsageError with what is known.
+    Raises UsageError with the known names.
     """
     if ":" not in name:
         return plugins.load("stack.passes", name)
@@ -267,12 +272,12 @@ def find_pass(name: str) -> type[Pass]:
         passes = [n for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Pass)]
         raise unknown_name(f"{left} has no pass", attribute, [n for n in passes if n != "Pass"])
     if not (isinstance(found, type) and issubclass(found, Pass)):
-        raise UsageError(f"{name} is no class of passes: it has to derive from stack.Pass")
+        raise UsageError(f"{name} is not a pass: it must derive from stack.Pass")
     return found
 
 
 def parse_pipeline(text: str) -> list[Pass]:
-    """Passes from `name{option=value, ...},name`. Raises UsageError with what is known."""
+    """Parses `name{option=value, ...},name`. Raises UsageError with the known names."""
     parser = _Parser(text)
     return parser.pipeline()
 

@@ -1,4 +1,4 @@
-"""Values that are one number everywhere."""
+"""Detects values whose elements are all one number."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Values that never need memory: products much larger than their operands, up to reductions.
+"""Finds values that never need memory: matmul results much larger than the operands, up to a
+reduction.
 
-Scores of attention are such. A backend that has streams computes them tile by tile where they are
-summed up (Dao et al., "FlashAttention", 2022), so that to compute them twice costs operations, and
-to keep them costs a table in memory.
+Attention scores are an example. A backend with streams computes them tile by tile where they are
+reduced (Dao et al., "FlashAttention", 2022). So recomputing them costs operations, and keeping them
+costs a table in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from stack.rewrite.group import bytes_of, estimate
 
 
 def streamed(nodes: Iterable[Node], results: Iterable[Node], balance: float) -> frozenset[Node]:
-    """Products that cost less to compute again than to keep, and what is made of them by element.
+    """Matmuls that are cheaper to recompute than to keep, and the elementwise ops that follow them.
 
-    `balance`: operations of products in the time of one byte of memory; with 0 there are none.
+    `balance`: matmul operations in the time of one byte of memory traffic; with 0 the result is
+    empty.
     """
     if not balance:
         return frozenset()
@@ -42,7 +44,7 @@ def _is_cheap(product: Node, balance: float) -> bool:
 
 
 def _chain(product: Node, users: Mapping[Node, Sequence[Node]], kept: set[Node]) -> set[Node]:
-    """A product and what follows it, up to reductions; nothing where it ends in else."""
+    """A matmul and the ops that follow it up to reductions; empty if the chain ends elsewhere."""
     size = estimate(product.tensor.size)
     chain, pending = {product}, [product]
     while pending:
@@ -58,5 +60,5 @@ def _chain(product: Node, users: Mapping[Node, Sequence[Node]], kept: set[Node])
 
 
 def _is_mapped(node: Node) -> bool:
-    """Whether each element of a node comes from one of each of its operands."""
+    """True if each element of a node depends on one element of each operand."""
     return is_elementwise(node) or (is_whole_view(node) and not repeats(node))

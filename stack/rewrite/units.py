@@ -1,7 +1,7 @@
-"""What of a block fusion groups may hold, and who reads what.
+"""The units of fusion in a block, and the edges between them.
 
-Cheap nodes are computed again by every reader instead of being read from memory. What is left is a
-unit: a node that a group may hold, or one that a library or the framework computes.
+Every reader recomputes cheap nodes instead of reading them from memory. Each other node is a unit:
+a node that a group may contain, or one that a library or the framework computes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stack.ir.traits import (
 from stack.ir.types import TensorType
 from stack.rewrite.group import flops_of
 
-GENERATED_FLOPS = 32  # a value made of iotas and scalars is computed again below this cost
+GENERATED_FLOPS = 32  # a value computed from iotas and scalars is recomputed below this cost
 MAX_CHEAP_CONCAT = 4
 
 
@@ -35,12 +35,12 @@ class Units:
 
     Attributes:
         place: position of every node.
-        cheap: nodes that are no units.
-        roots: cheap nodes that are units all the same: operands of bare ops, and results.
+        cheap: nodes that are recomputed, and so are no units.
+        roots: cheap nodes that are also units: operands of bare ops, and results.
         units: in program order.
-        reads: unit to the units and parameters that it reads, through cheap nodes.
-        readers: unit to the units that read it.
-        needed: units that the block itself returns.
+        reads: maps a unit to the units and parameters that it reads, through cheap nodes.
+        readers: maps a unit to the units that read it.
+        needed: units that the block returns.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Units:
     ) -> None:
         self.block = block
         self.grouped = grouped
-        self.refused = refused  # groups do not hold them, whatever they are
+        self.refused = refused  # ops that groups must not contain
         self.place = {n: i for i, n in enumerate(block.nodes)}
         self.cheap = self._find_cheap()
         self.cheap -= self._kept_gathers()
@@ -62,9 +62,9 @@ class Units:
         self.needed = {self.behind_reshape(r) for r in block.results}
 
     def _find_cheap(self) -> frozenset[Node]:
-        """Nodes that every reader computes again instead of reading them from memory."""
+        """Nodes that every reader recomputes instead of reading them from memory."""
         found: set[Node] = set()
-        made: dict[Node, float] = {}  # generated values and the operations they take
+        made: dict[Node, float] = {}  # values without inputs, and their operations
         for node in self.block.nodes:
             if not isinstance(node.type, TensorType) or node.op in self.refused:
                 continue
@@ -91,9 +91,10 @@ class Units:
         return ops.lookup(node.op).kind == "movement" and not writes_by_data(node)
 
     def _kept_gathers(self) -> set[Node]:
-        """A gather is cheap for groups; one that a bare op or a result needs stays bare.
+        """Gathers that are not cheap, because a bare op or a result needs them in memory.
 
-        So does one that such a gather needs: a bare op too reads its operands from memory.
+        A gather that such a gather reads is kept too, because a bare op reads its operands from
+        memory.
         """
         kept: set[Node] = set()
 
@@ -111,7 +112,7 @@ class Units:
         return kept
 
     def is_grouped(self, node: Node) -> bool:
-        """Whether groups may hold a node."""
+        """True if groups may contain a node."""
         if not isinstance(node.type, TensorType) or node.op in self.refused:
             return False
         kind = ops.lookup(node.op).kind
@@ -121,7 +122,7 @@ class Units:
         return kind == "elementwise" or moves or node.op in self.grouped
 
     def behind_reshape(self, value: Node) -> Node:
-        """What a free reshape is a view of."""
+        """Skips free reshapes: returns the value that they view."""
         while is_alias(value) and value in self.cheap:
             value = value.args[0]
         return value
@@ -137,7 +138,7 @@ class Units:
         )
 
     def _in_memory(self, node: Node, operand: Node) -> Node:
-        """What memory has to hold for an operand: a product reads it through windows."""
+        """The value in memory for an operand: a matmul reads it through windows."""
         if is_contraction(node) and in_windows(operand):
             operand = operand.args[0]
         return self.behind_reshape(operand)
@@ -170,7 +171,7 @@ class Units:
 
 
 def _narrows(node: Node) -> bool:
-    """A cast to a shorter float: memory holds what it makes, not what it reads."""
+    """True for a cast to a shorter float: its result, not its operand, should be in memory."""
     if not converts(node) or not (node.dtype.is_float and node.args[0].dtype.is_float):
         return False
     return node.dtype.bits < node.args[0].dtype.bits

@@ -1,4 +1,4 @@
-"""Answers of a rule that may refuse: `Ok`, or a reason that names the offending value."""
+"""Results of a rule: `Ok`, or a reason that names the offending value."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from stack.ir.node import Node
 Reason = Literal["axes", "memory", "cycle", "limit", "idle", "rule"]
 REASONS: Final[dict[Reason, str]] = {
     "axes": "their loops have no common space",
-    "memory": "one reads from memory what the other makes",
+    "memory": "one reads the other's result from memory",
     "cycle": "another path leads from one to the other",
     "limit": "the group would be larger than an option allows",
-    "idle": "most of the machine would have nothing to do",
-    "rule": "a fusion rule refuses them, or none is about them",
+    "idle": "most of the machine would be idle",
+    "rule": "a fusion rule refuses them, or no rule covers them",
 }
 
 
@@ -31,9 +31,9 @@ Ok: Final = Yes()
 
 @dataclass(frozen=True)
 class Why:
-    """Why a rule that nearly applies does not, and the value that it is about. Counts as False.
+    """The reason why a rule with a near match does not apply, and the value concerned. Is falsy.
 
-    `kind` is the reason in one word, of the fixed vocabulary `REASONS`.
+    `kind` is the reason in one word, from the fixed vocabulary `REASONS`.
     """
 
     reason: str
@@ -45,4 +45,4 @@ class Why:
 
 
 NOT_MINE: Final = Why("another rule's business")
-"""What a fusion rule answers for a pair that it does not deal with; never shown as a reason."""
+"""A fusion rule's result for a pair that it does not cover; never shown as a reason."""

@@ -1,4 +1,4 @@
-"""What a backend gives: one manifest for our own code generators and for compiler peers alike."""
+"""The interface of backends: one description for our own code generators and for peer compilers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stack.target import Target
 
 @dataclass(frozen=True, repr=False)
 class Kernel:
-    """One thing that runs: a kernel, generated or by hand, a library call, or the framework.
+    """One unit of execution: a generated or handwritten kernel, a library call, or a framework
+    call.
 
     `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
     `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
-    stage. `resources` is what it takes of a GPU: registers, spilled and shared bytes, threads;
-    `warning` is what its assembler says makes it slow.
-    `run(times) -> seconds for each` measures it alone where the backend can.
+    stage. `resources` is its use of GPU resources: registers, spilled and shared bytes, threads.
+    `warning` is the assembler's performance warning.
     """
 
     name: str
@@ -47,7 +47,9 @@ class Kernel:
 
 
 def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """`block.py:42 Attn.wq` to `block.py:42`, each once, those of a file by number."""
+    """Shortens `block.py:42 Attn.wq` to `block.py:42`, without duplicates, sorted by line within
+    files.
+    """
     found = dict.fromkeys(line.split(" ")[0] for line in lines)
     files = list(dict.fromkeys(place.rpartition(":")[0] for place in found))
 
@@ -58,23 +60,22 @@ def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(found, key=order))
 
 
-# a call with a framework's arrays; None, and nothing has run, for arrays of another kind
+# a call with a framework's arrays; returns None without running for other kinds of arrays
 Direct = Callable[[Sequence[Any]], list[Any] | None]
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """How a framework's arrays come to a program, and results go back.
+    """Describes how a framework's arrays are passed to a program and results are returned.
 
     Attributes:
-        count: how many arrays a call is given.
-        is_alike: whether they are such that the program may have their addresses; takes them one
-            by one.
-        address: where the first element of an array is.
-        make: what gives memory for a result, of its layout.
-        layouts: arguments of that, for each result of the call.
-        places: for each parameter of the program which array of the call it is.
-        numbers: for each result of the program which one of the call's it is.
+        count: number of arrays of a call.
+        is_alike: takes arrays one by one; True if the program may use their addresses.
+        address: returns the address of an array's first element.
+        make: allocates a result with a given layout.
+        layouts: arguments of `make`, for each result of the call.
+        places: for each parameter of the program the index of the call's array.
+        numbers: for each result of the program the index of the call's result.
     """
 
     count: int
@@ -88,14 +89,14 @@ class Crossing:
 
 @dataclass(frozen=True)
 class ByAddress:
-    """A program on memory of the caller's, where no step of it needs an array.
+    """A program that runs on the caller's memory, without array objects.
 
     Attributes:
         call: takes addresses of dense storage: of the parameters, then of results to fill in.
-        shapes: those of the results.
-        frees: whether a call on arrays would let go of large ones before it ends.
-        entered: makes one native function of all that a call does, which gives None, too, where
-            memory is short; None where no machine code can be such a function.
+        shapes: shapes of the results.
+        frees: True if a call on arrays would release large ones before it ends.
+        entered: makes one native function of the whole call, which also returns None if memory is
+            short; None if machine code cannot do this.
     """
 
     call: Callable[[Sequence[int]], None]
@@ -106,15 +107,17 @@ class ByAddress:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What a program makes of its weights alone, and need not make again while these stay.
+    """Values that a program computes from its weights only, which are reused while these do not
+    change.
 
     Attributes:
-        weights: numbers of the parameters that it is made of.
-        prepare: storage arrays, one for each parameter, to what is kept.
-        call: what is kept, and storage arrays for all parameters, to results as of `run`.
-        by_address: the same, of addresses of what is kept, of all parameters, and of results to
-            fill in; None where it cannot be called so.
-        bytes: of what is kept.
+        weights: numbers of the parameters that they depend on.
+        prepare: computes the values from storage arrays, one for each parameter.
+        call: takes the values, and storage arrays for all parameters; returns results as `run`
+            does.
+        by_address: the same with addresses of the values, of all parameters, and of results to fill
+            in; None if it cannot be called so.
+        bytes: size of the values.
     """
 
     weights: tuple[int, ...]
@@ -129,30 +132,30 @@ class Executable:
     """A compiled program.
 
     Attributes:
-        run: storage arrays (C order, bf16 as uint16), one for each parameter, to result arrays
-            of the same kind that the caller owns.
-        kernels: what runs, in order; equal kernels are listed once for each call.
+        run: storage arrays (C order, bf16 as uint16), one for each parameter, to result arrays of
+            the same kind, which the caller owns.
+        kernels: kernels in execution order; equal kernels are listed once for each call.
         artifacts: later stages as text: "mlir", "llvm", "asm", "hlo", "inductor", "tir". A value
-            may be a function that makes the text when asked.
-        counts_what: what the length of `kernels` counts, in words.
+            may be a function that returns the text.
+        counts_what: the unit of `len(kernels)`, in words.
         prepare: numpy storage arrays to the backend's own arrays (default: the same).
         call: runs on prepared arrays, for timing without conversions (default: `run`).
         finish: results of `call` to numpy storage arrays.
-        device: where `call` works: "cpu", "cuda" or "cuda:1".
-        accept: arrays of a framework that are on `device` already to what `call` takes, without a
-            copy (DLPack; torch tensors as they are); results of `call` then go back to the
-            framework as they are. None where only storage arrays are taken.
-        wait: returns when all calls are done, where `call` does not wait for the device.
-        arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only lent:
-            who passes it waits for the call before giving it back.
-        by_address: the same on addresses, where it can be called so.
-        peak_bytes: most memory held for intermediates and results, or None where unknown.
-        note: how it was tuned, what is missing.
-        drain: as `run`, of an iterator of arrays: each is let go of after its last reader. None
-            where all of them are held.
-        stepwise: why calls launch their steps one by one; empty where they replay a graph of the
-            device, and where there is no such thing.
-        frozen: how to keep what depends on weights alone; None where it is made in each call.
+        device: the device of `call`: "cpu", "cuda" or "cuda:1".
+        accept: converts a framework's arrays on `device` to arguments of `call`, without a copy
+            (DLPack; torch tensors unchanged). Results of `call` then go back to the framework
+            unchanged. None if only storage arrays are accepted.
+        wait: waits until all calls are done, if `call` is asynchronous.
+        arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only
+            borrowed: the caller must wait for the call before releasing it.
+        by_address: the same on addresses, if it can be called so.
+        peak_bytes: maximum memory for intermediates and results, or None if unknown.
+        note: how it was tuned, or what is missing.
+        drain: like `run`, for an iterator of arrays: releases each array after its last use. None
+            if all of them are kept.
+        stepwise: the reason why calls launch kernels one by one; empty if they replay a device
+            graph, or if there is none.
+        frozen: how to cache values that depend only on weights; None if each call computes them.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -175,16 +178,16 @@ class Executable:
     frozen: Frozen | None = None
 
 
-# kernels, and later stages by name as text or as what makes it
+# kernels, and later stages by name as text or as a function that returns it
 Inspected = tuple[list[Kernel], dict[str, str | Callable[[], str]]]
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Going on from kernels that a person has edited.
+    """Resuming a compilation from kernels that were edited by hand.
 
     Attributes:
-        stages: names of the artifacts whose text is taken back.
+        stages: names of the artifacts whose text can be edited.
         compile: `(lowered function, text by kernel, options) -> Executable`; kernels without text
             are printed. Raises ParseError with the line and column in a text.
     """
@@ -195,24 +198,24 @@ class Resume:
 
 @dataclass(frozen=True)
 class Lowering:
-    """How a function comes to a backend: what passes do, as text.
+    """The passes that lower a function for a backend, as text.
 
     Attributes:
-        level: of the functions that `compile` takes.
-        stages: `(stage name, pass pipeline)` that bring a tensor-level function there.
-        artifacts: names of the stages after them, which `Executable.artifacts` holds.
-        retreat: passes that give groups marked `refused` another way to be computed; "" where a
-            refused kernel is an error.
-        proposal: passes that name several schedules for each group of a function before the last of
-            `stages`, best first; "" where there is no choice to measure.
-        hosts: where its programs call code by hand for hosted operators: "cpu", "cuda"; "" where
-            they call none.
-        resume: for kernels that a person has edited; None where their text is not taken back.
-        steps: the function, as `module:name`, that takes a group of stage `scheduled` and a target
-            and gives the group's plain loop nest and the kernel after each step of its schedule,
-            each with what the step says and why; "" where it shows none.
-        recomputes: whether a product that goes into reductions stays out of memory, so that a
-            backward pass computes it again where that costs less than keeping it.
+        level: the level of functions that `compile` takes.
+        stages: `(stage name, pass pipeline)` that lower a tensor-level function to that level.
+        artifacts: names of the stages after them, which `Executable.artifacts` contains.
+        retreat: passes that compute groups marked `refused` in another way; "" if a rejected kernel
+            is an error.
+        proposal: passes that give each group several schedules before the last of `stages`, best
+            first; "" if there is no choice to measure.
+        hosts: the device on which its programs call handwritten code for hosted operators: "cpu",
+            "cuda"; "" if they call none.
+        resume: support for kernels edited by hand; None if there is none.
+        steps: a function, as `module:name`, that takes a group of stage `scheduled` and a target.
+            It returns the group's loop nest and the kernel after each step of its schedule, each
+            with a description and reason; "" if there is none.
+        recomputes: True if matmul results that are only reduced stay out of memory, so that a
+            backward pass recomputes them if that costs less than saving them.
     """
 
     level: str = "tensor"
@@ -228,15 +231,17 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Machine:
-    """What runs a backend's code.
+    """The machine that runs a backend's code.
 
     Attributes:
-        warm: starts what takes a while to start, and returns at once: called with a user's options
-            where it can run, as a program begins to be captured.
-        identify: the device that options name and the versions that a measurement holds for.
-        at_hand: the target that options name by their device: what is here, and where nothing
-            is, the reference. None for peers, which know their machine.
-        limits: what the backend does without on this machine, in one sentence; "" if nothing.
+        warm: starts slow-starting services and returns at once; called with the user's options when
+            capture of a program begins.
+        identify: returns the device that options name and the versions for which a measurement is
+            valid.
+        at_hand: returns the target for the device that options name: this machine's, or the
+            reference if there is none. None for peers, which detect their machine.
+        limits: the limitations of the backend on this machine, in one sentence; "" if there are
+            none.
     """
 
     warm: Callable[[Mapping[str, Any]], None] | None = None
@@ -250,9 +255,9 @@ class Peer:
     """Another compiler, which takes the tensor level.
 
     Attributes:
-        native: its own path on the user's callable: `(captured, options) -> Executable` whose
-            `run` takes the same storage arrays; None where it has none.
-        isolate: whether it may take the process down: measured in a process of its own.
+        native: its own path for the user's callable: `(captured, options) -> Executable`, whose
+            `run` takes the same storage arrays; None if it has none.
+        isolate: True if it may crash the process, so that it is measured in a separate one.
     """
 
     native: Callable[[Any, dict[str, Any]], Executable] | None = None
@@ -264,15 +269,15 @@ class Backend:
     """A code generator or a peer. Entry point group `stack.backends`; the object is BACKEND.
 
     Attributes:
-        compile: a lowered function to an executable. Its docstring says what it is and which
-            options it takes.
-        missing: None when it can run here, else what is needed (an extra, a device).
-        lowering: how functions come to it.
+        compile: compiles a lowered function to an executable. Its docstring describes the backend
+            and its options.
+        missing: returns None if it can run here, else the requirement (an extra, a device).
+        lowering: how functions are lowered for it.
         inspect: kernels and later stages of a lowered function for `options["target"]`, a machine
-            that need not be here; None for backends that compile for this machine.
-        options: names of the options that `compile` takes from a user; None lets any pass.
-        machine: what runs its code.
-        peer: for another compiler; None for code generators of our own.
+            that need not be here; None for backends that compile for this machine only.
+        options: names of the options that `compile` accepts from a user; None accepts any.
+        machine: the machine that runs its code.
+        peer: for another compiler; None for our own code generators.
     """
 
     name: str
@@ -286,5 +291,5 @@ class Backend:
 
     @property
     def doc(self) -> str:
-        """What it is, then its options."""
+        """A description of the backend, then of its options."""
         return getdoc(self.compile) or ""

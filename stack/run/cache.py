@@ -1,8 +1,9 @@
-"""Compiled code on disk, found by the hash of what it was made from.
+"""A disk cache of compiled code, by hash of its inputs.
 
-An entry is its own digest followed by the bytes. Entries appear by an atomic rename, so that a
-reader sees a whole one or none, and whatever does not match its digest is a miss. So is what
-another user wrote or may have written: entries are run as code, and a digest is no signature.
+An entry is its own digest followed by the bytes. Entries are written by an atomic rename, so a
+reader sees a complete one or none. An entry that does not match its digest is a miss. So is an
+entry that another user wrote or may have written: entries are run as code, and a digest is no
+signature.
 """
 
 from __future__ import annotations
@@ -29,17 +30,19 @@ def cache_folder() -> Path:
 
 
 class Cache:
-    """A folder of entries. A folder that cannot be written makes every look-up a miss."""
+    """A folder of entries. If the folder cannot be written, every look-up is a miss."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def path(self, key: str) -> Path:
-        """Where an entry is or would be."""
+        """The path of an entry, which need not exist."""
         return self.folder / key[:2] / f"{key}.obj"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes stored under a key, or None; nor what another user may have written."""
+        """The bytes stored under a key, or None. Ignores entries that another user may have
+        written.
+        """
         try:
             entry = read_bytes(self.path(key), MOST_BYTES, own=True)
         except OSError:
@@ -48,7 +51,7 @@ class Cache:
         return body if entry[:HEAD] == _head(key, body) else None
 
     def put(self, key: str, body: bytes) -> None:
-        """Store; a full or read-only disk is not the caller's problem."""
+        """Stores bytes. Ignores a full or read-only disk."""
         path = self.path(key)
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,5 +65,5 @@ class Cache:
 
 
 def _head(key: str, body: bytes) -> bytes:
-    # The key is digested too: a valid entry renamed to another key's place is not that key's.
+    # The key is digested too, so a valid entry renamed to another key does not match.
     return MAGIC + hashlib.sha256(key.encode() + b"\0" + body).digest()

@@ -1,4 +1,4 @@
-"""From a captured program to something that runs, with its record."""
+"""Compiles a captured program to an executable, and records the stages."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from stack.schedule import schedules_in
 from stack.target import Target
 
 DEFAULT_BACKEND = "mlir"
-DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
+DEVICE_BACKEND = "triton"  # for arrays on a GPU
 LOWERING_STAGES = ("tiled", "loop")
 
 Made = TypeVar("Made")
 
 
 def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
-    """The frontend for a callable. "auto" asks those whose framework is loaded already.
+    """The frontend of a callable. "auto" tries those whose framework is already loaded.
 
-    A function of the IR stands for itself.
+    A function of the IR has a frontend of its own.
     """
     if isinstance(fn, Func):
         from stack.run.ir_frontend import IRFrontend
@@ -56,13 +56,13 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
     absent = [f"{n} ({install_hint(n)})" for n in known if not is_installed(n)]
     more = f"; not installed: {', '.join(absent)}" if absent else ""
     raise UsageError(
-        f"cannot tell which framework {fn!r} belongs to (loaded: {', '.join(loaded) or 'none'});"
+        f"cannot find the framework of {fn!r} (loaded: {', '.join(loaded) or 'none'});"
         f" pass frontend= one of {', '.join(known)}{more}"
     )
 
 
 def entry_of(target: Any, frontend: str = "auto") -> Entry:
-    """A target as something to compile, as the framework says that it is one of."""
+    """A target as an `Entry`, from the framework that recognizes it."""
     for name in plugins.names("stack.frontends"):
         if name in sys.modules and frontend in ("auto", name):
             found = plugins.load("stack.frontends", name).entry(target)
@@ -72,10 +72,10 @@ def entry_of(target: Any, frontend: str = "auto") -> Entry:
 
 
 def is_installed(framework: str) -> bool:
-    """Whether the module that a frontend is named after is there; it is not imported."""
+    """True if the module that a frontend is named after can be found; does not import it."""
     try:
         return importlib.util.find_spec(framework) is not None
-    except ValueError:  # loaded, by hand: it does not say where from
+    except ValueError:  # loaded by hand: the module has no spec
         return True
 
 
@@ -85,7 +85,7 @@ def default_backend(device: str) -> str:
 
 
 def find_backend(name: str | None) -> Backend:
-    """A backend that can run here. Raises BackendMissing naming what is needed."""
+    """A backend that can run here. Raises BackendMissing, naming the extra or device."""
     backend: Backend = plugins.load("stack.backends", name or DEFAULT_BACKEND)
     need = backend.missing()
     if need is not None:
@@ -95,7 +95,7 @@ def find_backend(name: str | None) -> Backend:
 
 
 def warm(name: str | None, options: Mapping[str, Any]) -> None:
-    """Let a backend start what it needs, while the program is being captured."""
+    """Lets a backend start its workers while the program is being captured."""
     if name is None or name not in plugins.names("stack.backends"):
         return
     backend: Backend = plugins.load("stack.backends", name)
@@ -105,7 +105,7 @@ def warm(name: str | None, options: Mapping[str, Any]) -> None:
 
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
-    """The imported function of a torch module or function, or of a JAX function."""
+    """Captures and imports a torch module or function, or a JAX function, without compiling it."""
     entry = entry_of(fn, frontend)
     args = args or entry.args or ()
     found = find_frontend(entry.fn, args, frontend)
@@ -113,7 +113,7 @@ def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) ->
 
 
 def check_native(func: Func) -> None:
-    """Raise UnsupportedOp with every op that would fall back, and its source lines."""
+    """Raises UnsupportedOp for all ops that would fall back, with their source lines."""
     missing: dict[str, tuple[str, ...]] = {}
     for node in walk(func):
         if node.op == "opaque":
@@ -128,9 +128,9 @@ def check_native(func: Func) -> None:
 def stages_of(
     backend: Backend, passes: Passes = DEFAULT, rounds: bool = False
 ) -> tuple[Stages, Stages]:
-    """The stages that form groups, and those that bring groups to the level of the backend.
+    """The stages that form groups, and those that lower groups to the level of the backend.
 
-    `passes`: see `stack.run.steer`, or a pipeline in place of those that form groups.
+    `passes`: see `stack.run.steer`, or a pipeline that replaces the first kind.
     """
     stages: Stages = backend.lowering.stages
     if isinstance(passes, str) and is_default(passes):
@@ -142,9 +142,9 @@ def stages_of(
 
 
 def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "cost") -> Stages:
-    """The stage that decides about hosted operators, where a function has some, or a scan.
+    """The stage that decides about hosted operators, if a function has some, or a scan.
 
-    To peers an operator is its decomposition.
+    Peers get the decomposition of an operator.
     """
     asked = ("custom", "scan") if backend.lowering.hosts == "cuda" else ("custom",)
     if "hosted" in str(passes) or all(node.op not in asked for node in walk(func)):
@@ -162,11 +162,11 @@ def lower(
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
 ) -> Func:
-    """Walk a tensor-level function down to what the backend takes; each stage is recorded.
+    """Lowers a tensor-level function to the level of the backend and records each stage.
 
-    `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
-    `target`: the machine to lower for; None takes the one at hand.
-    `schedules`: of groups by their names, see pass `schedule`.
+    `rounds`: True if 16-bit floats are rounded after each op, see pass `rounding`. `target`: the
+    machine to lower for; None is this machine. `schedules`: schedules of groups by name, see pass
+    `schedule`.
     """
     forming, lowering = stages_of(backend, passes, rounds)
     stages = [*operator_stage(func, backend, passes), *forming, *lowering]
@@ -188,17 +188,19 @@ def build(
     after: str = "",
     weights: Sequence[str] | None = None,
 ) -> Made:
-    """What `make`, the backend's compiler, builds of a function; each stage is recorded.
+    """Lowers a function and compiles it with `make`, the backend's compiler; records each stage.
 
-    Groups whose kernels it refuses are computed in another way, see `stack.run.retreat`.
-    `tune`: options of the backend for measuring schedules of groups; None measures none.
-    `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
-    `target`: the machine to lower for; None takes the one at hand.
-    `hosted`: what becomes of hosted operators, see pass `hosted`.
-    `schedules`: of groups by their names, see pass `schedule`.
-    `after`: the stage that the function has been through already, with those before it.
-    `weights`: parameters that stay from call to call, for pass `freeze`; None runs it not. What is
-    made then has places in its parts alone, see `stack.run.frozen`.
+    Groups whose kernels the compiler rejects are computed in another way, see `stack.run.retreat`.
+
+    Args:
+        tune: options of the backend for measuring schedules of groups; None measures none.
+        rounds: True if 16-bit floats are rounded after each op, see pass `rounding`.
+        target: the machine to lower for; None is this machine.
+        hosted: the implementation of hosted operators, see pass `hosted`.
+        schedules: schedules of groups by name, see pass `schedule`.
+        after: the last stage that the function has already passed.
+        weights: parameters that do not change between calls, for pass `freeze`; None skips that
+            pass. Memory is then planned for each part separately, see `stack.run.frozen`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
@@ -221,18 +223,18 @@ def build(
 
 
 def stages_after(name: str, stages: Stages) -> Stages:
-    """The stages that follow one; all follow "imported". Raises UsageError with what there is."""
+    """The stages after a given one; after "imported" all. Raises UsageError with the names."""
     names = ["imported", *(stage for stage, _ in stages)]
     if name not in names:
-        raise unknown_name("no stage to go on from", name, names)
+        raise unknown_name("no stage to resume from", name, names)
     return stages[names.index(name) :]
 
 
 def _check_taken(stages: Stages, schedules: Mapping[str, str] | None) -> None:
     if schedules and not any(Pipeline(spec).takes_schedules for _, spec in stages):
         raise UsageError(
-            "no pass 'schedule' is among the stages before kernels are made: nothing takes the"
-            f" schedules of {', '.join(schedules)}"
+            "no stage before kernel generation has pass 'schedule': nothing takes the schedules of"
+            f" {', '.join(schedules)}"
         )
 
 
@@ -243,7 +245,7 @@ def walk_stages(
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
 ) -> Func:
-    """Run the pipelines of some stages one after the other, and record each."""
+    """Runs the pipelines of stages one after the other, and records each."""
     run.machine = target.name if target is not None else ""
     for name, spec in stages:
         start = time.perf_counter()
@@ -306,19 +308,24 @@ def compile_func(
     options: dict[str, Any] | None = None,
     after: str = "",
 ) -> Executable:
-    """Lower a function without size symbols and compile it; the run, if given, records it.
+    """Lowers a function without size symbols and compiles it. `run`, if given, records it.
 
-    The executable takes and gives storage arrays (see `Executable.run`). `after` names the stage
-    that the function is, where it is not the first.
+    The executable takes and returns storage arrays (see `Executable.run`). `after` names the stage
+    that the function is at, if it is not the first.
 
-    Options are those of the backend, and `tune`: True measures schedules where the backend has a
-    choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
-    `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
-    kernels keep f32 between the ops that they fuse. `target`: the machine to lower for, a name
-    or a file; by default the one at hand. `hosted`: "hand" or "generated" decides for all hosted
-    operators, "cost" (the default) for each. `schedule`: `NAME: SCHEDULE` for the groups of these
-    names, or a file of such lines, see pass `schedule`. `freeze`: True prepares what depends on
-    weights alone once, see `Executable.frozen`; `weights` are the names of these parameters.
+    Options are those of the backend, and:
+
+    - `tune`: True measures schedules if the backend has a choice, at most eight for each distinct
+      kernel, and caches the result.
+    - `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do; by
+      default kernels keep f32 between fused ops.
+    - `target`: the machine to lower for, a name or a file; by default this machine.
+    - `hosted`: "hand" or "generated" decides for all hosted operators, "cost" (the default) for
+      each.
+    - `schedule`: `NAME: SCHEDULE` for the groups of these names, or a file of such lines, see pass
+      `schedule`.
+    - `freeze`: True computes values that depend only on weights once, see `Executable.frozen`;
+      `weights` are the names of these parameters.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)

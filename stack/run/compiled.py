@@ -1,4 +1,4 @@
-"""compile() and jit(): a user's callable under our compiler, captured again when it has to be."""
+"""compile() and jit(): compile a user's callable, and capture it again if a guard fails."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from stack.run.refused import capture_as_eager
 from stack.run.steer import DEFAULT, Passes
 from stack.run.weights import split
 
-MANY_CHANGES = 8  # captures that something besides the arguments made necessary: worth a warning
+MANY_CHANGES = 8  # recaptures not due to the arguments, from which on a warning is printed
 
 
 class Compiled:
-    """A user's callable under our compiler.
+    """A user's callable, compiled.
 
-    Captures again when what a capture took for granted no longer holds, by the framework's own
-    guards: for torch those of Dynamo (types, strides and identity of arguments, attributes and
-    training flags of modules, globals, modes), for JAX the signature, as under `jax.jit`.
+    It is captured again when a guard of the framework fails. For torch these are Dynamo's guards
+    (types, strides and identity of arguments, attributes and training flags of modules, globals,
+    modes), for JAX the signature, as under `jax.jit`.
 
-    Gradients of a torch program flow as in eager. Its forward pass is the program as it stands: it
-    keeps nothing but its inputs, and the backward pass computes again what it needs. To train,
-    `torch.compile(model, backend="stack")` weighs what to keep.
+    Gradients of a torch program flow as in eager. The forward pass saves only its inputs, and the
+    backward pass recomputes what it needs. For training, `torch.compile(model, backend="stack")`
+    chooses which values to save.
 
-    `run` is the record of the newest compilation, `func` its imported function; `gradients` are
-    the graphs of backward passes so far.
+    `run` is the record of the newest compilation, `func` its imported function. `gradients` are the
+    graphs of backward passes so far.
     """
 
     def __init__(self, fn: Any, capture_options: dict[str, Any], **options: Any) -> None:
         self.fn = fn
         self.frontend_name: str = capture_options.get("frontend", "auto")
         self.dynamic: bool = capture_options.get("dynamic", False)
-        # options of the backend may stand in a dict, as in torch.compile
+        # options of the backend may be in a dict, as in torch.compile
         given = options.pop("options", {})
         self.options = {**options, **given}
         self._calls: Calls | None = None
@@ -64,13 +64,13 @@ class Compiled:
         """The newest compiled graph.
 
         Raises:
-            StackError: where there is no one graph: the program was not called yet, gives views
-                of its arguments alone, is interpreted, or is compiled in parts (see `graphs`).
+            StackError: there is no single graph, because the program was not called yet, returns
+                only views of its arguments, is interpreted, or is compiled in parts (see `graphs`).
         """
-        newest: Any = self._newest()  # a frontend's own stand-in, where nothing is compiled
+        newest: Any = self._newest()  # another object of the frontend if nothing is compiled
         if not isinstance(newest, CompiledGraph):
             held = getattr(newest, "run", newest)
-            raise StackError(f"{held!r} has no kernels of one graph: there is nothing to measure")
+            raise StackError(f"{held!r} is not one compiled graph: nothing to measure")
         return newest
 
     def _newest(self) -> CompiledGraph:
@@ -94,18 +94,18 @@ class Compiled:
         return self.run._repr_html_() if self.graphs else html.escape(repr(self))  # pyright: ignore[reportPrivateUsage]
 
     def __reduce__(self) -> Any:
-        """A copy, and one that was pickled, is compiled in its first call."""
+        """Copies and unpickled objects are compiled at their first call."""
         capture_options = {"frontend": self.frontend_name, "dynamic": self.dynamic}
         return _anew, (type(self), self.fn, capture_options, self.options)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Itself as a method, as a function that stands in a class would be."""
+        """Binds to an instance like a function in a class."""
         return self if instance is None else MethodType(self, instance)
 
     @held_back()
     @with_room
     def prepare(self, *args: Any, **kwargs: Any) -> None:
-        """Compile for these arguments; nothing runs."""
+        """Compiles for these arguments without running."""
         with phase("capture"):
             self._for(args).prepare(args, kwargs)
 
@@ -133,7 +133,7 @@ def _anew(
 
 
 class WholeCalls:
-    """A callable whose weights are taken as they are, for passes that go by their values.
+    """A callable whose weights are constants, for passes that use their values.
 
     It is captured once for the shapes of its arguments, without guards, and has no gradients.
     """
@@ -145,12 +145,12 @@ class WholeCalls:
         self.graphs: list[CompiledGraph] = []
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Compile for these arguments; nothing runs."""
+        """Compiles for these arguments without running."""
         self._graph(args, kwargs)
 
     def _graph(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledGraph:
         if kwargs:
-            raise UsageError("where weights are taken as they are, arguments go by position")
+            raise UsageError("a program with constant weights takes positional arguments only")
         found = next((g for g in self.graphs if g.match(args) is not None), None)
         if found is None:
             captured = capture_as_eager(self.frontend, self.fn, args)
@@ -163,7 +163,7 @@ class WholeCalls:
 
 
 def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:
-    """Which arguments differ from what was compiled for, by name."""
+    """Describes how arguments differ from those compiled for, by name."""
     if not graphs:
         return ""
     free = [p for p in graphs[-1].func.params if p.attrs["name"] in graphs[-1].captured.arguments]
@@ -179,7 +179,7 @@ def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """An argument in a message: element type and shape where it has them."""
+    """An argument in a message: its element type and shape if it has them."""
     if isinstance(value, Node):
         value = value.tensor
     if not hasattr(value, "shape"):
@@ -204,32 +204,33 @@ def compile(
     """Compile a torch module or function, or a JAX function, for example arguments.
 
     Args:
-        fn: what eager would call as `fn(*args)`; a program of `torch.export`; or a function of the
-            IR, which is compiled as it is and then called with NumPy arrays (bf16 as uint16).
-        args: example arguments. Without any, a program that takes some is captured and compiled in
-            its first call.
-        backend: any of `stackc backends`; by default "mlir" for arrays in host memory, "triton"
-            for arrays on a GPU.
-        passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" or `Pipeline([...])` in place
-            of the backend's own; or what to change of that: "default,+mine@fused,-layout".
-        strict: refuse ops that would fall back to the framework.
-        dynamic: make sizes symbolic where the framework can.
-        label: what the record calls the program.
-        options: of the backend, see `stackc backends NAME`; ours take `target`, the machine to
-            lower for: a name of `stackc targets`, or a file (default: the machine at hand); and
-            `schedule`, how groups are computed, by names of values: `{"y": "m=128 n=64"}`.
-            `freeze=True` ("mlir"): where no gradients are asked for, what depends on weights alone,
-            panels of products included, is made once and kept beside them, until a weight's
-            memory or version counter changes. Writes through `.data` or NumPy are not seen.
+        fn: a callable that eager would call as `fn(*args)`; a program of `torch.export`; or a
+            function of the IR, which is compiled as it is and then called with NumPy arrays (bf16
+            as uint16).
+        args: example arguments. Without them, a program that takes arguments is captured and
+            compiled at its first call.
+        backend: any of `stackc backends`; by default "mlir" for arrays in host memory, "triton" for
+            arrays on a GPU.
+        passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" or `Pipeline([...])` that
+            replaces the backend's own; or changes to that: "default,+mine@fused,-layout".
+        strict: raise an error for ops that would fall back to the framework.
+        dynamic: make sizes symbolic if the framework can.
+        label: the name of the program in the record.
+        options: options of the backend, see `stackc backends NAME`. Our backends take `target`, the
+            machine to lower for: a name of `stackc targets`, or a file (default: this machine); and
+            `schedule`, the schedules of groups by names of values: `{"y": "m=128 n=64"}`.
+            `freeze=True` ("mlir"): if no gradients are needed, values that depend only on weights,
+            packed matmul panels included, are computed once and cached until a weight's memory or
+            version counter changes. Writes through `.data` or NumPy are not detected.
 
     Returns:
-        What is called as `fn` is. For a torch module it is a module too, with the parameters, the
-        state and the modes of `fn`; a copy of it (`copy.deepcopy`) is compiled in its first call.
+        A callable like `fn`. For a torch module it is a module with the parameters, the state and
+            the modes of `fn`; a copy of it (`copy.deepcopy`) is compiled at its first call.
 
     Raises:
-        UsageError: for an option that nobody takes, with the nearest name.
-        UnsupportedOp: with strict, every op without a native lowering.
-        BackendMissing: naming the extra to install or the device needed.
+        UsageError: for an unknown option, with the closest name.
+        UnsupportedOp: with strict, lists every op without a native lowering.
+        BackendMissing: names the extra to install or the device needed.
     """
     entry = entry_of(fn, frontend)
     made = entry.facade or Compiled
@@ -249,11 +250,11 @@ def compile(
 
 
 def _takes_arguments(entry: Entry) -> bool:
-    """Whether a call without arguments is refused by the signature."""
+    """True if the signature requires arguments."""
     called = entry.signature or entry.fn
     try:
         signature = inspect.signature(called) if callable(called) else None
-    except ValueError:  # of what has none
+    except ValueError:  # it has no signature
         signature = None
     try:
         if signature is not None:
@@ -264,11 +265,11 @@ def _takes_arguments(entry: Entry) -> bool:
 
 
 def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
-    """`jax.jit` by this compiler: traces at the first call and for each new signature.
+    """`jax.jit` with this compiler: traces at the first call and for each new signature.
 
-    Options are those of `stack.compile`, and `static_argnums`, `static_argnames`,
-    `donate_argnums`, `donate_argnames`, `keep_unused` and `inline` of `jax.jit`; memory that is
-    given away is not taken. A method may be decorated.
+    Options are those of `stack.compile`, and `static_argnums`, `static_argnames`, `donate_argnums`,
+    `donate_argnames`, `keep_unused` and `inline` of `jax.jit`; donated memory is not reused.
+    Methods may be decorated.
     """
     dynamic = options.pop("dynamic", False)
     return Compiled(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

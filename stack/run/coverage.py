@@ -1,4 +1,4 @@
-"""What became of each op of an imported function: compiled, a library's, hosted, or left over."""
+"""Coverage: how each imported op runs: compiled, by a library, hosted, or as a fallback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.ir.node import Block, Func, Node
 from stack.run.backend import Kernel
 
 _UNCOUNTED = frozenset({"const", "item", "call"})
-# nodes of a lowered program that are no library steps
+# nodes of a lowered program that are not library steps
 _NO_STEP = frozenset({
     "call", "cond", "const", "custom", "item", "kernel", "opaque", "reshape", "while",
 })  # fmt: skip
@@ -18,7 +18,7 @@ _NO_STEP = frozenset({
 
 @dataclass
 class Step:
-    """A library step: the ops that it runs, and the source lines that they come from."""
+    """A library step: its ops and their source lines."""
 
     ops: list[str]
     lines: frozenset[str]
@@ -32,11 +32,11 @@ class _Op:
     lines: frozenset[str]
     kind: str = "native"
     target: str = field(default="")
-    inner: frozenset[str] = frozenset()  # of a hosted operator: what it may be decomposed into
+    inner: frozenset[str] = frozenset()  # ops of a hosted operator's decomposition
 
 
 def walk(func: Func) -> list[Node]:
-    """All nodes of a function, nested blocks included; each block's nodes once for each use."""
+    """All nodes of a function, nested blocks included; the nodes of a block once for each use."""
     return [node for _, node in _walk(func.body)]
 
 
@@ -52,11 +52,12 @@ def _walk(body: Block) -> Iterator[tuple[Block, Node]]:
 def coverage_of(
     func: Func, lowered: Func | None = None, kernels: Sequence[Kernel] = ()
 ) -> dict[str, Any]:
-    """How many ops of an imported function are compiled, given to a library, hosted or fall back.
+    """Counts the ops of an imported function that are compiled, library calls, hosted, or
+    fallbacks.
 
     Args:
-        lowered: what the passes made of it; without groups where another compiler goes on.
-        kernels: what runs, as the backend says.
+        lowered: the function after the passes; has no groups if another compiler continues.
+        kernels: the kernels that the backend reports.
     """
     ops = [
         _Op(
@@ -95,7 +96,7 @@ def coverage_of(
 
 
 def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[Step]:
-    """Library steps of a program, those inside of loops and branches too."""
+    """Library steps of a program, including those in loops and branches."""
     said = {k.stage_node: k.kind for k in kernels if k.stage_node}
     pending = [lowered.body]
     while pending:
@@ -117,16 +118,16 @@ def _ops_of(step: Node) -> list[str]:
 
 
 def _library_calls(kernels: Iterable[Kernel]) -> Iterator[Step]:
-    """Library calls of a compiler that says no more than their names and files."""
+    """Library calls of a compiler that reports only names and files."""
     for kernel in kernels:
         if kernel.kind == "library":
             yield Step(list(kernel.ops), frozenset())
 
 
 def _give(step: Step, ops: Sequence[_Op]) -> None:
-    """Mark the ops that a library step runs: for each of its ops one of that name and line.
+    """Marks the ops that a library step runs: for each of its ops, one with that name and line.
 
-    A step of which the function has no op was put in by a pass, and runs an op of its lines.
+    A pass may have inserted a step whose ops the function lacks. It then runs an op with its lines.
     """
     found = False
     for name in step.ops:
@@ -137,7 +138,7 @@ def _give(step: Step, ops: Sequence[_Op]) -> None:
 
 
 def _take(call: Node, lines: frozenset[str], ops: Sequence[_Op]) -> None:
-    """Mark the op for which a pass put in a hosted operator."""
+    """Marks the op that a pass replaced by a hosted operator."""
     inner = {n.op for b in call.blocks for n in b.nodes}
     here = [op for op in ops if not lines.isdisjoint(op.lines)]
     own = [op for op in here if op.kind == "native" and op.name in inner]
@@ -146,12 +147,12 @@ def _take(call: Node, lines: frozenset[str], ops: Sequence[_Op]) -> None:
 
 
 def _is_of_operator(name: str, lines: frozenset[str], ops: Sequence[_Op]) -> bool:
-    """Whether an op of a step comes from the decomposition of a hosted operator."""
+    """True if an op of a step comes from the decomposition of a hosted operator."""
     return any(name in op.inner and not lines.isdisjoint(op.lines) for op in ops)
 
 
 def _mark(ops: Iterable[_Op], lines: frozenset[str]) -> bool:
-    """Give the first op that nothing else runs, of these lines where both have some."""
+    """Marks the first op that nothing else runs, on these lines if both have some."""
     for op in ops:
         if op.kind == "native" and (not lines or not op.lines or not lines.isdisjoint(op.lines)):
             op.kind = "library"

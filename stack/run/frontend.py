@@ -1,4 +1,4 @@
-"""What a frontend gives: a captured program, and a way for arrays to cross."""
+"""The interface of frontends: a captured program, and conversion of arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.run.backend import ByAddress, Direct
 
-RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
+RECORD = "record"  # instead of a backend: see `Frontend.train_runs`
 
 
 class Held(Protocol):
-    """Memory that stays while somebody holds this."""
+    """Keeps memory alive while a reference to this object exists."""
 
     @property
     def addresses(self) -> Sequence[int]: ...
@@ -30,27 +30,28 @@ Finds = Callable[[Arrays], Held | None]
 
 @dataclass
 class Captured:
-    """One program as a frontend found it.
+    """One program as a frontend captured it.
 
-    The parameters of `func` are `bound` (weights, buffers, closed-over arrays), then what
-    `flatten(*args)` gives, in order.
+    The parameters of `func` are `bound` (weights, buffers, closed-over arrays), then the results of
+    `flatten(*args)`, in order.
 
     Attributes:
         func: the imported function, tensor level; unsupported ops are `opaque` nodes.
         text: the program as the framework prints it (FX code, a jaxpr).
         bound: framework arrays for the first parameters.
-        flatten: user arguments to framework arrays for the remaining parameters. Raises what
-            eager raises for arguments of the wrong structure.
-        unflatten: framework arrays, one for each result, to what the user's function returns.
+        flatten: user arguments to framework arrays for the remaining parameters. Raises eager's
+            errors for arguments of the wrong structure.
+        unflatten: framework arrays, one for each result, to the return value of the user's
+            function.
         original: the user's callable, for a peer's own path.
         args: the example arguments.
         notes: graph breaks, guards, decompiled code: title to text.
-        device: where its arrays are: "cpu", "cuda" or "cuda:1".
-        is_lent: whether the caller holds what it passes until a call ends; else the last reader
-            may let go of it.
+        device: the device of its arrays: "cpu", "cuda" or "cuda:1".
+        is_lent: True if the caller keeps its arguments alive until a call ends; otherwise they may
+            be released after their last use.
         arguments: names of the parameters that are the user's arguments.
-        weights: names of the parameters that stay from call to call: no argument, not written by
-            the program, and without gradients here.
+        weights: names of the parameters that do not change between calls: not arguments, not
+            written by the program, and without gradients here.
     """
 
     func: Func
@@ -69,13 +70,14 @@ class Captured:
 
 @dataclass(frozen=True)
 class Entry:
-    """A target as something to compile.
+    """A target prepared for compilation.
 
     Attributes:
-        fn: what is called.
-        args: example arguments, where the target has some.
-        signature: the function that says which arguments calls take; default: `fn`.
-        facade: the class of what `stack.compile` gives, a subclass of `Compiled`; None for that.
+        fn: the callable.
+        args: example arguments, if the target has some.
+        signature: the function whose signature calls must match; default: `fn`.
+        facade: the class that `stack.compile` returns, a subclass of `Compiled`; None for
+            `Compiled`.
     """
 
     fn: Any
@@ -85,7 +87,8 @@ class Entry:
 
 
 class Calls(Protocol):
-    """A user's callable, captured and compiled as its calls need it, guarded by its framework.
+    """A user's callable, captured and compiled when calls need it, with the guards of its
+    framework.
 
     `graphs` are the compiled graphs, `gradients` those of backward passes; oldest first.
     """
@@ -97,7 +100,7 @@ class Calls(Protocol):
     def gradients(self) -> Sequence[Any]: ...
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Compile for these arguments; nothing runs. Raises StackError where there is no graph."""
+        """Compiles for these arguments without running. Raises StackError if there is no graph."""
         ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -109,25 +112,25 @@ class Frontend(Protocol):
     name: str
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
-        """Whether `fn`, called with `args`, belongs to this framework."""
+        """True if `fn`, called with `args`, belongs to this framework."""
         ...
 
     def entry(self, target: Any) -> Entry | None:
-        """A target of the framework's as something to compile; None for any other callable."""
+        """A target of this framework as an Entry; None for any other callable."""
         ...
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
-        """Trace without running on data. `dynamic` makes sizes that may vary symbolic."""
+        """Traces without running on data. `dynamic` makes sizes that may vary symbolic."""
         ...
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        """`fn` under our compiler; `options` as for `stack.compile`, with `label`."""
+        """`fn`, to be compiled; `options` as for `stack.compile`, with `label`."""
         ...
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
-        """Storage of a framework array, without a copy where it is dense on the CPU.
+        """Storage of a framework array, without a copy if it is dense on the CPU.
 
-        bf16 comes as uint16 bit patterns. Raises TypeError when the element type is not `dtype`.
+        bf16 becomes uint16 bit patterns. Raises TypeError if the element type is not `dtype`.
         """
         ...
 
@@ -138,32 +141,34 @@ class Frontend(Protocol):
     def direct(
         self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> Direct | None:
-        """What calls a program with arrays like these, which crossed without a copy.
+        """Returns a fast call of a program for arrays like these, which were converted without a
+        copy.
 
-        It gives None, and runs nothing, for arrays of another kind. None where these cannot be
-        called so. `kept`: what finds memory whose addresses go before those of the arrays; where
-        it gives None nothing runs either.
+        The call returns None, and runs nothing, for other kinds of arrays. Returns None if there is
+        no fast call for these arrays. `kept`: finds cached values whose addresses precede those of
+        the arrays; if it returns None, nothing runs either.
         """
         ...
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
-        """The memory of an array, and its version, which changes where the framework writes there.
+        """The memory of an array, and its version, which changes when the framework writes to it.
 
-        No version, None, where the framework does not count writes.
+        The version is None if the framework does not count writes.
         """
         ...
 
     def watch(self, array: Any) -> Callable[[], bool]:
-        """Whether somebody still has the memory of an array.
+        """Returns a function that returns True while the memory of an array is alive.
 
-        While the answer can be asked for, no other memory has its stamp.
+        While this function exists, no other memory gets the same stamp.
         """
         ...
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
-        """Arrays of the framework, dense and on the device: each itself where it is that already.
+        """Dense arrays of the framework on the device; arrays that are so already are returned
+        unchanged.
 
-        Raises TypeError when an element type is not that of `dtypes`.
+        Raises TypeError if an element type differs from `dtypes`.
         """
         ...
 
@@ -172,23 +177,25 @@ class Frontend(Protocol):
         ...
 
     def space(self) -> ArraySpace:
-        """The meaning of ops in this framework's arrays: replays a Func there."""
+        """The semantics of ops in this framework's arrays; replays a Func there."""
         ...
 
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Run what an `opaque` node names, on storage arrays."""
+        """Runs the target of an `opaque` node on storage arrays."""
         ...
 
     def hosted(self, made: Op) -> Callable[..., Any]:
-        """A declared operator as one of the framework's: on its arrays, attributes by name."""
+        """A declared operator as an operator of the framework: on its arrays, with attributes by
+        name.
+        """
         ...
 
     def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """A function of arrays of the framework, written out; also while another is captured."""
+        """Traces a function of the framework's arrays; also while another program is captured."""
         ...
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
-        """Where the framework cannot follow a program in one graph, and why; runs it."""
+        """Runs a program and returns its graph breaks, with reasons."""
         ...
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
@@ -196,10 +203,11 @@ class Frontend(Protocol):
         ...
 
     def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        """Compile the gradients of the sum of all results too; the `Run` of every graph, in order.
+        """Compiles the program and the gradients of the sum of all results; returns the `Run` of
+        every graph, in order.
 
-        `options` are those of `stack.compile`; backend `RECORD` imports graphs without compiling
-        or running them, as they are cut for backend `cut_for`. The last word of a run's target
-        says its role: "forward", "backward".
+        `options` are those of `stack.compile`. Backend `RECORD` imports graphs without compiling or
+        running them, partitioned as for backend `cut_for`. The last word of a run's target is its
+        role: "forward", "backward".
         """
         ...

@@ -1,8 +1,8 @@
-"""A program in two parts: what is made of its weights alone, and what every call does.
+"""Splits a program into a part that depends only on its weights and a part that runs in every call.
 
-Pass `freeze` puts what depends on weights into a call with `once`, and later passes may add steps
-that read nothing but its results. All of that is a program of its own here, whose results the rest
-takes for parameters.
+Pass `freeze` moves computation on weights into a call with `once`, and later passes may add steps
+that read only its results. Here all of these become a program of their own; the rest takes its
+results as parameters.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from stack.run.backend import ByAddress, Executable, Frozen
 from stack.run.steer import Stages
 
 STAGE = "frozen"
-AFTER = "laid-out"  # streams and groups then find weights made
-LAST = "memory"  # gives values places, in each part
-OUT = "hoist"  # of loops, what they make of weights
+AFTER = "laid-out"  # before streams and groups are formed, so that they see prepared weights
+LAST = "memory"  # plans memory, in each part
+OUT = "hoist"  # moves computation on weights out of loops
 PLACED = f"inline,{LAST}"
 PARTS = ("prepared", "called")
 
@@ -36,13 +36,13 @@ Held = tuple[Sequence[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Parts:
-    """A lowered function as two.
+    """A lowered function in two parts.
 
     Attributes:
-        prepare: from weights to what is kept.
-        call: from what is kept, then parameters of the whole, to its results.
-        weights: which parameters of the whole `prepare` takes.
-        given: which parameters of the whole `call` takes.
+        prepare: computes the cached values from weights.
+        call: computes the results from the cached values and parameters of the whole.
+        weights: numbers of the whole's parameters that `prepare` takes.
+        given: numbers of the whole's parameters that `call` takes.
     """
 
     prepare: Func
@@ -52,13 +52,13 @@ class Parts:
 
 
 def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tuple[Stages, Stages]:
-    """The stages of a program whose weights stay; places are left to its parts.
+    """The stages of a program with constant weights; memory is planned later, in its parts.
 
-    Raises UsageError where somebody's own pipeline stands for the stages that form groups.
+    Raises UsageError if a user's pipeline replaces the stages that form groups.
     """
     names = [name for name, _ in forming]
     if AFTER not in names:
-        raise UsageError(f"freeze goes after stage {AFTER!r}, and there are {', '.join(names)}")
+        raise UsageError(f"freeze comes after stage {AFTER!r}; the stages are {', '.join(names)}")
     at = names.index(AFTER) + 1
     stage = (STAGE, f"freeze{{weights=[{','.join(weights)}]}}")
     placeless = [
@@ -69,7 +69,7 @@ def stages_with(forming: Stages, lowering: Stages, weights: Sequence[str]) -> tu
 
 
 def cut(func: Func) -> Parts | None:
-    """The parts of a function; None where nothing has to be prepared."""
+    """The parts of a function; None if nothing can be prepared."""
     crossing = _crossing(func)
     before, after = Builder(), Builder()
     known = {p: p for p in func.params}
@@ -94,7 +94,7 @@ def cut(func: Func) -> Parts | None:
 
 
 def _crossing(func: Func) -> list[Node]:
-    """What the rest reads of what is made by calls with `once`, and by steps on that alone."""
+    """The values that depend only on calls with `once`, and that the rest reads."""
     made: set[Node] = set()
     read: dict[Node, None] = {}
     for node in func.nodes:
@@ -107,14 +107,14 @@ def _crossing(func: Func) -> list[Node]:
 
 
 def _params(func: Func, values: Iterable[Node]) -> list[Node]:
-    """Parameters for values, by their names."""
+    """Parameters for values, with the values' names."""
     taken = {str(p.attrs["name"]) for p in func.params}
     names = [func.body.names.get(v, "kept") for v in values]
     return [param(unique_name(n, taken, {}), v.type) for n, v in zip(names, values, strict=True)]
 
 
 def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
-    """Numbers of the parameters that values are made of."""
+    """Numbers of the parameters that values depend on."""
     needed = set(topological(values))
     return tuple(i for i, p in enumerate(func.params) if p in needed)
 
@@ -122,7 +122,7 @@ def _read(func: Func, values: Iterable[Node]) -> tuple[int, ...]:
 def build_parts(
     func: Func, make: Callable[[Func], Executable], walk: Callable[[Func, Stages], Func]
 ) -> Executable:
-    """The executable of a lowered function, which prepares what is made of weights alone.
+    """Compiles a lowered function in two parts.
 
     Args:
         make: the backend's compiler.
@@ -174,7 +174,7 @@ def build_parts(
 
 
 def _by_address(then: Executable, parts: Parts, func: Func) -> ByAddress | None:
-    """The program of calls by addresses: of what is kept, of all parameters, and of results."""
+    """The program for calls by addresses: of cached values, of all parameters, and of results."""
     program = then.by_address
     if program is None:
         return None

@@ -1,4 +1,4 @@
-"""A program of losses and gradients, for passes that make a training step of it."""
+"""Captures a program of losses and gradients, for passes that build a training step."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from stack.run.frontend import RECORD
 
 
 def gradients_of(fn: Any, args: Sequence[Any], frontend: str = "auto") -> Func:
-    """What `fn` returns, a scalar first, and the gradients of it, as one function.
+    """The results of `fn`, a scalar first, and their gradients, as one function.
 
-    torch: of all parameters of the module that want one. JAX: of all arguments that are floats.
-    Raises UsageError where the program is cut into several graphs.
+    torch: gradients of all parameters of the module that require one. JAX: of all float arguments.
+    Raises UsageError if the program is split into several graphs.
     """
     options = {"backend": RECORD, "cut_for": DEFAULT_BACKEND, "passes": "default", "strict": False}
     found = find_frontend(fn, args, frontend).train_runs(fn, args, options)
     joints = [run["joint"].func for run in found if "joint" in run.stages]
     joints = joints or [run["imported"].func for run in found if "imported" in run.stages]
     if len(joints) != 1 or joints[0] is None:
-        raise UsageError(f"{len(joints)} graphs, where one is to be trained")
+        raise UsageError(f"{len(joints)} graphs; training needs exactly one")
     return _seeded(joints[0])
 
 
 def _seeded(func: Func) -> Func:
-    """The function with 1 for the gradient of what comes in last."""
+    """The function with the incoming gradient, its last parameter, set to 1."""
     last = func.params[-1]
     if not str(last.attrs["name"]).startswith("tangents"):
         return func

@@ -1,4 +1,4 @@
-"""A captured program: compiled for each binding of its sizes, called with a framework's arrays."""
+"""A captured program, compiled for each binding of its size symbols; takes framework arrays."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from stack.run.steer import DEFAULT, Passes
 from stack.run.watch import announce
 from stack.run.weights import split, with_weights
 
-Sizes = tuple[tuple[str, int], ...]  # what size symbols are, by name
+Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name
 
 
 class CompiledGraph:
     """One captured program, compiled once for each binding of its size symbols.
 
-    Call it with framework arrays for the parameters past `captured.bound`.
+    Call it with framework arrays for the parameters after `captured.bound`.
     """
 
     def __repr__(self) -> str:
@@ -55,7 +55,9 @@ class CompiledGraph:
         label: str = "",
         others: Sequence[Any] = (),
     ) -> None:
-        """Compile, unless one of `others`, graphs of the same callable, has done the same."""
+        """Compiles, unless one of `others`, graphs of the same callable, has compiled the same
+        function.
+        """
         if strict:
             check_native(captured.func)
         leading, passes = split(passes)
@@ -76,7 +78,7 @@ class CompiledGraph:
         self.kept: dict[Sizes, Kept] = {}
         self.target = label
         self.others = [g for g in others if isinstance(g, CompiledGraph) and self._is_like(g)]
-        # what calls the program with arrays like those of the last call
+        # a fast call for arrays like those of the last call
         self.direct: Direct | None = None
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
@@ -120,18 +122,18 @@ class CompiledGraph:
         return self._keep(key, executable, run)
 
     def _is_like(self, other: CompiledGraph) -> bool:
-        """Whether another graph is the same function, to be compiled in the same way."""
+        """True if another graph has the same function and is compiled in the same way."""
         return self._way() == other._way()
 
     def _way(self) -> tuple[Any, ...]:
-        """What is compiled, and all that it depends on. Weights are prepared only if asked for."""
+        """Everything that the compilation depends on. Weights count only if `freeze` is asked."""
         captured = self.captured
         weights = captured.weights if self.options.get("freeze") else ()
         how = (self.backend, self.passes, self.options, self.frontend)
         return (captured.func, captured.device, captured.is_lent, weights, *how)
 
     def _run_like(self, run: Run) -> Run:
-        """The record of a graph that is compiled already, for this one."""
+        """A record for this graph, from that of an equal graph that was compiled already."""
         captured = Stage("captured", make_text=lambda: self.captured.text)
         records = [captured, *run.records[1:]]
         notes = self.captured.notes
@@ -157,9 +159,11 @@ class CompiledGraph:
             )
 
     def ready(self, arrays: Sequence[Any]) -> list[Any]:
-        """What `execute` takes, for all parameters, bound ones first. Raises TypeError by name.
+        """Arguments of `execute` for all parameters, bound ones first. A TypeError names the
+        argument.
 
-        Storage arrays; where the captured arrays are on a device, framework arrays there.
+        They are storage arrays, or framework arrays on the device if the program was captured
+        there.
         """
         everything = [*self.captured.bound, *arrays]
         if len(everything) != len(self.dtypes):
@@ -176,7 +180,7 @@ class CompiledGraph:
         return [self.frontend.to_numpy(a, d) for a, d in zip(arrays, dtypes, strict=True)]
 
     def _name_wrong(self, arrays: Sequence[Any]) -> None:
-        """Raise the TypeError of the first array that is not ready, with its name."""
+        """Raises the TypeError of the first array that cannot be converted, with its name."""
         for p, array in zip(self.func.params, arrays, strict=True):
             try:
                 self._ready([array], [p.dtype])
@@ -184,28 +188,28 @@ class CompiledGraph:
                 raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
-        """The executable for these shapes; compiles when a size symbol has a new value."""
+        """The executable for these shapes; compiles if a size symbol has a new value."""
         return self._executable(self._sizes(ready))
 
     def _executable(self, sizes: Sizes) -> Executable:
         return self.executables.get(sizes) or self._compile(sizes)
 
     def _sizes(self, ready: Sequence[Any]) -> Sizes:
-        """What size symbols are for these shapes."""
+        """Values of size symbols for these shapes."""
         if self._is_fixed(ready):
             return ()
         return tuple(sorted(bind_shapes(self.func, [a.shape for a in ready]).items()))
 
     def _is_fixed(self, ready: Sequence[Any]) -> bool:
-        """Whether shapes are those of a program without symbols: solving sizes takes longer."""
+        """True if the shapes are those of a program without symbols; avoids solving for sizes."""
         return self.fixed is not None and [tuple(a.shape) for a in ready] == self.fixed
 
     def prepare(self, arrays: Sequence[Any]) -> None:
-        """Compile for the sizes of framework arrays; nothing runs."""
+        """Compiles for the sizes of framework arrays without running."""
         self.executable_for(self.ready(arrays))
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:
-        """What `execute` takes, None where arguments are not what was captured."""
+        """Arguments of `execute`, or None if the arguments are not those captured for."""
         try:
             ready = self.ready(self.captured.flatten(*args))
             if not self._is_fixed(ready):
@@ -215,14 +219,15 @@ class CompiledGraph:
         return ready
 
     def execute(self, ready: list[Any], arrays: Sequence[Any] = ()) -> list[Any]:
-        """What `ready` gave in, framework arrays out; takes the arrays out of the list.
+        """Runs on the result of `ready` and returns framework arrays; removes the arrays from the
+        list.
 
-        `arrays`: what `ready` was given, where what is made of weights is kept.
+        `arrays`: the argument of `ready`, needed if values of weights are cached.
         """
         return self._run(self._sizes(ready), ready, arrays)
 
     def _run(self, sizes: Sizes, ready: list[Any], arrays: Sequence[Any]) -> list[Any]:
-        """The same, of sizes that are known."""
+        """Like `execute`, for known sizes."""
         executable = self._executable(sizes)
         if self.on_device:
             assert executable.accept is not None
@@ -243,19 +248,21 @@ class CompiledGraph:
     def _with_kept(
         self, sizes: Sizes, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
     ) -> list[np.ndarray]:
-        """A run on what is kept of the weights as they are now."""
+        """Runs with the cached values of the current weights."""
         kept = self.kept[sizes]
         values = kept.values([*self.captured.bound, *arrays], ready)
         self.runs[sizes].notes["frozen"] = kept.note
         return frozen.call(values, ready)
 
     def call_flat(self, arrays: list[Any]) -> list[Any]:
-        """Framework arrays in, framework arrays out; takes the arrays out of the list."""
+        """Framework arrays in, framework arrays out; removes the arrays from the list."""
         found = self.direct(arrays) if self.direct is not None else None
         return self._called(arrays) if found is None else found
 
     def _called(self, arrays: list[Any]) -> list[Any]:
-        """The long way, which says what is wrong with arrays; learns how to call with these."""
+        """The slow call, which reports errors in arrays; sets up the fast call for arrays like
+        these.
+        """
         ready = self.ready(arrays)
         sizes = self._sizes(ready)
         executable = self._executable(sizes)
@@ -266,14 +273,16 @@ class CompiledGraph:
         return self._run(sizes, ready, given)
 
     def _direct(self, sizes: Sizes, arrays: Sequence[Any]) -> Direct | None:
-        """What calls the program by addresses with arrays like these; None where nothing can."""
+        """A fast call by addresses for arrays like these; None if there is none."""
         program, found = self.by_address(sizes)
         if program is None:
             return None
         return self.frontend.direct(program, arrays, self.returned, found)
 
     def by_address(self, sizes: Sizes) -> tuple[ByAddress | None, Finds | None]:
-        """The program of calls by addresses, where there is one, and what finds kept weights."""
+        """The program for calls by addresses, if there is one, and the function that finds cached
+        weights.
+        """
         executable = self.executables.get(sizes)
         if executable is None:
             return None, None
@@ -289,7 +298,7 @@ class CompiledGraph:
 
 
 def _taken_out(arrays: list[Any]) -> Iterator[Any]:
-    """The arrays of a list, which is left empty."""
+    """Yields the arrays of a list and removes them from it."""
     arrays.reverse()
     while arrays:
         yield arrays.pop()

@@ -1,4 +1,4 @@
-"""Functions of the IR where a framework's would stand: storage arrays as they are."""
+"""The frontend of IR functions: takes and returns storage arrays."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class IRCalls:
 
 
 class IRFrontend:
-    """Stands where a framework would, for functions that come from text: storage arrays as is."""
+    """The frontend of functions from IR text; storage arrays are used unchanged."""
 
     name = "ir"
 
@@ -69,24 +69,24 @@ class IRFrontend:
         return None
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
-        """NumPy does not count writes."""
+        """The array's identity, without a version: NumPy does not count writes."""
         return id(array), None
 
     def watch(self, array: Any) -> Callable[[], bool]:
-        """Holds the array."""
+        """Keeps the array alive."""
         return lambda: array is not None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         raise UsageError("a function from text takes arrays in host memory")
 
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
-        raise UsageError("a function from text gives arrays in host memory")
+        raise UsageError("a function from text returns arrays in host memory")
 
     def space(self) -> ArraySpace:
         return NumpySpace()
 
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Whatever framework the name says: `jax:fft`."""
+        """Calls the framework that the name contains: `jax:fft`."""
         frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
         return frontend.call_opaque(target, call, args)
 
@@ -100,14 +100,14 @@ class IRFrontend:
         return []
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
-        raise UsageError("a file of IR text says its own inputs: -i is for programs")
+        raise UsageError("a file of IR text defines its own inputs: -i is for programs")
 
     def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         raise UsageError("a function from text has no gradient to ask for")
 
 
 def captured_of(func: Func) -> Captured:
-    """A function from text, as if a frontend had captured it."""
+    """A function from text as a captured program."""
 
     def flatten(*args: Any) -> list[Any]:
         return list(args)

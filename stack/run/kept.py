@@ -1,4 +1,4 @@
-"""What a program has made of its weights, kept from call to call until one of them changes."""
+"""Caches values that a program computes from its weights, until a weight changes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from stack.run.backend import Frozen
 from stack.run.frontend import Frontend
 
-Stamps = tuple[Hashable, ...]  # where weights are, or their versions
+Stamps = tuple[Hashable, ...]  # memory of weights, or their versions
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was made of one set of weights.
+    """The cached values for one set of weights.
 
     Attributes:
-        versions: of the weights then.
-        values: what was made of them.
-        addresses: of the values, which stay while the entry is held.
-        is_there: for each weight, whether somebody still has its memory.
+        versions: versions of the weights at that time.
+        values: the cached values.
+        addresses: addresses of the values, valid while the entry exists.
+        is_there: for each weight a function that is True while its memory is alive.
     """
 
     versions: Stamps
@@ -33,12 +33,12 @@ class Entry:
 
 
 class Kept:
-    """The values of `Frozen.prepare`, one set for each set of weights that is alive.
+    """The results of `Frozen.prepare`, one set for each live set of weights.
 
-    Layers that are alike may share a program: each has its own values. Threads may ask at once.
+    Equal layers may share a program; each has its own values. Thread-safe.
 
     Attributes:
-        count: how often values were made.
+        count: number of times that values were computed.
     """
 
     def __init__(self, frozen: Frozen, frontend: Frontend) -> None:
@@ -48,10 +48,10 @@ class Kept:
         self._lock = threading.Lock()
 
     def values(self, arrays: Sequence[Any], storage: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """What is made of the weights as they are now.
+        """The values for the current weights, computed if necessary.
 
         Args:
-            arrays: the framework's, for all parameters that are weights.
+            arrays: framework arrays for all parameters.
             storage: the same arrays as `Frozen.prepare` takes them.
         """
         weights = [arrays[i] for i in self.frozen.weights]
@@ -63,12 +63,12 @@ class Kept:
         return entry.values
 
     def found(self, arrays: Sequence[Any]) -> Entry | None:
-        """What is there of the weights as they are now; None where it has to be made."""
+        """The cached values for the current weights; None if they must be computed."""
         with self._lock:
             return self._current(*self._stamps([arrays[i] for i in self.frozen.weights]))
 
     def _stamps(self, weights: Sequence[Any]) -> tuple[Stamps, Stamps]:
-        """Where weights are, and their versions."""
+        """The memory of weights, and their versions."""
         stamps = list(map(self.frontend.stamp, weights))
         return tuple(memory for memory, _ in stamps), tuple(version for _, version in stamps)
 
@@ -96,11 +96,11 @@ class Kept:
 
     @property
     def note(self) -> str:
-        """How much is kept, and how often it was made, in words."""
+        """The size of the cached values and how often they were computed, in words."""
         sets = (
             f" for each of {len(self._entries)} sets of weights" if len(self._entries) > 1 else ""
         )
         return (
-            f"{self.frozen.bytes} bytes made of {len(self.frozen.weights)} weights are kept beside"
-            f" them{sets}; made {self.count} times"
+            f"{self.frozen.bytes} bytes computed from {len(self.frozen.weights)} weights are cached"
+            f"{sets}; computed {self.count} times"
         )

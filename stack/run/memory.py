@@ -1,4 +1,4 @@
-"""Placing buffers with known lifetimes into one arena."""
+"""Memory planning: places buffers with known live ranges into one arena."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ class Lifetime:
 
 
 def place(buffers: Sequence[Lifetime]) -> tuple[list[int], int]:
-    """Byte offsets, one for each buffer, and the size of the arena.
+    """Byte offsets of the buffers, and the size of the arena.
 
-    Largest first, each at the lowest gap that is free over its whole life (Pisarchyk and Lee,
-    "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by size).
+    Buffers are placed largest first, each at the lowest gap that is free over its whole live range
+    (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020, greedy by
+    size).
     """
     offsets = [0] * len(buffers)
     placed: list[int] = []

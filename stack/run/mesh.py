@@ -1,4 +1,4 @@
-"""Running a partitioned program on a simulated mesh: all ranks in this process, in NumPy."""
+"""Runs a partitioned program on a simulated mesh: all ranks in this process, in NumPy."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a run gave.
+    """The results of a simulated run.
 
     Attributes:
-        results: whole values.
-        sent: bytes that a rank sent, by collective.
-        counts: how often each collective ran.
+        results: global values.
+        sent: bytes that one rank sent, by collective.
+        counts: number of runs of each collective.
     """
 
     results: tuple[Array, ...]
@@ -35,18 +35,19 @@ class Simulated:
 
 
 def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0) -> Simulated:
-    """Run the program of one rank on all ranks of its mesh.
+    """Runs the program of one rank on all ranks of its mesh.
 
     Args:
-        placed: the program of whole values; its types say where parameters and results lie.
-        local: what `spmd` made of it.
-        arrays: one whole array for each parameter.
-        filler: what stands in parts beyond what they hold; no result may depend on it.
+        placed: the program on global values; its types have the shardings of parameters and
+            results.
+        local: the partitioned program, from pass `spmd`.
+        arrays: one global array for each parameter.
+        filler: the value of padding in parts; no result may depend on it.
 
-    Raises UsageError for a program without a mesh, StackError where copies of a result differ.
+    Raises UsageError for a program without a mesh, StackError if replicas of a result differ.
     """
     if not placed.meshes:
-        raise UsageError(f"@{placed.name} lies on no mesh")
+        raise UsageError(f"@{placed.name} has no mesh")
     mesh = placed.meshes[0]
     space = MeshSpace(mesh)
     given = [
@@ -66,7 +67,7 @@ def _sharding(type_: TensorType, mesh: Mesh) -> Sharding:
 
 
 def cuts_of(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice, ...]:
-    """Which part of a whole value a rank holds."""
+    """The slices of a global value that a rank holds."""
     cuts: list[slice] = []
     for size, axes in zip(shape, sharding.axes, strict=True):
         place = sharding.mesh.positions(rank, axes)
@@ -76,7 +77,7 @@ def cuts_of(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice,
 
 
 def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
-    """What each rank holds of a whole value."""
+    """The part of a global value on each rank."""
     shape = tuple(int(cast("int", n)) for n in sharding.local_shape(array.shape))
     parts: list[Array] = []
     for rank in range(sharding.mesh.ranks):
@@ -88,7 +89,7 @@ def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
 
 
 def whole_of(parts: Sequence[Array], type_: TensorType, mesh: Mesh) -> Array:
-    """The whole value of parts. Raises StackError where copies differ."""
+    """Assembles the global value from its parts. Raises StackError if replicas differ."""
     sharding = _sharding(type_, mesh)
     shape = tuple(int(cast("int", n)) for n in type_.shape)
     whole = np.zeros(shape, parts[0].dtype)

@@ -1,4 +1,4 @@
-"""Options by name: one that nobody takes is refused, with what it may have been meant to be."""
+"""Checks options by name. An unknown option is an error that suggests the closest name."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from stack.run.backend import Backend
 
 GRAPH = ("backend", "passes", "strict", "label")  # of one compiled graph
 OWN = (*GRAPH, "dynamic", "frontend")  # of `stack.compile`
-INTERNAL = ("bound", "call_opaque", "weights")  # what compiled programs give to backends
+INTERNAL = ("bound", "call_opaque", "weights")  # passed by compiled programs to backends
 
 
 def of_graph(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as `stack.compile` takes them, as `CompiledGraph` takes them."""
+    """Converts options of `stack.compile` to those of `CompiledGraph`."""
     own = {k: v for k, v in options.items() if k in GRAPH}
     return {**own, "options": {k: v for k, v in options.items() if k not in GRAPH}}
 
 
 def check_options(backend: Backend, options: Mapping[str, Any]) -> None:
-    """Raise UsageError for an option that the backend does not take."""
+    """Raises UsageError for an option that the backend does not take."""
     if backend.options is None:
         return
     for name in options:

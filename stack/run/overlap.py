@@ -1,7 +1,7 @@
-"""A second opinion on a memory plan: no byte of the arena is written while somebody may read it.
+"""An independent check of a memory plan: no byte of the arena is overwritten while it is live.
 
-Deliberately apart from pass `memory`: it follows values through views from the plan alone, step by
-step as the program runs, and believes no lifetime that the pass has computed.
+It shares no code with pass `memory`. It follows values through views using only the plan, step by
+step as the program runs, and ignores the live ranges that the pass computed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ class Overlap:
 
 
 def overlaps(func: Func) -> list[Overlap]:
-    """What a planned function overwrites too early, bodies of loops and branches included."""
+    """All results that a planned function overwrites too early, including bodies of loops and
+    branches.
+    """
     found: list[Overlap] = []
     pending = [func.body]
     while pending:
@@ -40,7 +42,7 @@ def overlaps(func: Func) -> list[Overlap]:
 
 
 def _in_block(block: Block) -> list[Overlap]:
-    shows: dict[Node, set[Result]] = {}  # what of the arena a value may be
+    shows: dict[Node, set[Result]] = {}  # the results in the arena that a value may alias
     last: dict[Result, int] = {}
     end = len(block.nodes)
     for step, node in enumerate(block.nodes):

@@ -1,4 +1,4 @@
-"""Partitioners: what other compilers make of an annotated program, in collectives."""
+"""Other compilers' partitioners: the collectives that they generate for an annotated program."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "perm
 
 @dataclass(frozen=True)
 class Collective:
-    """One that a rank takes part in.
+    """A collective of one rank.
 
     Attributes:
         op: one of COLLECTIVES.
-        ranks: how many meet.
-        held: bytes that each of them gives.
+        ranks: number of ranks in its group.
+        held: bytes of each rank's input.
     """
 
     op: str
@@ -28,12 +28,12 @@ class Collective:
 
     @property
     def sent(self) -> int:
-        """Bytes that a rank sends, by the algorithms that send least."""
+        """Bytes that a rank sends, with the algorithms that send least."""
         return sent_bytes(self.op, self.ranks, self.held)
 
     @property
     def steps(self) -> int:
-        """Messages that follow each other in a ring."""
+        """Sequential messages in a ring."""
         if self.op == "permute":
             return 1
         return (self.ranks - 1) * (2 if self.op == "all_reduce" else 1)
@@ -41,12 +41,12 @@ class Collective:
 
 @dataclass(frozen=True)
 class Partition:
-    """What a system made of a program.
+    """The result of a partitioner.
 
     Attributes:
-        collectives: of one rank; those of loops once.
-        seconds: that planning took.
-        peak: bytes of arrays that one rank holds at most; None where it is not known.
+        collectives: of one rank; those of loops counted once.
+        seconds: planning time.
+        peak: maximum bytes of arrays on one rank; None if unknown.
     """
 
     collectives: tuple[Collective, ...]
@@ -60,11 +60,11 @@ class Partition:
 
     @property
     def steps(self) -> int:
-        """Messages that follow each other, where no two collectives overlap."""
+        """Sequential messages, if no collectives overlap."""
         return sum(c.steps for c in self.collectives)
 
     def counts(self) -> dict[str, int]:
-        """How often each collective runs."""
+        """Number of runs of each collective."""
         ops = [c.op for c in self.collectives]
         return {op: ops.count(op) for op in COLLECTIVES if op in ops}
 
@@ -75,7 +75,7 @@ class Partition:
 
 
 def partition_of(document: dict[str, Any]) -> Partition:
-    """What `as_dict` wrote."""
+    """Restores a Partition from `as_dict`."""
     found = tuple(Collective(*row) for row in document["collectives"])
     return Partition(found, document["seconds"], document["peak"])
 
@@ -85,10 +85,10 @@ class Partitioner:
     """A compiler that partitions, for comparison; entry point group `stack.partitioners`.
 
     Attributes:
-        run: takes an annotated function, in a process of its own. Raises StackError where it
+        run: partitions an annotated function, in a process of its own. Raises StackError if it
             cannot.
-        missing: what to install, where it is not there.
-        devices: the environment in which it has so many devices.
+        missing: returns what to install, or None.
+        devices: the environment variables that give it this many devices.
     """
 
     name: str

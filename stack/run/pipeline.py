@@ -1,10 +1,10 @@
-"""Pipeline schedules: which rank does what, in which order.
+"""Pipeline-parallel schedules: the order of work on each rank.
 
-A schedule is what greedy ranks do under a policy: each takes, of what is ready, what the policy
-likes best. GPipe (Huang et al., 2019) runs all microbatches forward, then all back; 1F1B (Narayanan
-et al., "PipeDream", 2019) goes back as soon as it can and lets in as many as there are stages to
-come; interleaved (Narayanan et al., "Megatron-LM", 2021) gives each rank several chunks;
-zero-bubble (Qi et al., 2023) computes weight gradients when nothing else can be done.
+Ranks are simulated greedily under a policy: each picks its preferred item of ready work. GPipe
+(Huang et al., 2019) runs all microbatches forward, then all backward. 1F1B (Narayanan et al.,
+"PipeDream", 2019) runs backward as early as possible and keeps as many microbatches in flight as
+there are remaining stages. Interleaved (Narayanan et al., "Megatron-LM", 2021) gives each rank
+several chunks. Zero-bubble (Qi et al., 2023) computes weight gradients in otherwise idle time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ KINDS = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 
 
 class Work(NamedTuple):
-    """A piece of work: `kind` F is forward, B gradients of activations, W those of weights."""
+    """A piece of work. `kind` is F (forward), B (gradients of activations) or W (gradients of
+    weights).
+    """
 
     kind: str
     chunk: int
@@ -32,8 +34,8 @@ class Part:
     """One of the programs of a chunk.
 
     Attributes:
-        reads: for each parameter of `func` the name of the value: a parameter of the whole
-            program, or what another part makes.
+        reads: for each parameter of `func` the name of its value: a parameter of the whole program,
+            or a result of another part.
         makes: names of its results.
     """
 
@@ -43,7 +45,7 @@ class Part:
 
 
 class Placed(NamedTuple):
-    """When a rank does a piece of work."""
+    """A piece of work with its start and end time."""
 
     work: Work
     start: float
@@ -55,8 +57,8 @@ class Timetable:
     """A schedule with its times.
 
     Attributes:
-        ranks: for each, its work in order.
-        chunks: how many pieces the model is cut into; chunk c is on rank c % len(ranks).
+        ranks: the work of each rank, in order.
+        chunks: number of pieces of the model; chunk c is on rank c % len(ranks).
     """
 
     kind: str
@@ -65,17 +67,17 @@ class Timetable:
 
     @property
     def seconds(self) -> float:
-        """When the last rank is done."""
+        """The time at which the last rank finishes."""
         return max(p.end for rank in self.ranks for p in rank)
 
     @property
     def bubble(self) -> float:
-        """The share of time in which ranks wait."""
+        """The fraction of time in which ranks are idle."""
         busy = sum(p.end - p.start for rank in self.ranks for p in rank)
         return 1 - busy / (self.seconds * len(self.ranks))
 
     def in_flight(self, rank: int) -> int:
-        """Most microbatches that a rank holds values of."""
+        """The maximum number of microbatches whose values a rank holds."""
         held = most = 0
         last = "W" if any(p.work.kind == "W" for p in self.ranks[rank]) else "B"
         for placed in self.ranks[rank]:
@@ -96,10 +98,10 @@ def pipeline(
 
     Args:
         times: seconds of F, B and W of a chunk; by default B and W take as long as F each.
-        chunks: pieces of the model; by default one for each rank, two where interleaved.
+        chunks: number of pieces of the model; by default one for each rank, two for interleaved.
         send: seconds of a message from one chunk to the next.
 
-    Raises UsageError for an unknown kind, and for chunks that do not divide among ranks.
+    Raises UsageError for an unknown kind, and if the chunks do not divide evenly among ranks.
     """
     if kind not in KINDS:
         raise UsageError(f"schedule {kind!r} is not one of {', '.join(KINDS)}")
@@ -110,7 +112,7 @@ def pipeline(
 
 
 class _Greedy:
-    """All ranks at once, in the order of time."""
+    """Simulates all ranks in order of time."""
 
     def __init__(
         self,
@@ -145,10 +147,10 @@ class _Greedy:
         return Timetable(self.kind, tuple(map(tuple, self.found)), self.chunks)
 
     def _next(self, rank: int, free: float) -> tuple[float, tuple[int, ...], int, Work] | None:
-        """What a rank does next, and when it can: the earliest, then the best liked."""
+        """The next work of a rank with its start time: the earliest, then the most preferred."""
         room = self._limit(rank) - self._held(rank)
         works = [w for w in self.todo[rank] if w.kind != "F" or room > 0]
-        if self.kind != "zero_bubble":  # forward while there is room, then back; each in order
+        if self.kind != "zero_bubble":  # forward while there is room, then backward; each in order
             works = [min(works, key=self._like)] if works else []
         ready = [
             (max(free, at), self._like(work), rank, work)
@@ -158,7 +160,7 @@ class _Greedy:
         return min(ready, default=None)
 
     def _ready(self, work: Work) -> float | None:
-        """When what a piece of work needs is there; None while that is not known."""
+        """The time at which the inputs of a piece of work are ready; None if not known yet."""
         kind, chunk, batch = work
         needs = {
             "F": [Work("F", chunk - 1, batch)] if chunk else [],
@@ -172,14 +174,14 @@ class _Greedy:
         return max((self.ends[n] + self.send * (n.chunk != chunk) for n in needs), default=0.0)
 
     def _like(self, work: Work) -> tuple[int, ...]:
-        """Smaller is better."""
+        """Preference of a piece of work; smaller is better."""
         order = "BFW" if self.kind == "zero_bubble" else "FBW"
         turn = work.batch // self.ranks if self.kind == "interleaved" else 0
         chunk = self.chunks - work.chunk if work.kind == "B" else work.chunk
         return order.index(work.kind), turn, chunk, work.batch
 
     def _limit(self, rank: int) -> int:
-        """How many microbatches a rank may hold values of, counted in chunks."""
+        """The maximum number of microbatches in flight on a rank, counted in chunks."""
         if self.kind == "gpipe":
             return 1 << 30
         if self.kind == "interleaved":
@@ -192,7 +194,7 @@ class _Greedy:
 
 
 def order_of(schedule: Timetable) -> list[list[Work]]:
-    """The work of each rank, with that of weights behind what it was not parted from."""
+    """The work of each rank. If B and W are not separate, W is listed right after its B."""
     parts = any(p.work.kind == "W" for rank in schedule.ranks for p in rank)
     found: list[list[Work]] = []
     for rank in schedule.ranks:
@@ -206,7 +208,9 @@ def order_of(schedule: Timetable) -> list[list[Work]]:
 
 
 def formula(kind: str, ranks: int, batches: int, chunks: int = 0) -> float:
-    """The bubble of textbooks, for B and W as long as F each and messages that take no time."""
+    """The bubble by the textbook formula, if B and W take as long as F each and messages take no
+    time.
+    """
     turns = (chunks or ranks * (2 if kind == "interleaved" else 1)) // ranks
     waits = (ranks - 1) / turns
     if kind == "zero_bubble":

@@ -1,7 +1,8 @@
-"""Processes that stay: one for each rank, for tests and for demos on one machine.
+"""A pool of persistent processes, one for each rank, for tests and demos on one machine.
 
-They are forked from a server that has imported what they need, so that a second pool takes no
-time. A rank that dies, raises or is late ends the run on all ranks, and is named.
+They are forked from a server that has imported the needed modules, so that a second pool starts
+fast. If a rank dies, raises or exceeds the time limit, the run ends on all ranks and the error
+names it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Ranks:
     """A pool of `count` processes; use it with `with`.
 
     Args:
-        count: how many.
+        count: number of processes.
         preload: modules that all of them need.
-        limit: seconds that a task may take.
+        limit: time limit of a task, in seconds.
     """
 
     def __init__(self, count: int, preload: Sequence[str] = (), limit: float = 120.0) -> None:
@@ -47,14 +48,14 @@ class Ranks:
             self.processes.append(process)
 
     def run(self, task: Task, *args: Any) -> list[Any]:
-        """`task(rank, ranks, *args)` on all ranks, and what each returns.
+        """Runs `task(rank, ranks, *args)` on all ranks and returns all results.
 
-        Raises StackError where one raises, dies or is late; then the pool is closed.
+        Raises StackError if a rank raises, dies or exceeds the limit; then the pool is closed.
         """
         return self.run_each(task, [args] * len(self.pipes))
 
     def run_each(self, task: Task, args: Sequence[Sequence[Any]]) -> list[Any]:
-        """The same, with arguments for each rank."""
+        """Like `run`, with separate arguments for each rank."""
         if not self.processes:
             raise StackError("the ranks have ended")
         for rank, (pipe, own) in enumerate(zip(self.pipes, args, strict=True)):
@@ -86,7 +87,7 @@ class Ranks:
         raise StackError(text)
 
     def close(self) -> None:
-        """End all processes."""
+        """Kills all processes."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -108,7 +109,7 @@ class Ranks:
 
 
 def _serve(pipe: Any) -> None:
-    """What a process of the pool does."""
+    """The main loop of a process of the pool."""
     while True:
         try:
             task, args = pipe.recv()

@@ -46,9 +46,9 @@ _EXTENSIONS = {
 class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
-    `passes` is the pipeline that led here, `changed` whether it changed anything, `ms` its time,
-    `rewrites` counts by rule, `notes` what passes said: derivations, decisions, refusals; `choices`
-    are the schedules that were considered. A text may be made only when it is asked for.
+    `passes` is the pipeline that led here, `changed` is True if it changed anything, `ms` is its
+    time. `rewrites` counts by rule, `notes` are the passes' notes: derivations, decisions,
+    refusals. `choices` are the schedules that were considered. A text may be computed lazily.
     """
 
     name: str
@@ -80,23 +80,23 @@ class Stage:
 
     @property
     def ops(self) -> int:
-        """Nodes of the program, those inside of fusions and kernels included."""
+        """Number of nodes, including those inside fusions and kernels."""
         return sum(1 for _ in walk(self.func)) if self.func is not None else 0
 
     @property
     def groups(self) -> int:
-        """Fusion groups, streams and kernels at the top of the program."""
+        """Number of fusion groups, streams and kernels at the top level."""
         nodes = self.func.nodes if self.func is not None else ()
         return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 
 
 def _file_name(title: str) -> str:
-    """A name that stays in its folder."""
+    """A file name without path separators."""
     return "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of what takes part."""
+    """Versions of the relevant installed packages."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -108,7 +108,7 @@ def versions() -> dict[str, str]:
 
 @dataclass(repr=False)
 class Run:
-    """Everything one compilation went through. `run["fused"].text` is a stage's text."""
+    """The record of one compilation. `run["fused"].text` is the text of a stage."""
 
     target: str = ""
     frontend: str = ""
@@ -134,7 +134,7 @@ class Run:
         raise KeyError(str(unknown_name("no stage", name, self.stages)))
 
     def cover(self, imported: Func) -> None:
-        """Count what became of the ops of the imported function; see `coverage_of`."""
+        """Counts how the ops of the imported function run; see `coverage_of`."""
         lowered = [s.func for s in self.records if s.func is not None]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
@@ -146,41 +146,48 @@ class Run:
         return found
 
     def diff(self, before: str, after: str) -> str:
-        """What changed between two stages, or two steps of a kernel, as `y.step1` and `y.step2`."""
+        """The difference between two stages, or between two steps of a kernel, as `y.step1` and
+        `y.step2`.
+        """
         from stack.explore.held import diff_text
 
         return diff_text(self, before, after)
 
     def steps(self, value: str) -> Any:
-        """The kernel of a value, step by step: printed, it is the list of its steps with their
-        reasons; `.steps[2].func` is the kernel after the second, `.steps[0].func` the plain nest.
+        """The kernel of a value, step by step. It prints as the list of its steps with their
+        reasons; `.steps[2].func` is the kernel after the second step, `.steps[0].func` the initial
+        loop nest.
 
-        Raises UsageError where no kernel of a value of this name is shown in steps.
+        Raises UsageError if no kernel of a value with this name is built in steps.
         """
         from stack.explore.held import steps_of_value
 
         return steps_of_value(self, value)
 
     def where(self, what: str) -> str:
-        """Where a source line ("block.py:42"), a value or a kernel went, stage by stage."""
+        """Traces a source line ("block.py:42"), a value or a kernel through the stages."""
         from stack.explore.held import where_text
 
         return where_text(self, what)
 
     def explain(self, what: str, other: str = "") -> str:
-        """What passes did at a line, a value or a kernel; with two, why one kernel or not."""
+        """Explains what passes did at a line, a value or a kernel; with two names, why they are one
+        kernel or not.
+        """
         from stack.explore.held import explain_text
 
         return explain_text(self, what, other)
 
     def resume(self, stage: str, func: Func | str | None = None) -> Any:
-        """Go on from a stage, with another function or text for it; gives something to call."""
+        """Resumes from a stage, optionally with another function or text for it. Returns a
+        callable.
+        """
         from stack.explore.held import resume
 
         return resume(self, stage, func)
 
     def report(self, path: str | Path) -> Path:
-        """Write the run as one web page; gives its path."""
+        """Writes the run as one web page and returns its path."""
         from stack.report.content import report_of
         from stack.report.page import page
 
@@ -203,7 +210,7 @@ class Run:
 
     @property
     def sources(self) -> dict[str, str]:
-        """The user's files that source lines name, where this process has read them."""
+        """The user's files that source lines name, if this process has read them."""
         first = next((s.func for s in self.records if s.func is not None), None)
         return source_files(lines_of(first)) if first is not None else {}
 
@@ -257,7 +264,7 @@ class Run:
         }
 
     def save(self, folder: str | Path) -> Path:
-        """Write every stage, kernel and note, and manifest.json last. Returns the folder."""
+        """Writes every stage, kernel and note, and manifest.json last. Returns the folder."""
         from stack.ir.files import replace_file, save_constants
 
         root = Path(folder)
@@ -285,7 +292,7 @@ class Run:
 
 
 def recorded(captured: Captured, frontend: str, target: str = "", backend: str = "") -> Run:
-    """The record of a program that was captured and is not compiled."""
+    """The record of a captured program that is not compiled."""
     run = Run(target, frontend, backend, notes=captured.notes)
     run.add(Stage("captured", make_text=lambda: captured.text))
     run.add(Stage("imported", func=captured.func))

@@ -1,4 +1,4 @@
-"""Arguments that the program refuses without the compiler too: its own error, at its own line."""
+"""Reports arguments that the program itself rejects, with eager's error at the user's line."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ UNTRACED = "its framework cannot trace the program, which runs without the compi
 FAULT = "a fault of the compiler, not of the program, which runs without it"
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 _CUT = "removed its internal frames"  # JAX's note: ours are then the last, whoever raised it
-MOST_LINES = 10  # of what a person is shown
+MOST_LINES = 10  # of an error message shown to the user
 
 
 def capture_as_eager(
     frontend: Frontend, fn: Any, args: Sequence[Any], *, dynamic: bool = False
 ) -> Captured:
-    """What a frontend captures. Raises what eager raises where eager refuses the arguments."""
+    """Captures with a frontend. If eager rejects the arguments too, raises eager's error."""
     try:
         return frontend.capture(fn, args, dynamic=dynamic)
     except StackError:
@@ -36,12 +36,13 @@ def capture_as_eager(
 
 
 def explain_trace(error: Exception, *, is_untraced: bool) -> None:
-    """Add notes to an error of a trace that ran the program itself: whose it is, at which line.
+    """Adds notes to an error of a trace that ran the program itself: whose fault it is, at which
+    line.
 
-    Such a trace has had the side effects of the program, so it is not run a second time.
+    Such a trace already had the side effects of the program, so it is not run a second time.
 
     Args:
-        is_untraced: whether the framework refuses to trace what it would run.
+        is_untraced: True if the framework cannot trace a program that it can run.
     """
     line = _own_line(error)
     if is_ours(error):
@@ -59,9 +60,9 @@ def raise_as_eager(
     error: Exception,
     more: str = "",
 ) -> None:
-    """Where eager refuses the arguments too, raise its type and say what was compiled for.
+    """If eager rejects the arguments too, raises its type of error, with what was compiled for.
 
-    Where it takes them, the error gets a note that says so, and whose fault it then is.
+    Otherwise the error gets a note that eager accepts them and whose fault it is.
     """
     raise_if_refused(fn, args, kwargs, error, more)
     error.add_note(FAULT if is_ours(error) else UNTRACED + _own_line(error))
@@ -74,7 +75,7 @@ def raise_if_refused(
     error: Exception,
     more: str = "",
 ) -> None:
-    """Where eager refuses the arguments too, raise its type and say what was compiled for."""
+    """If eager rejects the arguments too, raises its type of error, with what was compiled for."""
     try:
         fn(*args, **kwargs)
     except Exception as eager:
@@ -88,7 +89,7 @@ def raise_if_refused(
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether an error comes from a line of this library, as far as its frames tell."""
+    """True if an error comes from a line of this library, judging by its frames."""
     if any(_CUT in note for note in getattr(error, "__notes__", ())):
         return False
     files = [f.filename for f in traceback.extract_tb(error.__traceback__)[-1:]]
@@ -96,17 +97,19 @@ def is_ours(error: BaseException) -> bool:
 
 
 def own_error(error: BaseException) -> str:
-    """An error of the program or of its trace as few lines, no traceback; "" for any other."""
+    """An error of the program or of its trace in a few lines, without traceback; "" for other
+    errors.
+    """
     said = _said(error)
     if said in ("", FAULT):
         return ""
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
-    # what was compiled for and the user's line stand last
+    # the last lines are what was compiled for and the user's line
     return "\n".join([*lines[: MOST_LINES - 3], *lines[MOST_LINES - 3 :][-2:], said])
 
 
 def _said(error: BaseException) -> str:
-    """The note that says whose error it is; "" where none does."""
+    """The note that names whose error it is; "" if there is none."""
     notes = getattr(error, "__notes__", ())
     return next((n for n in notes if n == FAULT or n.startswith(UNTRACED) or n.endswith(OWN)), "")
 
@@ -122,16 +125,16 @@ def _own_line(error: Exception) -> str:
 
 @functools.cache
 def is_users(file: str) -> bool:
-    """Whether a file is neither a library's, Python's, nor ours."""
+    """True if a file is the user's: neither a library's, Python's, nor ours."""
     path = Path(file)
-    is_demo = "demos" in path.parts  # they are programs, and lie in the package
+    is_demo = "demos" in path.parts  # they are user programs inside the package
     is_library = _is_installed(path.parent) or _is_standard(file)
     return not is_library and (is_demo or not is_own(file))
 
 
 @cache
 def _is_installed(folder: Path) -> bool:
-    """Whether a folder is below one that packages are installed to, wherever that is."""
+    """True if a folder is below one that packages are installed to."""
     if folder.name in ("site-packages", "dist-packages") or any(folder.glob("*.dist-info")):
         return True
     return folder.parent != folder and _is_installed(folder.parent)
@@ -143,7 +146,7 @@ def _is_standard(file: str) -> bool:
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is part of this library."""
+    """True if a file is part of this library."""
     own = Path(__file__).resolve().parents[1]
     path = Path(file)
     return own in {*path.parents, *path.resolve().parents}  # links of the package lead out of it

@@ -1,9 +1,9 @@
-"""What takes the place of a kernel that its compiler refuses: the next schedule, then smaller
-groups, then a library step.
+"""Replaces kernels that the backend's compiler rejects: by the next schedule, then by smaller
+groups, then by a library step.
 
-The group that a refused kernel was made from is marked, and the pipeline that the backend names
-(`Lowering.retreat`) gives it another way to be computed; then all is lowered again. Each round
-takes a marked group closer to a library step, which nobody compiles: it comes to an end.
+The group of a rejected kernel is marked `refused`, and the backend's pipeline (`Lowering.retreat`)
+computes it in another way; then the function is lowered again. Each round moves a marked group
+closer to a library step, which needs no compilation, so the loop terminates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stack.run.record import Run, Stage
 from stack.target import Target
 
 STAGE = "retreat"
-MOST_TEXT = 400  # of what a compiler says
+MOST_TEXT = 400  # characters of a compiler's message
 CONTROL = ("call", "cond", "while")
 NO_KERNEL = ("const", "custom", "item", "opaque", "param", "reshape")
 Made = TypeVar("Made")
@@ -38,17 +38,18 @@ def compile_or_retreat(
     make: Callable[[Func], Made],
     target: Target | None = None,
 ) -> Made:
-    """What `make` builds of the lowered groups of a function.
+    """Lowers and compiles the groups of a function with `make`, and retries without rejected
+    kernels.
 
     Args:
-        groups: what `lower` takes, a function of fusion groups.
-        run: gets the stages of the last round, and a stage that says what was refused before.
-        lower: to the level of the backend; records its stages.
+        groups: a function of fusion groups, the input of `lower`.
+        run: gets the stages of the last round, and a stage that lists earlier rejections.
+        lower: lowers to the level of the backend; records its stages.
         make: the backend's compiler. Either may raise KernelRefused.
-        target: the machine that all is lowered for.
+        target: the machine to lower for.
 
     Raises:
-        KernelRefused: a kernel that no group is known for.
+        KernelRefused: the group of a rejected kernel cannot be found.
     """
     start = len(run.records)
     stage = Stage(STAGE, passes=backend.lowering.retreat)
@@ -69,7 +70,7 @@ def compile_or_retreat(
 
 
 def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:
-    """A function lowered, without a record."""
+    """Lowers a function without a record."""
     count = len(run.records)
     try:
         return lower(func)
@@ -78,12 +79,12 @@ def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:
 
 
 def _mark(func: Func, refused: KernelRefused, lower: Callable[[Func], Func]) -> Func:
-    """The function with `refused` on every group that a refused kernel comes from."""
+    """The function with `refused` on every group whose kernel was rejected."""
     whys = {_code(node): why for node, why in refused.kernels.items()}
     found: dict[str, str] = {}
 
     def why(node: Node) -> str:
-        """Why a kernel of a group was refused; "" where none was."""
+        """The reason why a kernel of a group was rejected; "" if none was."""
         program = _alone(node)
         text = str(program)
         if text not in found:
@@ -120,13 +121,15 @@ def _why(program: Func, whys: Mapping[Any, str], lower: Callable[[Func], Func]) 
 
 
 def _code(kernel: Node) -> Any:
-    """What the code of a kernel is made from: not its operands, nor where its results go."""
+    """A key of a kernel's code, without its operands and the memory of its results."""
     attrs = tuple((k, v) for k, v in kernel.attrs.items() if k != "at")
     return kernel.blocks[0].params, kernel.blocks[0].results, attrs
 
 
 def _alone(node: Node) -> Func:
-    """A function that only does what a node does, to operands that stay where its own ones do."""
+    """A function that computes one node only. Parameters replace its operands; operands that are
+    computed once stay so.
+    """
     params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
     used = [p for a, p in params.items() if a.op != "const"]
     staying = [p for a, p in params.items() if runs_once(maker(behind(a)))]
@@ -136,7 +139,7 @@ def _alone(node: Node) -> Func:
 
 
 def _as_they_are(params: Sequence[Node]) -> Node:
-    """A call with `once` that gives its operands."""
+    """A call with `once` that returns its operands."""
     types = tuple(p.tensor for p in params)
     type_ = types[0] if len(types) == 1 else TupleType(types)
     attrs = {"name": "weights", "once": True}
@@ -144,7 +147,7 @@ def _as_they_are(params: Sequence[Node]) -> Node:
 
 
 def _marked(node: Node, why: str) -> Node:
-    """The group with the reason on it; an op on its own becomes a group of one."""
+    """The group with the reason as attribute; a single op becomes a group of its own."""
     if node.op not in ("fusion", "stream"):
         attrs = {"kind": "loop", "name": node.op}
         node = Node("fusion", node.args, attrs, node.type, (block_of(node),))

@@ -1,11 +1,11 @@
-"""A rank's program in the order in which it runs: what it computes, and when it meets others.
+"""A rank's program in execution order: segments of computation, and collectives between them.
 
-Collectives start as soon as what they move is there, and are waited for where it is read; between
-them lie segments, which a backend may compile. Gradients are computed as soon as they can be, so
-that their sums travel while the rest is computed; the update of the weights comes last. Gathered
-weights come one segment ahead of their readers, go when these are done, and come again. What is
-made by element from no more than it is, or by a stream, is not handed on: segments that read it
-make it anew.
+Collectives start as soon as their inputs are ready, and are waited for when their results are read.
+Between them are segments, which a backend may compile. Gradients are computed as early as possible,
+so that their reductions overlap with the rest; the update of the weights comes last. Gathered
+weights arrive one segment before their use, are dropped afterwards, and gathered again. Values that
+are elementwise functions of no larger inputs, or computed by a stream, are not passed between
+segments: segments that read them recompute them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
 from stack.rewrite.streamed import streamed
 
-END = 1 << 60  # behind everything
+END = 1 << 60  # a position after all others
 FEW = 3  # results
-LEAST, BUCKETS = 1 << 25, 16  # bytes of a bucket, and how many of them all that moves may fill
-Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # what is computed, and collectives behind it
+LEAST, BUCKETS = 1 << 25, 16  # minimum bytes of a bucket, and maximum number of buckets
+Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # computation, and the collectives after it
 
 
 @dataclass(frozen=True)
 class Segment:
-    """What a rank computes alone.
+    """A computation of one rank between collectives.
 
     Attributes:
-        func: of the values of `inputs`, those of `outputs`.
+        func: computes `outputs` from `inputs`.
     """
 
     func: Func
@@ -59,7 +59,7 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Step:
-    """One of the two, and the values that nobody reads after it."""
+    """A segment or a group of collectives, and the values that are dead after it."""
 
     work: Segment | Meeting
     last: tuple[Node, ...]
@@ -69,12 +69,13 @@ def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0
     """The steps of a rank's program.
 
     Args:
-        bucket: bytes of collectives that wait for each other before a segment ends for them; 0
-            takes a share of all that moves: enough to fill a link, and few enough to go by while
-            the rest is computed.
-        again: whether gathered parameters are dropped and gathered again.
-        balance: operations of products in the time of one byte, where what computes segments has
-            streams: then scores of attention are not handed on, see `stack.rewrite.streamed`.
+        bucket: bytes of collectives that are collected before a segment ends for them. 0 chooses a
+            share of the total traffic: large enough to fill a link, and small enough to overlap
+            with the computation.
+        again: True if gathered parameters are dropped and gathered again.
+        balance: matmul operations in the time of one byte of memory traffic, if segments are
+            compiled by a backend with streams. Then attention scores are not passed between
+            segments, see `stack.rewrite.streamed`.
     """
     if not bucket:
         bucket = max(LEAST, sum(_bytes(n) for n in func.nodes if is_meeting(n)) // BUCKETS)
@@ -88,7 +89,7 @@ def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0
 
 
 def _ordered(func: Func) -> list[Node]:
-    """Nodes, with what only one result needs right behind what it is computed from."""
+    """Nodes in order. Nodes that only few results need come right after their inputs."""
     order = {node: i for i, node in enumerate(func.nodes)}
     tails = _tails(func)
     at: dict[Node, int] = {}
@@ -101,20 +102,22 @@ def _ordered(func: Func) -> list[Node]:
         elif before:
             at[node] = max(before)
     users = _users(func.nodes)
-    for node in reversed(func.nodes):  # what is made of parameters alone waits for its readers
+    for node in reversed(func.nodes):  # of parameters alone: just before their users
         if node not in at:
             at[node] = min((at[u] for u in users.get(node, ())), default=END)
     place = {node: (at[maker(node)], order[maker(node)], order[node]) for node in func.nodes}
-    return sorted(func.nodes, key=place.__getitem__)  # one result of several behind its node
+    return sorted(func.nodes, key=place.__getitem__)  # items come after their node
 
 
 def _waits(node: Node, tails: set[Node]) -> bool:
-    """Whether a node reads what travels while gradients are computed: the update does."""
+    """True if a node reads a collective that overlaps with the gradients, as the weight update
+    does.
+    """
     return any(is_meeting(a) and a in tails for a in node.args)
 
 
 def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
-    """Gathers of parameters where the first of them is needed, as many as fill a bucket."""
+    """Moves the gathers of parameters of one bucket to the position of the first of them."""
     found: list[list[Node]] = []
     room, group = 0, list[Node]()
     for node in order:
@@ -130,12 +133,12 @@ def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
 
 
 def _is_gather(node: Node) -> bool:
-    """Whether a collective needs nothing but parameters."""
+    """True if a collective needs only parameters."""
     return is_meeting(node) and all(is_input(a) for a in node.args)
 
 
 def _tails(func: Func) -> set[Node]:
-    """Nodes that few results are computed from: a gradient is for a weight and its moments."""
+    """Nodes that only few results depend on: a gradient is for a weight and its moments."""
     users = _users(func.nodes)
     reached: dict[Node, frozenset[Node]] = {}
     results = set(func.results)
@@ -157,7 +160,7 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 
 def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list[Segment | Meeting]:
-    """What is computed, and collectives between."""
+    """Cuts the nodes into segments and collectives."""
     sources = _sources(order, streamed(order, func.results, balance))
     place = {node: i for i, node in enumerate(order)}
     last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
@@ -170,17 +173,17 @@ def _cut(func: Func, order: Sequence[Node], bucket: int, balance: float) -> list
 
 @dataclass
 class _Runs:
-    """Runs of what is computed, each with the collectives that start behind it.
+    """Builds runs of computation, each with the collectives that start after it.
 
-    Where collectives fill a bucket a run ends, or later where it then hands on so much less; before
-    what reads them, so that the rest is computed while they travel; and around what asks for the
-    rank's place, which backends do not know.
+    A run ends when collectives fill a bucket, or later if that reduces the bytes passed on enough.
+    It also ends before a reader of collectives, so that the rest is computed while they are in
+    flight, and around nodes that depend on the rank's coordinates, which backends do not support.
 
     Attributes:
-        place, last: of nodes, where they stand and where they are last read.
-        inside, waiting: the newest run, and its collectives; the first `full` nodes of the run come
+        place, last: position of each node, and of its last use.
+        inside, waiting: the current run and its collectives; the first `full` nodes of the run come
             before the newest of these.
-        coming: collectives that nobody has read yet, with those that started together.
+        coming: collectives without a reader so far, with those that started together.
     """
 
     bucket: int
@@ -193,7 +196,7 @@ class _Runs:
     coming: dict[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
 
     def add(self, node: Node) -> None:
-        """The next node in order."""
+        """Adds the next node in order."""
         if any(a in self.waiting for a in node.args) or (is_meeting(node) and self._is_full()):
             self._start()
         read = [self.coming[a] for a in node.args if a in self.coming]
@@ -209,7 +212,7 @@ class _Runs:
         self.inside.append(node)
 
     def ended(self) -> list[Run]:
-        """All of them."""
+        """Ends the last run and returns all."""
         self._start()
         self._end(len(self.inside), ())
         return self.found
@@ -218,7 +221,7 @@ class _Runs:
         return sum(map(_bytes, self.waiting)) >= self.bucket
 
     def _start(self) -> None:
-        """Let collectives start that wait."""
+        """Starts the waiting collectives."""
         started = tuple(self.waiting)
         self._end(self._least() if self._is_full() else len(self.inside), started)
         self.coming.update(dict.fromkeys(started, started))
@@ -230,14 +233,14 @@ class _Runs:
         self.full = max(0, self.full - count)
 
     def _least(self) -> int:
-        """Where the run ends at best."""
+        """The best position for the run to end."""
         handed = _handed(self.inside, self.place, self.last)[self.full :]
         best = min(range(len(handed)), key=handed.__getitem__)
         return self.full + best * (handed[0] - handed[best] > sum(map(_bytes, self.waiting)))
 
 
 def _handed(run: Sequence[Node], place: Mapping[Node, int], last: Mapping[Node, int]) -> list[int]:
-    """The bytes that a run hands on, by the number of its nodes that belong to it."""
+    """The bytes that a run passes on, by the number of its nodes."""
     places = [place[node] for node in run]
     change = [0] * (len(run) + 2)
     for number, node in enumerate(run, start=1):
@@ -254,7 +257,7 @@ def _segments(
     sources: Mapping[Node, frozenset[Node]],
     place: Mapping[Node, int],
 ) -> list[Segment | Meeting]:
-    """Runs as functions, each with copies of what it makes anew."""
+    """Runs as functions, each with copies of the nodes that it recomputes."""
     whole = [sorted(_with_copies(run, sources), key=place.__getitem__) for run, _ in runs]
     read = set(func.results)
     for full, (_, waiting) in zip(whole, runs, strict=True):
@@ -272,7 +275,9 @@ def _segments(
 
 
 def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozenset[Node]]:
-    """For each node what a segment reads for it: the node, or no more than that to make it anew."""
+    """Maps each node to the values that a segment reads for it: the node, or smaller inputs to
+    recompute it.
+    """
     found: dict[Node, frozenset[Node]] = {}
     for node in order:
         found[node] = frozenset({node})
@@ -286,7 +291,7 @@ def _sources(order: Sequence[Node], cheap: frozenset[Node]) -> dict[Node, frozen
 
 
 def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
-    """A run, and what it makes anew."""
+    """A run with the nodes that it recomputes."""
     found = dict.fromkeys(run)
     pending = [a for n in run for a in n.args]
     while pending:
@@ -315,7 +320,7 @@ def _size(node: Node) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """Of what a collective takes or makes, the larger."""
+    """The larger of a collective's input and output, in bytes."""
     return max(map(_size, (node, *node.args)))
 
 
@@ -327,7 +332,7 @@ def _gathers(work: Segment | Meeting) -> bool:
 
 
 def _ahead(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
-    """Gathers of parameters start before the segment that is computed meanwhile."""
+    """Moves gathers of parameters before the segment that overlaps with them."""
     found: list[Segment | Meeting] = []
     for work in works:
         is_late = _gathers(work) and found and isinstance(found[-1], Segment)
@@ -336,7 +341,7 @@ def _ahead(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
 
 
 def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
-    """Each gathered parameter anew where its readers are far apart."""
+    """Repeats the gather of a parameter if its readers are far apart."""
     gathers = {n for work in works if _gathers(work) for n in work.outputs}
     seen: dict[Node, int] = {}
     at: dict[int, list[Node]] = {}
@@ -355,7 +360,9 @@ def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meetin
 
 
 def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[Step]:
-    """For each step the values that are not read again before they are made again, or at all."""
+    """Adds to each step the values that are dead after it, or not read before they are computed
+    again.
+    """
     ends: list[tuple[Node, ...]] = []
     needed = set(kept)
     for work in reversed(works):

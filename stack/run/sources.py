@@ -1,4 +1,4 @@
-"""The files that source lines name, as text: what a person wrote, to be shown beside the rest."""
+"""Texts of the user's source files, for display with the results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ def lines_of(func: Func) -> list[str]:
 
 
 def source_files(lines: Iterable[str]) -> dict[str, str]:
-    """Texts of the files that lines such as "block.py:42" name, where this process has read them.
+    """Texts of the files that lines such as "block.py:42" name, if this process has read them.
 
-    Lines hold no folder. Of two files with one name, that below the working directory is taken.
+    Lines contain no folder. Of two files with one name, the one below the working directory is
+    used.
     """
     wanted = dict.fromkeys(line.rpartition(":")[0] for line in lines)
     found: dict[str, str] = {}
@@ -33,7 +34,7 @@ def source_files(lines: Iterable[str]) -> dict[str, str]:
 
 
 def _loaded() -> Iterator[str]:
-    """Files of modules, and the cells of a notebook, which only exist as lines."""
+    """Files of modules, and the cells of a notebook, which exist only in `linecache`."""
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if isinstance(path, str) and path.endswith(".py"):

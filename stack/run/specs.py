@@ -1,4 +1,4 @@
-"""Backends as the command line names them, with options: `triton{tune=true}`."""
+"""Parses backends with options from the command line: `triton{tune=true}`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BackendSpec:
 
 
 def parse_backends(text: str) -> list[BackendSpec]:
-    """Backends from `inductor,xla,tvm{seconds=30}`; raises UsageError with those that exist."""
+    """Parses `inductor,xla,tvm{seconds=30}`. Raises UsageError with the known names."""
     known = plugins.names("stack.backends")
     specs: list[BackendSpec] = []
     for part in re.split(r",(?![^{]*\})", text):

@@ -1,6 +1,6 @@
-"""Pipelines that say what to change of a backend's own: `default,+mine{x=1}@fused,-layout`.
+"""Pipelines as changes to a backend's own: `default,+mine{x=1}@fused,-layout`.
 
-Stages keep their names, so that a run that was steered is compared with one that was not.
+Stages keep their names, so that a run with changes can be compared with one without.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _ADDED = re.compile(r"\+(?P<spec>[^@{]+(?:\{.*\})?)(?:@(?P<stage>[\w-]+))?")
 
 
 def is_default(passes: Passes) -> bool:
-    """Whether a backend's own stages are wanted, changed or not."""
+    """True if the backend's own stages are requested, with or without changes."""
     return isinstance(passes, str) and passes.partition(",")[0].strip() == DEFAULT
 
 
 def steer(stages: Stages, passes: str) -> Stages:
-    """The stages of a backend with passes added after those of a stage, and others left out.
+    """The stages of a backend with passes added at the end of a stage, and other passes removed.
 
     Args:
-        passes: `default`, then items in order: `+PASS@STAGE` (of "fused" where no stage is named),
-            `-PASS` wherever it runs. PASS is a name with options, or `file.py:Class`.
+        passes: `default`, then items in order: `+PASS@STAGE` (stage "fused" by default), `-PASS` in
+            all stages. PASS is a name with options, or `file.py:Class`.
 
     Raises:
-        UsageError: for an item of another form; for names that do not exist, with the nearest.
+        UsageError: for an item of another form, and for unknown names, with the closest one.
     """
     _, *items = (item.strip() for item in _ITEM.findall(passes))
     found = {name: Pipeline(spec) for name, spec in stages}
@@ -52,7 +52,7 @@ def steer(stages: Stages, passes: str) -> Stages:
 
 
 def _without(found: dict[str, Pipeline], name: str) -> list[str]:
-    """Leave a pass out of every stage; the stages that had it."""
+    """Removes a pass from every stage; returns the stages that had it."""
     held = [stage for stage, p in found.items() if any(one.name == name for one in p.passes)]
     if not held:
         known = {one.name for pipeline in found.values() for one in pipeline.passes}

@@ -1,7 +1,7 @@
-"""A training step: a program of losses and gradients, and what they make of the weights.
+"""Training steps: a program of losses and gradients, with the update of the weights.
 
-The parts of a step are known by name. The gradient of parameter `w` is `w.grad`, and what `w`
-becomes is `w.next`; so passes can place them, and whoever runs the step knows what goes in again.
+Values of a step are known by name. The gradient of parameter `w` is `w.grad`, and its new value is
+`w.next`. So passes can find them, and the caller knows which results are inputs of the next step.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.types import F32, TensorType
 
 GRADIENT, NEXT = ".grad", ".next"
-STATE = (".mean", ".square")  # what Adam keeps of each weight
+STATE = (".mean", ".square")  # Adam's state for each weight
 RULES = ("sgd", "adam")
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Gradients are taken into new weights and new state, which are results in their place.
+    """Replaces gradients by new weights and new optimizer state among the results.
 
-    The moments of Adam (Kingma and Ba, 2015) are parameters `w.mean` and `w.square`, the count of
-    steps is `steps`.
+    The moments of Adam (Kingma and Ba, 2015) are parameters `w.mean` and `w.square`, the step count
+    is `steps`.
 
     Attributes:
         rule: sgd or adam.
-        weights: patterns of the parameters that the gradients are of, in order.
-        results: how many of the results, the first, are no gradients.
+        weights: patterns of the parameters that have gradients, in order.
+        results: number of results before the gradients.
         rate: the learning rate.
-        mean, square: how much of the moments stays after a step.
-        epsilon: what is added to the root of the second moment.
+        mean, square: decay rates of the moments.
+        epsilon: added to the root of the second moment.
     """
 
     rule: str = "sgd"
@@ -45,7 +45,7 @@ class Optimizer:
     epsilon: float = 1e-8
 
     def step(self, func: Func) -> Func:
-        """The whole step. Raises UsageError where gradients are not those of the weights."""
+        """Returns the whole step. Raises UsageError if the gradients do not match the weights."""
         if self.rule not in RULES:
             raise UsageError(f"rule {self.rule!r} is not one of {', '.join(RULES)}")
         gradients = func.results[self.results :]
@@ -59,7 +59,7 @@ class Optimizer:
         return b.func(func.name, [*func.params, *step.state], results, func.level)
 
     def alone(self, types: Mapping[str, TensorType]) -> Func:
-        """The update of these weights as a function of them and of their gradients."""
+        """The update of these weights alone, as a function of the weights and their gradients."""
         weights = [param(name, type_) for name, type_ in types.items()]
         gradients = [param(f"gradient{i}", w.type) for i, w in enumerate(weights)]
         func = Func("update", Block([*weights, *gradients], gradients))
@@ -80,7 +80,7 @@ class Optimizer:
 
 
 class _Update:
-    """The update of one parameter after the other."""
+    """Updates one parameter after the other."""
 
     def __init__(self, options: Optimizer, b: Builder) -> None:
         self.options, self.b = options, b
@@ -114,7 +114,7 @@ class _Update:
         return new
 
     def _share(self, stays: float, like: Node) -> Node:
-        """How much of a moment of ones would be there by now: 1 - stays ** steps."""
+        """The bias correction of a moment: 1 - stays ** steps."""
         b = self.b
         if self.count is None:
             old = param("steps", TensorType(F32, ()))
@@ -130,7 +130,7 @@ class _Update:
 
 
 def carried(func: Func) -> dict[int, int]:
-    """Which results of a step are the new values of which parameters, by number."""
+    """Maps results of a step to the parameters that they update, by number."""
     places = {str(p.attrs["name"]) + NEXT: i for i, p in enumerate(func.params)}
     names = [func.body.names.get(r, "") for r in func.results]
     return {i: places[name] for i, name in enumerate(names) if name in places}

@@ -1,4 +1,4 @@
-"""Which machine a program is lowered for: the one that options name, or the one at hand."""
+"""Selects the machine that a program is lowered for: by options, or the one at hand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stack.target.record import kind_of
 
 
 def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
-    """The target of a backend; None for peers, which compile for the machine that they find.
+    """The target of a backend; None for peers, which compile for the machine that they detect.
 
     Options:
-        target: a name, or a file; by default the machine at hand.
+        target: a name, or a file; by default this machine.
 
     Raises:
-        UsageError: there is no such target, or the backend does not print for its kind.
+        UsageError: there is no such target, or it is not of the backend's kind.
     """
     asked = options.get("target")
     if backend.machine.at_hand is None:
@@ -40,7 +40,7 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
 
 
 def balance_of(backend: Backend, options: Mapping[str, Any]) -> float:
-    """Operations of products in the time of one byte, where a backend has streams; else 0."""
+    """Matmul operations in the time of one byte, if a backend has streams; else 0."""
     if not backend.lowering.recomputes:
         return 0.0
     return as_gpu(target_of(backend, options)).balance

@@ -1,4 +1,4 @@
-"""`stack.capture`: the records of whatever is compiled inside of a `with`."""
+"""`stack.capture`: collects the records of everything compiled inside a `with`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN: list[Capture] = []
 class Capture:
     """Runs of graphs in the order in which they were compiled.
 
-    What is asked of a run (`stages`, `kernels`, `diff`, ...) is asked of the newest one.
+    Attributes of a run (`stages`, `kernels`, `diff`, ...) are those of the newest one.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Capture:
 
     @property
     def run(self) -> Run:
-        """The newest."""
+        """The newest run."""
         if not self.runs:
             raise StackError(
                 "nothing was compiled inside of `stack.capture()`: programs that were compiled"
@@ -58,6 +58,6 @@ def capture() -> Generator[Capture]:
 
 
 def announce(run: Run) -> None:
-    """Tell who is listening that a graph is compiled."""
+    """Adds a compiled graph's run to all open captures."""
     for open_capture in list(_OPEN):
         open_capture.runs.append(run)

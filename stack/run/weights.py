@@ -1,8 +1,8 @@
-"""Weights of a captured program as constants, for passes that go by their values.
+"""Captured weights as constants, for passes that use their values.
 
-A model's weights are parameters of its function. Passes that `takes_weights` see them as constants;
-what they make of them becomes parameters again, so that a program is compiled for arrays and not
-for numbers. Weights that change after that are not seen.
+A model's weights are parameters of its function. Passes with `takes_weights` see them as constants.
+Afterwards the constants become parameters again, so that the program is compiled for arrays and not
+for fixed numbers. Later changes of the weights are not seen.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STAGE = "weights"
 
 
 def split(passes: Any) -> tuple[str, Any]:
-    """The passes up to the last that takes weights, as text, and those after it.
+    """Splits the passes after the last one that takes weights; the first part is text.
 
-    The first is "" where no pass takes weights; the others are "default" where none is named.
+    The first part is "" if no pass takes weights; the second is "default" if it names no pass.
     """
     if isinstance(passes, str) and passes.partition(",")[0].strip() == "default":
         return "", passes
@@ -39,7 +39,7 @@ def split(passes: Any) -> tuple[str, Any]:
 
 
 def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[Captured, Stage]:
-    """A captured program after passes that see its bound arrays, and the record of that."""
+    """A captured program after passes that see its bound arrays, and the record of these passes."""
     start = time.perf_counter()
     frozen = _frozen(captured, frontend)
     result = Pipeline(passes).run(frozen)
@@ -64,7 +64,7 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
 
 
 def _frozen(captured: Captured, frontend: Frontend) -> Func:
-    """Constants in place of the parameters that are bound."""
+    """Replaces the bound parameters by constants."""
     b, params = Builder(), captured.func.params
     known: dict[Node, Node] = {p: p for p in params}
     for array, p in zip(captured.bound, params):
@@ -74,7 +74,7 @@ def _frozen(captured: Captured, frontend: Frontend) -> Func:
 
 
 def _thawed(func: Func) -> tuple[Func, list[Node]]:
-    """Parameters in place of large constants, which are the first ones, and these constants."""
+    """Replaces large constants by parameters, in front of the others; also returns them."""
     taken = {str(p.attrs["name"]) for p in func.params}
     counts: dict[str, int] = {}
     known: dict[Node, Node] = {}

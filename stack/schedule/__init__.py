@@ -1,4 +1,4 @@
-"""Schedules as data: which block of each axis a program takes, and what runs it."""
+"""Schedules as data: the block size of each axis, and what runs the blocks."""
 
 from stack.schedule.check import Need, Rules, why_illegal
 from stack.schedule.considered import Choice, Considered

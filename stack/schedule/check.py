@@ -1,7 +1,7 @@
-"""Whether a schedule fits its domain and its target: asked before anything is built of it.
+"""Checks that a schedule fits its domain and target, before a kernel is built.
 
-What a kernel can follow differs by who writes its loops (`Rules`); what it takes of a machine is
-counted (`Need`). Each reason names the axis or the resource, the rule, and the number.
+`Rules` describe what the loops of a kernel allow; `Need` is its use of a machine resource. Each
+reason names the axis or the resource, the rule, and the number.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stack.schedule.record import Axis, Domain, Schedule, Split
 
 @dataclass(frozen=True)
 class Need:
-    """What a kernel takes of a resource of a program, and how much there is."""
+    """A kernel's use of a resource of a program, and the available amount."""
 
     resource: str
     amount: int
@@ -26,18 +26,18 @@ class Need:
 
 @dataclass(frozen=True)
 class Rules:
-    """What the loops of a kernel can follow.
+    """The schedules that the loops of a kernel allow.
 
     Attributes:
-        bindings: of each kind of axis, what its splits may be bound to, outermost first.
-        axes: likewise, of axes by name, where they differ from their kind.
+        bindings: for each kind of axis, the allowed bindings of its splits, outermost first.
+        axes: the same by axis name, for axes that differ from their kind.
         free: axes whose blocks need not be powers of two, only multiples of `units`.
-        units: the least block of an axis, where it is split first.
+        units: the smallest block of an axis, for its first split.
         most: the largest block of an axis.
-        options: those that it follows.
-        words: what may stand in its place.
-        ordered: whether programs are numbered along the axes in the order of the domain.
-        tails: whether programs at the end of an axis may have smaller blocks.
+        options: the options that it supports.
+        words: allowed values of `Schedule.instead`.
+        ordered: True if programs are numbered along the axes in the order of the domain.
+        tails: True if programs at the end of an axis may have smaller blocks.
     """
 
     bindings: Mapping[str, tuple[str, ...]]
@@ -54,16 +54,16 @@ class Rules:
 def why_illegal(
     schedule: Schedule, domain: Domain, rules: Rules, needs: Sequence[Need] = ()
 ) -> str:
-    """What stands against a schedule of a domain; "" where it is legal.
+    """The reason why a schedule is illegal for a domain; "" if it is legal.
 
     Args:
-        needs: what its kernel takes of a machine.
+        needs: the resources that its kernel uses.
     """
     if schedule.instead:
         if schedule.instead in rules.words:
             return ""
         known = ", ".join(rules.words) or "none"
-        return f"{schedule.instead!r} cannot stand in place of this kernel; what can: {known}"
+        return f"{schedule.instead!r} cannot replace this kernel; possible: {known}"
     for name in dict.fromkeys(s.axis for s in schedule.splits):
         axis = domain.axis(name)
         if axis is None:

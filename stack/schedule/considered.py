@@ -1,5 +1,6 @@
-"""What was considered for a group: schedules with the times expected and measured, and what stands
-against the others. Recorded where a schedule is chosen, and kept in the run."""
+"""The schedules that were considered for a group, with expected and measured times and reasons
+against. Recorded when a schedule is chosen, and kept in the run.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +17,10 @@ class Considered:
     """One schedule.
 
     Attributes:
-        expected: what the model says; None where none says anything.
-        why: what stands against it; "" where it is legal.
-        seconds: as measured; None where it was not, or did not run.
-        problem: why it did not.
+        expected: the model's prediction; None if there is none.
+        why: the reason why it is illegal; "" if it is legal.
+        seconds: measured time; None if it was not measured or did not run.
+        problem: the reason why it did not run.
     """
 
     schedule: str
@@ -29,7 +30,7 @@ class Considered:
     problem: str = ""
 
     def record(self) -> dict[str, Any]:
-        """As JSON; what is not known is left out."""
+        """As JSON, without unknown values."""
         known: dict[str, Any] = {"schedule": self.schedule, "why": self.why}
         if self.expected is not None:
             known |= {"expected": self.expected.seconds, "parts": dict(self.expected.parts)}
@@ -39,12 +40,12 @@ class Considered:
 
 @dataclass
 class Choice:
-    """What was considered for one group; the first is what it took.
+    """The schedules that were considered for one group; the first one was chosen.
 
     Attributes:
         group: its name.
         domain: its axes.
-        by: who chose: "policy", "hand", "measurement"; or why there is nothing to choose.
+        by: who chose: "policy", "hand", "measurement"; or the reason why there is no choice.
     """
 
     group: str
@@ -54,7 +55,9 @@ class Choice:
 
     @staticmethod
     def of(policy: Policy, group: str, taken: str = "") -> Choice:
-        """What a policy considers for a group; `taken` is what a person wrote, complete."""
+        """The schedules that a policy considers for a group; `taken` is a complete one written by
+        hand.
+        """
         found = {str(s): Considered(str(s), p) for s, p in policy.considered}
         for schedule in policy.misfits():
             found[str(schedule)] = Considered(str(schedule), why=policy.why_illegal(schedule))
@@ -64,7 +67,7 @@ class Choice:
         return Choice(group, str(policy.domain), by, list(found.values()))
 
     def measured(self, seconds: Mapping[str, float | None], problems: Mapping[str, str]) -> Choice:
-        """The same with what was measured, fastest first."""
+        """The same with measured times, fastest first."""
         for held in self.schedules:
             held.seconds = seconds.get(held.schedule)
             held.problem = problems.get(held.schedule, "")

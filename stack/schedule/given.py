@@ -1,7 +1,7 @@
-"""Schedules that a person writes: `NAME: SCHEDULE`, several of them, or a file of such lines.
+"""Schedules written by hand: `NAME: SCHEDULE`, several of them, or a file of such lines.
 
-NAME is a value's name, with or without its %, or the name of a group; * and ? stand for any
-letters, and a pattern is for all groups whose domain has the axes of the schedule.
+NAME is a value's name, with or without its %, or the name of a group. * and ? match any letters; a
+pattern applies to all groups whose domain has the axes of the schedule.
 """
 
 from __future__ import annotations
@@ -16,20 +16,19 @@ from typing import Any, cast
 from stack.errors import UsageError
 from stack.schedule.record import Schedule
 
-PART = "_part"  # behind the name of a value: its partial results
-REDUCED = ("k", "r")  # what reduced axes are called, of products and streams, and of rows
+PART = "_part"  # suffix of a value's name: its partial results
+REDUCED = ("k", "r")  # names of reduced axes: of matmuls and streams, and of rows
 
 
 def named_schedules(specs: Sequence[str]) -> dict[str, str]:
     """Texts of schedules by name.
 
     Args:
-        specs: each `NAME: SCHEDULE`, more of them after semicolons, or the path of a file with
-            one in each line; what follows a # is left out. A list of steps may go on over
-            semicolons and lines.
+        specs: each `NAME: SCHEDULE`, several separated by semicolons, or the path of a file with
+            one per line. Text after a # is ignored. A list of steps may span semicolons and lines.
 
     Raises:
-        UsageError: naming what cannot be read.
+        UsageError: names the text that cannot be parsed.
     """
     found: dict[str, str] = {}
     for spec in specs:
@@ -54,13 +53,13 @@ def named_schedules(specs: Sequence[str]) -> dict[str, str]:
 
 
 def is_list(text: str) -> bool:
-    """Whether a schedule is a list of steps: each begins with the name of a primitive."""
+    """True if a schedule is a list of steps: each begins with the name of a primitive."""
     words = text.partition(";")[0].split()
     return len(words) > 1 and "=" not in words[0] and "=" not in words[1]
 
 
 def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:
-    """What the option `schedule` gives: a text, several of them, or texts by name."""
+    """Parses the option `schedule`: one text, several, or texts by name."""
     asked = options.get("schedule") or ()
     if isinstance(asked, Mapping):
         given = cast("Mapping[str, str]", asked)
@@ -73,9 +72,9 @@ def _is_file(spec: str) -> bool:
 
 
 def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
-    """How much of a reduced axis a person gives to each program, 0 for all of it.
+    """The block of a reduced axis that each program gets in a schedule by hand, 0 for all of it.
 
-    None where nobody wrote a schedule for a value of this name.
+    None if there is no schedule for a value of this name.
     """
     if name not in given:
         return None
@@ -86,18 +85,20 @@ def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
 
 
 def of_part(given: Schedule) -> Schedule:
-    """What a schedule says of one part, for which no program shares a reduced axis."""
+    """The part of a schedule for one partial result, whose reduced axes are not split among
+    programs.
+    """
     splits = (s for s in given.splits if s.axis not in REDUCED or s.binding != "grid")
     return replace(given, splits=tuple(splits))
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name stands for several groups."""
+    """True if a name matches several groups."""
     return bool(set("*?[") & set(name))
 
 
 def given_for(given: Mapping[str, str], *names: str) -> tuple[str, str]:
-    """The entry for a group of these names and its schedule; "" twice where there is none."""
+    """The matching name and schedule for a group with these names; two empty texts if none."""
     for name in filter(None, names):
         if name in given:
             return name, given[name]

@@ -1,6 +1,6 @@
 """Schedules on groups: the attribute `schedule` of a fusion, a stream or a kernel.
 
-One text, or several, best first: the first is taken, the others are what tuning may try.
+It is one text or several, best first: the first is used, the others are for tuning to try.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from stack.schedule.record import Schedule
 
 
 def schedules_of(node: Node) -> tuple[str, ...]:
-    """The texts of the schedules that a group names, best first."""
+    """The texts of a group's schedules, best first."""
     named = node.attrs.get("schedule") or ()
     return (named,) if isinstance(named, str) else tuple(named)
 
 
 def first_schedule(node: Node) -> Schedule | None:
-    """The schedule that a group is to follow; None where none is named. Raises UsageError."""
+    """The schedule of a group; None if it has none. Raises UsageError."""
     named = schedules_of(node)
     return Schedule.parse(named[0]) if named else None
 
 
 def with_schedules(node: Node, texts: Sequence[str]) -> Node:
-    """The group with these schedules; none of them takes away those that it has."""
+    """The group with these schedules in place of its own; an empty list removes them."""
     attrs = {k: v for k, v in node.attrs.items() if k != "schedule"}
     if texts:
         attrs["schedule"] = texts[0] if len(texts) == 1 else tuple(texts)

@@ -1,4 +1,4 @@
-"""What chooses the schedule of a group: its domain on a target, and a model of time."""
+"""Scheduling policies: choose the schedule of a group from its domain and a cost model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Policy(ABC):
 
     Attributes:
         domain: the axes.
-        rules: what the loops of the kernel can follow.
+        rules: the schedules that the loops of the kernel allow.
     """
 
     domain: Domain
@@ -26,34 +26,34 @@ class Policy(ABC):
 
     @abstractmethod
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
-        """Legal schedules with the time that the model expects, if it knows one; best first."""
+        """Legal schedules with the model's expected time, if it has one; best first."""
 
     @cached_property
     def considered(self) -> list[tuple[Schedule, Prediction | None]]:
-        """`candidates`, asked once."""
+        """`candidates`, cached."""
         return self.candidates()
 
     def misfits(self) -> Sequence[Schedule]:
-        """Schedules that were looked at and do not fit; `why_illegal` says why."""
+        """Schedules that were considered but are illegal; `why_illegal` gives the reason."""
         return ()
 
     @abstractmethod
     def complete(self, given: Schedule) -> Schedule:
-        """A schedule with what it leaves open."""
+        """Fills in what a schedule does not specify."""
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
-        """What the kernel of a complete schedule takes of a program's resources."""
+        """The program resources that the kernel of a complete schedule uses."""
         return ()
 
     def why_illegal(self, schedule: Schedule) -> str:
-        """What stands against a complete schedule; "" where nothing does."""
+        """The reason why a complete schedule is illegal; "" if it is legal."""
         why = why_illegal(schedule, self.domain, self.rules)
         if why or schedule.instead:
             return why
         return why_illegal(schedule, self.domain, self.rules, self.needs(schedule))
 
     def follow(self, given: Schedule) -> Schedule:
-        """A schedule that somebody wrote, complete.
+        """Completes a schedule written by hand.
 
         Raises:
             UsageError: it does not fit the domain or the target; names axis, rule and number.
@@ -65,6 +65,6 @@ class Policy(ABC):
         return made
 
     def of(self, group: Node) -> Schedule:
-        """The schedule that a group names, or the best. Raises UsageError as `follow` does."""
+        """The schedule that a group names, or the best one. Raises UsageError as `follow` does."""
         named = first_schedule(group)
         return self.considered[0][0] if named is None else self.follow(named)

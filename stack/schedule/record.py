@@ -1,12 +1,12 @@
-"""The type of a schedule, its text, and the domain of axes that it divides.
+"""Schedules: their type, their text, and the domain of axes that they split.
 
     m=128+64@grid n=256+128@grid k=64@serial warps=8 stages=3 persistent
 
-Splits stand from the outermost loop to the innermost. `m=128@grid` gives each program a block of
-128 along m; `m=128+64` takes blocks of 64 for what is left of whole rounds of the processors, its
-tail. An axis that is split again has another entry, with a block that divides the one before it:
-`m=128@grid m=16@warp`. A word in place of all this names another way: `library`, or `batch`, a
-kernel for each product of a group.
+Splits are listed from the outermost loop to the innermost. `m=128@grid` gives each program a block
+of 128 along m. `m=128+64` uses smaller blocks of 64 (the tail) for the elements after the last full
+wave of programs. An axis that is split again has another entry, whose block divides the one before:
+`m=128@grid m=16@warp`. A single word names an alternative: `library`, a library call, or `unfused`,
+separate kernels for the parts of the group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SPLIT = re.compile(r"(\w+)=(\d+)(?:\+(\d+))?(?:@(\w+))?")
 
 @dataclass(frozen=True)
 class Split:
-    """Blocks of one axis, and what runs them.
+    """A split of one axis into blocks, and what runs them.
 
     Attributes:
         axis: its name in the domain.
         block: elements of a block.
         binding: one of `BINDINGS`; "" leaves it to the policy.
-        tail: elements of the smaller blocks at the end; 0 where there are none.
+        tail: elements of the smaller blocks at the end; 0 if there are none.
     """
 
     axis: str
@@ -46,15 +46,16 @@ class Split:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a kernel computes its domain.
+    """The schedule of a kernel on its domain.
 
     Attributes:
-        splits: of its axes, outermost first.
-        warps: that share a program; 0 leaves it to the policy.
-        stages: steps of its loops whose operands are held at a time; 0 likewise.
-        persistent: as many programs as processors take blocks in turn, so that the end of one
-            overlaps the start of the next.
-        instead: one of `WORDS`, for a group that no such kernel computes.
+        splits: splits of its axes, outermost first.
+        warps: number of warps of a program; 0 leaves it to the policy.
+        stages: pipeline stages: the number of iterations whose operands are in memory at a time; 0
+            leaves it to the policy.
+        persistent: one program per processor loops over several blocks, so that the end of one
+            block overlaps the start of the next.
+        instead: one of `WORDS`, for a group that another implementation computes.
     """
 
     splits: tuple[Split, ...] = ()
@@ -72,10 +73,10 @@ class Schedule:
 
     @staticmethod
     def parse(text: str) -> Schedule:
-        """The schedule that `str` wrote; entries may be divided by commas too.
+        """Parses the text that `str` returns; commas may separate entries too.
 
         Raises:
-            UsageError: naming the entry that cannot be read.
+            UsageError: names the entry that cannot be parsed.
         """
         words = text.replace(",", " ").split()
         if len(words) == 1 and words[0] in WORDS:
@@ -111,27 +112,27 @@ class Schedule:
         return tuple(s for s in self.splits if s.axis == axis)
 
     def bound(self, *bindings: str) -> tuple[Split, ...]:
-        """The splits of some bindings, outermost first."""
+        """The splits with one of these bindings, outermost first."""
         return tuple(s for s in self.splits if s.binding in bindings)
 
     @property
     def is_by_threads(self) -> bool:
-        """Whether it says what single threads compute of a product."""
+        """True if it specifies what single threads compute of a matmul."""
         return bool(self.bound("lane", "unroll"))
 
     def block(self, axis: str, default: int = 0) -> int:
-        """The outermost block of an axis; `default` where it is not split."""
+        """The outermost block of an axis; `default` if it is not split."""
         found = self.of(axis)
         return found[0].block if found else default
 
     def tail(self, axis: str) -> int:
-        """The smaller blocks at the end of an axis; 0 where there are none."""
+        """The smaller blocks at the end of an axis; 0 if there are none."""
         return max((s.tail for s in self.of(axis)), default=0)
 
     def filled(self, default: Schedule) -> Schedule:
-        """This schedule, with what it leaves open as `default` has it.
+        """This schedule, with everything that it does not specify taken from `default`.
 
-        The axes that it names keep their order among themselves; programs are outermost.
+        The axes that it names keep their relative order; splits bound to the grid are outermost.
         """
         own = iter(dict.fromkeys(s.axis for s in self.splits))
         named = {s.axis for s in self.splits}
@@ -150,7 +151,7 @@ def _axis(split: Split) -> str:
 
 
 def _bound(own: Sequence[Split], usual: Sequence[Split]) -> Sequence[Split]:
-    """The splits of an axis, bound as they usually are; the usual ones where it has none."""
+    """The splits of an axis with default bindings; the default splits if it has none."""
     if not own or not usual:
         return own or usual
     last = len(usual) - 1
@@ -173,10 +174,10 @@ class Axis:
     """One axis of a domain.
 
     Attributes:
-        name: in schedules.
-        extent: its elements.
+        name: its name in schedules.
+        extent: number of elements.
         kind: one of `KINDS`.
-        whole: why programs cannot divide it; "" where partial results combine to the whole.
+        whole: why programs cannot split it; "" if partial results can be combined.
     """
 
     name: str
@@ -190,12 +191,12 @@ class Axis:
 
 @dataclass(frozen=True)
 class Domain:
-    """The points that a group computes: its axes, outermost first."""
+    """The iteration space of a group: its axes, outermost first."""
 
     axes: tuple[Axis, ...]
 
     def axis(self, name: str) -> Axis | None:
-        """The axis of a name, if there is one."""
+        """The axis with this name; None if there is none."""
         return next((a for a in self.axes if a.name == name), None)
 
     def __str__(self) -> str:
@@ -204,11 +205,11 @@ class Domain:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model expects of a schedule.
+    """A cost model's prediction for a schedule.
 
     Attributes:
-        seconds: of the kernel, its launch included.
-        parts: seconds of what overlaps in it, by name: "tensor", "memory", "cache".
+        seconds: time of the kernel, its launch included.
+        parts: seconds of the parts that overlap, by name: "tensor", "memory", "cache".
     """
 
     seconds: float
@@ -216,7 +217,7 @@ class Prediction:
 
     @property
     def bound(self) -> str:
-        """The part that takes longest; "" where only the sum is known."""
+        """The part that takes longest; "" if only the sum is known."""
         return max(self.parts, key=lambda p: self.parts[p], default="")
 
     def __str__(self) -> str:

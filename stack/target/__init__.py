@@ -1,4 +1,4 @@
-"""Machines as data: what passes price kernels with, and what printers may use."""
+"""Machines as data, for the cost models of passes and for code generation."""
 
 from stack.target.files import as_cpu, as_gpu, load, names
 from stack.target.host import cpu_at_hand

@@ -1,12 +1,7 @@
-"""Targets in files: one TOML file for each, with the source of every number beside it.
+"""Target files: one TOML file for each machine, with the source of every number.
 
-name = "sm_90"
-kind = "gpu"
-...
-[numbers]
-launch = { value = 2e-6, source = "calibrated" }
-[tiles.half]
-"m=128 n=128 k=64 warps=4 stages=3" = 0.92
+name = "sm_90" kind = "gpu" ... [numbers] launch = { value = 2e-6, source = "calibrated" }
+[tiles.half] "m=128 n=128 k=64 warps=4 stages=3" = 0.92
 """
 
 from __future__ import annotations
@@ -34,8 +29,8 @@ from stack.target.record import (
 FOLDER = Path(__file__).parent / "data"
 WORDS = ("name", "title", "arch")
 KEYS = (*WORDS, "kind", "features", "numbers", "tiles")
-MOST_RATE = 2.0  # of a tile: clocks rise where little is computed
-REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # where nobody names a target, as for a bare pipeline
+MOST_RATE = 2.0  # of a tile: clocks rise if the load is low
+REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # the default, for example for a bare pipeline
 _TILE = re.compile(r"m=\d+ n=\d+ k=\d+ warps=\d+ stages=\d+( persistent)?")
 _SM = re.compile(r"sm_(\d+)[af]?")
 Kind = TypeVar("Kind", Gpu, Cpu)
@@ -54,8 +49,8 @@ def _built_in(name: str) -> Target:
 def load(spec: str) -> Target:
     """A target by its name, or from a file.
 
-    A GPU without a file, as sm_86, has the numbers of the newest one before it, and its title says
-    so.
+    A GPU without a file, such as sm_86, gets the numbers of the newest older one, and its title
+    says so.
 
     Raises:
         UsageError: there is no such target, or its file has a missing or absurd number.
@@ -75,12 +70,12 @@ def load(spec: str) -> Target:
 
 
 def as_gpu(target: Target | None) -> Gpu:
-    """The GPU to tile for; the reference where none is named. Raises UsageError for a CPU."""
+    """The GPU to lower for; the reference if `target` is None. Raises UsageError for a CPU."""
     return _as(target, Gpu)
 
 
 def as_cpu(target: Target | None) -> Cpu:
-    """The CPU to tile for; the reference where none is named. Raises UsageError for a GPU."""
+    """The CPU to lower for; the reference if `target` is None. Raises UsageError for a GPU."""
     return _as(target, Cpu)
 
 
@@ -99,7 +94,7 @@ def _as(target: Target | None, cls: type[Kind]) -> Kind:
 
 
 def read(path: Path) -> Target:
-    """The target of a file. Raises UsageError naming the key that is wrong."""
+    """Reads a target file. Raises UsageError, which names the wrong key."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -108,7 +103,7 @@ def read(path: Path) -> Target:
 
 
 def parse(table: Mapping[str, Any], where: str) -> Target:
-    """The target of a table as TOML gives it. `where` begins every message of a UsageError."""
+    """The target of a parsed TOML table. `where` begins every message of a UsageError."""
     _check_keys(table, KEYS, f"{where} no key is called")
     for key in WORDS:
         if not isinstance(_get(table, key, where), str):
@@ -140,7 +135,7 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
 
 
 def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
-    """The tiles of a GPU, and what they reach."""
+    """The tiles of a GPU with their measured rates."""
     if not isinstance(given, dict):
         raise UsageError(f"{where} tiles is a table, not {given!r}")
     tables = cast("dict[str, Any]", given)
@@ -179,7 +174,7 @@ def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> 
 
 
 def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
-    """A number, and where it comes from."""
+    """A number and its source."""
     source = ""
     if isinstance(entry, dict):
         table = cast("dict[str, Any]", entry)
@@ -208,7 +203,7 @@ def _meaning(metadata: Mapping[str, Any]) -> str:
 
 
 def text_of(target: Target) -> str:
-    """The file of a target; `parse` gives an equal one back."""
+    """The text of a target file; `parse` restores an equal target from it."""
     lines = [f"{key} = {_quoted(getattr(target, key))}" for key in WORDS]
     lines.insert(1, f"kind = {_quoted(kind_of(target))}")
     lines.append(f"features = [{', '.join(map(_quoted, target.features))}]")
@@ -223,7 +218,7 @@ def text_of(target: Target) -> str:
 
 
 def _tile_lines(gpu: Gpu) -> list[str]:
-    """What tiles reach, a table for each product."""
+    """The tables of tiles, one for each kind of matmul."""
     lines: list[str] = []
     for product, meaning in PRODUCTS.items():
         held = [f"{_quoted(t.schedule)} = {t.rate!r}" for t in gpu.tiles if t.product == product]
@@ -232,7 +227,7 @@ def _tile_lines(gpu: Gpu) -> list[str]:
 
 
 def save(target: Target, path: Path) -> None:
-    """Write the file of a target."""
+    """Writes a target file."""
     path.write_text(text_of(target), encoding="utf-8")
 
 

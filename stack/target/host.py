@@ -1,4 +1,4 @@
-"""The CPU at hand."""
+"""Detects the CPU of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from stack.target.files import as_cpu, load
 from stack.target.record import Cpu
 
-NATIVE = "native"  # the arch of the CPU at hand: LLVM asks it what it can do
+NATIVE = "native"  # the arch of this machine's CPU: LLVM detects its features
 AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 NEEDS = {
     "amx": {*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"},
@@ -26,7 +26,7 @@ ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # Linux on x86-64: call, req
 
 @functools.cache
 def cpu_at_hand() -> Cpu:
-    """This machine's CPU: the numbers of the target whose instructions it has."""
+    """This machine's CPU: the target that matches its instruction set."""
     cpu = as_cpu(load(name_of(_flags())))
     missing = missing_here(cpu.features)
     features = tuple(f for f in cpu.features if f not in missing)
@@ -35,30 +35,30 @@ def cpu_at_hand() -> Cpu:
 
 
 def name_of(flags: frozenset[str]) -> str:
-    """The target of a CPU that can do this."""
+    """The name of the target for a CPU with these features."""
     return next((name for name, needs in NEEDS.items() if needs <= flags), "generic")
 
 
 def missing_here(features: Iterable[str]) -> list[str]:
-    """Features, by LLVM's names, that the CPU at hand does not have, or does not tell of."""
+    """Features, by LLVM's names, that this CPU lacks or does not report."""
     here = {_plain(flag) for flag in _flags()}
     return [f for f in features if _plain(f) not in here]
 
 
 def _plain(name: str) -> str:
-    """The name of a feature as both Linux and LLVM write it."""
+    """The name of a feature without separators, which Linux and LLVM write differently."""
     return re.sub("[_-]", "", name)
 
 
 @functools.cache
 def _flags() -> frozenset[str]:
-    """What the CPU can do, and Linux lets this process do."""
+    """The features of the CPU that Linux lets this process use."""
     return permitted(_listed())
 
 
 @functools.cache
 def _listed() -> frozenset[str]:
-    """What the CPU can do by what Linux tells, or, elsewhere, by its architecture alone."""
+    """The features of the CPU that Linux reports; on other systems those of its architecture."""
     try:
         told = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -67,21 +67,21 @@ def _listed() -> frozenset[str]:
 
 
 def listed(machine: str, told: str) -> frozenset[str]:
-    """What a CPU can do: by its architecture, and as Linux tells of its first core."""
+    """The features of a CPU: by its architecture, and from /proc/cpuinfo for its first core."""
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", told, re.MULTILINE)
     flags = frozenset(found[1].split() if found else ())
     return flags | {"neon"} if machine.lower() in ("aarch64", "arm64") else flags
 
 
 def permitted(flags: frozenset[str]) -> frozenset[str]:
-    """Flags without those of AMX where Linux does not let this process use it."""
+    """Flags without those of AMX if Linux does not let this process use it."""
     if "amx_tile" not in flags or _may_use_tiles():
         return flags
     return frozenset(f for f in flags if not f.startswith("amx"))
 
 
 def _may_use_tiles() -> bool:
-    """Ask Linux for the registers of AMX, which are large: once for a process and its threads.
+    """Requests permission from Linux for the AMX registers, once for a process and its threads.
 
     Linux, Documentation/arch/x86/xstate.rst.
     """

@@ -1,35 +1,36 @@
-"""Instructions that multiply short numbers and sum in 32 bits: what products on a CPU are made of.
+"""CPU matrix instructions: they multiply short numbers and accumulate in 32 bits.
 
-Each multiplies neighbours along the contracted axis at once, which lie together in both operands:
-the right one is packed so. Those of floats round once for each pair and take denormals as zeros,
-those of integers are exact but for wrapping around, as the manuals say: Intel, "Architecture
-Instruction Set Extensions and Future Features", TDPBF16PS, VDPBF16PS, TDPBSSD and VPDPBUSD.
+Each multiplies several neighbours along the contracted axis at once. These must be contiguous in
+both operands, so the right operand is packed. Float instructions round once per pair and treat
+denormals as zero; integer instructions are exact except for wraparound. Source: Intel,
+"Architecture Instruction Set Extensions and Future Features", TDPBF16PS, VDPBF16PS, TDPBSSD and
+VPDPBUSD.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-Types = tuple[str, str, str]  # element types of both operands of a product, and of its sums
+Types = tuple[str, str, str]  # element types of both operands and of the accumulator
 
-LEAST_PART = 1 / 4  # of its rows: with fewer, an instruction is no faster than other arithmetic
+LEAST_PART = 1 / 4  # of its rows: with fewer, an instruction is no faster than vector arithmetic
 
 
 @dataclass(frozen=True)
 class Mma:
-    """One instruction.
+    """One matrix instruction.
 
     Attributes:
-        name: of the instruction.
-        intrinsic: LLVM's function of it.
-        feature: what a CPU that has it lists, as LLVM calls it.
-        operands: element type of what it multiplies.
-        sums: that of what it adds to.
+        name: name of the instruction.
+        intrinsic: its LLVM intrinsic.
+        feature: the CPU feature that it needs, by LLVM's name.
+        operands: element type of the operands.
+        sums: element type of the accumulator.
         group: neighbours along the contracted axis that are multiplied and summed first.
-        depth: contracted elements that one instruction takes.
-        rows: of sums; 1 where it works on vectors.
-        lanes: columns of sums.
-        offset: what the left operand has to be raised by, which the instruction takes as unsigned.
+        depth: contracted elements of one instruction.
+        rows: rows of the accumulator; 1 for vector instructions.
+        lanes: columns of the accumulator.
+        offset: number to add to the left operand, which the instruction treats as unsigned.
     """
 
     name: str
@@ -45,25 +46,29 @@ class Mma:
 
     @property
     def types(self) -> Types:
-        """Of the products that it does."""
+        """The element types of its operands and accumulator."""
         return self.operands, self.operands, self.sums
 
     def divides(self, rows: int, lanes: int, depth: int) -> bool:
-        """Whether it does so many sums of so many products without a rest."""
+        """True if the instruction computes a tile of this size without remainder."""
         is_whole = rows % self.rows == 0 or self.takes_part(rows)
         return is_whole and lanes % self.lanes == 0 and self._divides_depth(depth)
 
     def covers(self, rows: int, lanes: int, depth: int) -> bool:
-        """The same with whole tiles, the last of which may start early."""
+        """True if whole instructions cover a tile of this size; the last one may start early."""
         is_tall = rows >= self.rows or self.takes_part(rows)
         return is_tall and lanes >= self.lanes and self._divides_depth(depth)
 
     def _divides_depth(self, depth: int) -> bool:
-        """One group alone is none: as an operand it looks like rows that lie along the depth."""
+        """True if the depth divides evenly into more than one group.
+
+        A single group is excluded: such an operand looks like rows that are contiguous along the
+        depth.
+        """
         return depth % self.depth == 0 and depth > self.group
 
     def takes_part(self, rows: int) -> bool:
-        """Whether so many rows are a part of what it does, and enough of it."""
+        """True if `rows` is less than a full instruction, but enough of it to be profitable."""
         return LEAST_PART * self.rows < rows < self.rows
 
 

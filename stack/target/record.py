@@ -1,6 +1,7 @@
-"""What describes a machine: few numbers, each with a unit, a range, and where it comes from.
+"""The description of a machine: a few numbers, each with a unit, a range and a source.
 
-Peak rates are those that a good kernel reaches, not those of a datasheet: passes compare times.
+Peak rates are rates that a good kernel reaches, not those of a datasheet, because passes compare
+times.
 """
 
 from __future__ import annotations
@@ -12,44 +13,44 @@ from typing import Any
 
 from stack.target.mma import MMAS, Mma, Types
 
-BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
-SUMS = 0.75  # of a core's registers
-TAPS = 0.25  # of them, for a row of taps that windows beside each other are multiplied with
+BARRIER_BYTES = 2 << 10  # shared memory for barriers and for data of the compilers
+SUMS = 0.75  # share of a core's registers for accumulators
+TAPS = 0.25  # share of them for a row of taps, which adjacent windows are multiplied by
 RASTER_ROWS = 8  # tiles of a GPU in a column that run together, and share operands in its cache
-LINE = 64  # bytes that memory and caches of a CPU move together
-FIRST_LEVEL = 32 << 10  # bytes of a CPU's first-level cache, at least
+LINE = 64  # bytes of a cache line of a CPU
+FIRST_LEVEL = 32 << 10  # minimum size of a CPU's first-level cache, in bytes
 CHUNK = 4  # registers of 32-bit floats in one vector of a row
-KEPT = 1 / 16  # of a CPU's second-level cache, for staged values of a row
-STAGED = 1 / 4  # of it, for staged blocks of strided operands
-LEAST_LINES = 8  # of a strided block that pays off to be transposed
+KEPT = 1 / 16  # share of a CPU's second-level cache for staged values of a row
+STAGED = 1 / 4  # share of it for staged blocks of strided operands
+LEAST_LINES = 8  # minimum number of lines of a strided block for a profitable transpose
 ROW_LANES = 512  # short rows that a thread stores at once
-DEINTERLEAVED_ROWS = 4  # rows in a register from which deinterleaving pays off
+DEINTERLEAVED_ROWS = 4  # minimum rows in a register for profitable deinterleaving
 NO_SOURCES: Mapping[str, str] = {}
 
 
 def number(unit: str, low: float, high: float, doc: str) -> Any:
-    """A field that every file of this kind states; what lies outside of its range is a mistake."""
+    """A field that every file of this kind must have; values outside of its range are errors."""
     return field(metadata={"unit": unit, "low": low, "high": high, "doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What CPUs and GPUs have in common.
+    """The common description of CPUs and GPUs.
 
     Attributes:
-        name: what it is called on the command line.
+        name: its name on the command line.
         title: the machine in words.
-        arch: what the assembler calls it: "sm_90", or a CPU that LLVM knows; "native" is this CPU.
-        features: what its instructions can do besides; for a CPU, LLVM's names.
-        sources: of each number: from a datasheet, calibrated here, or chosen and why.
+        arch: the assembler's name: "sm_90", or a CPU that LLVM knows; "native" is this CPU.
+        features: additional instruction set features; for a CPU, LLVM's names.
+        sources: the source of each number: a datasheet, calibrated here, or chosen and why.
     """
 
     name: str
     title: str
     arch: str
     features: tuple[str, ...] = ()
-    launch: float = number("s", 1e-8, 1e-2, "what one more kernel costs besides its work")
-    memory_rate: float = number("B/s", 1e8, 1e15, "memory, what is read and written counted")
+    launch: float = number("s", 1e-8, 1e-2, "cost of one more kernel besides its work")
+    memory_rate: float = number("B/s", 1e8, 1e15, "memory, reads and writes counted")
     cache_rate: float = number("B/s", 1e8, 1e16, "the second-level cache")
     cache_bytes: int = number("B", 1 << 14, 1 << 40, "size of the second-level cache")
     registers: int = number("", 8, 1 << 24, "32-bit registers of a processor; vectors of a core")
@@ -58,26 +59,26 @@ class Target:
     sources: Mapping[str, str] = field(default_factory=lambda: NO_SOURCES, compare=False)
 
 
-# kinds of products, by the tiles that are measured for them
+# kinds of matmuls with their own measured tiles
 PRODUCTS = {
     "half": "of 16-bit floats",
     "single": "of 32-bit floats, multiplied exactly",
-    "fma": "of what threads multiply by themselves, as 32-bit floats; wider ones in less depth",
+    "fma": "without tensor cores, as of 32-bit floats; of wider types in less depth",
     "tf32": "of 32-bit floats that are rounded to TF32",
-    "reading": "of 16-bit floats, where what follows reads another array and holds many values",
-    "tail": "of 16-bit floats, behind the whole waves of a large tile",
+    "reading": "of 16-bit floats, with an epilogue that reads another array and holds many values",
+    "tail": "of 16-bit floats, for the tail after the full waves of a large tile",
     "library": "of 16-bit floats, by a library, besides those of `half`",
 }
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a product reaches with a tile.
+    """The measured rate of a matmul with a tile.
 
     Attributes:
         product: one of `PRODUCTS`.
         schedule: the tile, as blocks of m, n and k, with warps and stages.
-        rate: of a full processor, relative to `Gpu.bf16_rate`.
+        rate: rate of a full processor, relative to `Gpu.bf16_rate`.
     """
 
     product: str
@@ -87,58 +88,59 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Target):
-    """A GPU; its rates are those of all processors together.
+    """A GPU. Its rates are totals over all processors.
 
     Attributes:
-        tiles: that compilers make fast code of, and what they reach; of each product some.
+        tiles: tiles for which compilers generate fast code, with their rates; some for each kind of
+            matmul.
     """
 
     processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
     threads: int = number("", 32, 1 << 14, "threads of a block, at most")
     shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
     latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
-    stream_share: float = number("", 0.01, 1, "of bf16_rate, in a stream: softmax lies between")
+    stream_share: float = number("", 0.01, 1, "of bf16_rate, in a stream, with softmax in between")
     few_rows_share: float = number("", 0.01, 1, "of a product's rate, in a stream of few rows")
     readers: float = number("", 0.1, 64, "streams of a processor that reach memory_rate together")
     slots: int = number("", 1, 64, "streams of a processor that read at a time")
     reducers: int = number("", 1, 64, "reductions of a processor that reach memory_rate together")
-    lone_share: float = number("", 0.01, 1, "of its rate that a tile made for two reaches alone")
-    across_share: float = number("", 0.01, 1, "of a product's rate whose lines lie across, in TF32")
-    piece_share: float = number("", 0.01, 1, "of memory_rate, of what is shorter than a line")
+    lone_share: float = number("", 0.01, 1, "of its rate that a tile for two reaches alone")
+    across_share: float = number("", 0.01, 1, "of a product's rate with strided lines, in TF32")
+    piece_share: float = number("", 0.01, 1, "of memory_rate, for pieces shorter than a line")
     element_share: float = number("", 0.001, 1, "of a product's rate that is read by elements")
     tiles: tuple[Reached, ...] = ()
 
     @property
     def operand_bytes(self) -> int:
-        """Shared memory for the operands of a block: what barriers take is left."""
+        """Shared memory for the operands of a block, without that for barriers."""
         return self.shared_bytes - BARRIER_BYTES
 
     @property
     def stream_rate(self) -> float:
-        """Products of a stream for each second: softmax and corrections lie between them."""
+        """Matmul operations per second in a stream, with softmax and corrections in between."""
         return self.stream_share * self.bf16_rate
 
     @property
     def balance(self) -> float:
-        """Products of a stream in the time of one byte of memory."""
+        """Matmul operations of a stream in the time of one byte of memory traffic."""
         return self.stream_rate / self.memory_rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu(Target):
-    """A CPU; its rates are those of one core.
+    """A CPU. Its rates are those of one core.
 
     Attributes:
-        refused: what it has and this process may not use, in words.
+        refused: a feature that it has but this process may not use, in words.
     """
 
-    cores: int = number("", 1, 1 << 12, "threads that the work should divide among")
+    cores: int = number("", 1, 1 << 12, "threads to divide the work among")
     clock: float = number("Hz", 1e7, 1e11, "cycles, under vector work")
     vector_bytes: int = number("B", 4, 1 << 12, "a vector register")
     score_cycles: float = number(
         "", 0.5, 1000, "cycles of a vector between the products of attention"
     )
-    fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from what threads share")
+    fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from the shared queue")
     refused: str = field(default="", compare=False)
 
     @property
@@ -153,37 +155,39 @@ class Cpu(Target):
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of staged values of a row that stay in the cache."""
+        """Bytes of staged values of a row that fit in their share of the cache."""
         return int(KEPT * self.cache_bytes)
 
     @property
     def staged_bytes(self) -> int:
-        """Bytes of staged blocks of strided operands that stay in the cache."""
+        """Bytes of staged blocks of strided operands that fit in their share of the cache."""
         return int(STAGED * self.cache_bytes)
 
     @property
     def sums(self) -> int:
-        """Registers for sums of a product: the others hold what is multiplied."""
+        """Registers for the accumulators of a matmul; the others hold operands."""
         return int(SUMS * self.registers)
 
     def most_rows(self, vectors: int) -> int:
-        """Rows of so many vectors of sums that fit beside one of what they are multiplied with."""
+        """The number of rows of `vectors` accumulators each that fit next to one row of operand
+        vectors.
+        """
         return max(1, min(self.sums // vectors, (self.registers - 1) // vectors - 1))
 
     def taps(self, row: int) -> int:
-        """Taps of a row of so many that are multiplied at a time."""
+        """Taps that are multiplied at a time, of a row of `row` taps."""
         return min(row, int(TAPS * self.registers))
 
     def sums_beside(self, rows: int) -> int:
-        """Vectors of sums for each of so many rows of a product, a power of two."""
+        """Accumulator vectors for each of `rows` rows of a matmul, a power of two."""
         return 1 << max(self.sums // rows, 1).bit_length() - 1
 
     def mmas(self, types: Types) -> list[Mma]:
-        """Its instructions for products of such operands and sums, the fastest first."""
+        """Its instructions for matmuls of these element types, fastest first."""
         return [m for m in MMAS if m.feature in self.features and m.types == types]
 
     def mma(self, types: Types, rows: int, lanes: int, depth: int) -> Mma | None:
-        """Its fastest instruction that does a tile of a product without a rest."""
+        """Its fastest instruction that computes a tile of a matmul without remainder."""
         return next((m for m in self.mmas(types) if m.divides(rows, lanes, depth)), None)
 
 
@@ -191,10 +195,10 @@ KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}
 
 
 def kind_of(target: Target) -> str:
-    """Its kind in a file: "gpu" or "cpu"."""
+    """The kind of a target in its file: "gpu" or "cpu"."""
     return "gpu" if isinstance(target, Gpu) else "cpu"
 
 
 def numbers_of(cls: type[Target]) -> dict[str, dataclasses.Field[Any]]:
-    """The numbers that describe a machine of this kind."""
+    """The numbers of this kind of machine."""
     return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}

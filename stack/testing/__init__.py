@@ -1,4 +1,4 @@
-"""What the author of a pass tests it with: `check_pass`, and `.stack` files for pytest."""
+"""Tests for authors of passes: `check_pass`, and `.stack` files for pytest."""
 
 from __future__ import annotations
 

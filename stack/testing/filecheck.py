@@ -1,4 +1,4 @@
-"""Tests as IR text: what passes make of a function, said in comments beside it.
+"""Tests as IR text: a function with the expected output of passes in comments.
 
     // RUN: canonicalize,fuse{max_inputs=4}
     // CHECK: %z = neg(%x)
@@ -6,9 +6,9 @@
     // CHECK-NOT: exp
     func @f(%x: f32[8]) -> (f32[8]) at tensor { ... }
 
-As LLVM's FileCheck: CHECK finds the next line that has the text, CHECK-NEXT asks it of the line
-after, CHECK-NOT of none until the next found. Runs of blanks count as one, `{{...}}` is a pattern.
-To have pytest collect `*.stack` files, import the hook in a `conftest.py`:
+As in LLVM's FileCheck, CHECK finds the next line with the text, CHECK-NEXT requires it on the next
+line, and CHECK-NOT forbids it up to the next match. Runs of blanks count as one, `{{...}}` is a
+pattern. To have pytest collect `*.stack` files, import the hook in a `conftest.py`:
 
     from stack.testing.filecheck import pytest_collect_file
 """
@@ -34,31 +34,31 @@ _PATTERN = re.compile(r"\{\{(.*?)\}\}")
 
 
 class CheckFailed(StackError):
-    """What a file says of its function does not hold; names the line of the file."""
+    """A check of a file failed; names the line of the file."""
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One comment that a check reads: its word, its text and its line in the file."""
+    """One comment for the checker: its keyword, its text and its line in the file."""
 
     word: str
     text: str
     line: int
 
     def matches(self, found: str) -> bool:
-        """Whether a line of text has what is asked for."""
+        """True if a line of text contains the expected text."""
         parts = _PATTERN.split(" ".join(self.text.split()))
         pattern = "".join(p if i % 2 else re.escape(p) for i, p in enumerate(parts))
         return re.search(pattern, " ".join(found.split())) is not None
 
 
 def check_file(path: str | Path) -> None:
-    """Run what a `.stack` file asks for. Raises CheckFailed, and what its passes raise."""
+    """Runs the checks of a `.stack` file. Raises CheckFailed, and the errors of its passes."""
     check_text(Path(path).read_text(encoding="utf-8"), str(path))
 
 
 def check_text(text: str, name: str = "text") -> None:
-    """As `check_file`, of a text."""
+    """Like `check_file`, for a text."""
     directives = list(_directives(text))
     runs = [d.text for d in directives if d.word == "RUN"]
     checks = [d for d in directives if d.word != "RUN"]
@@ -108,7 +108,7 @@ def _failed(name: str, check: Directive, lines: list[str], at: int) -> CheckFail
 
 
 def pytest_collect_file(file_path: Path, parent: Any) -> Any:
-    """Hook of pytest: a `.stack` file with a RUN line is a test."""
+    """Pytest hook: a `.stack` file with a RUN line is a test."""
     if file_path.suffix != ".stack" or "// RUN:" not in file_path.read_text(encoding="utf-8"):
         return None
     return _file_class().from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]

@@ -1,4 +1,4 @@
-"""Is a pass right? Verified, read back, interpreted, over graphs that frameworks were asked for."""
+"""Checks a pass: verification, text round trip and numerical check, over graphs from frameworks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from stack.rewrite.pipeline import Pipeline
 
 
 class PassError(StackError):
-    """A pass is wrong: what it does, to which function, and by which rewrite."""
+    """A pass is wrong: names the problem, the function and the rewrite."""
 
 
 @dataclass
 class PassReport:
-    """What a pass did to the functions that it was checked on.
+    """The effects of a pass on the functions that it was checked on.
 
     Attributes:
-        functions: how many there were.
-        changed: names of those that it changed.
-        rules: how often each of its rules applied.
-        misses: how often each nearly applied, and why not.
+        functions: number of functions.
+        changed: names of the functions that it changed.
+        rules: number of applications of each rule.
+        misses: number of near matches of each rule, with the reason.
     """
 
     functions: int = 0
@@ -44,7 +44,7 @@ class PassReport:
 
 
 def captured_graphs() -> dict[str, Func]:
-    """Small graphs as frontends import them: blocks of transformers, from torch and from JAX."""
+    """Small graphs as frontends import them: transformer blocks and others, from torch and JAX."""
     folder = files("stack.testing").joinpath("graphs")
     texts = sorted(folder.iterdir(), key=lambda file: file.name)
     return {f.name.removesuffix(".stack"): parse(f.read_text("utf-8")) for f in texts}
@@ -53,17 +53,17 @@ def captured_graphs() -> dict[str, Func]:
 def check_pass(
     one: Pass, functions: Iterable[Func] = (), *, first: str = "", graphs: bool = True
 ) -> PassReport:
-    """Run a pass over functions, and over `captured_graphs`, and hold it to what passes promise.
+    """Runs a pass on functions, and on `captured_graphs`, and checks the contract of passes.
 
-    The result verifies; it prints to text that reads back as itself; it computes what the function
-    did, on ties, signed zeros, infinities and nan too; and the second time nothing changes.
+    The result verifies. Its text parses back to itself. It computes the same results, also on ties,
+    signed zeros, infinities and nan. A second run changes nothing.
 
     Args:
         first: passes that run before it, such as "canonicalize,fuse".
 
     Raises:
-        PassError: naming the function, the first wrong rewrite, its node and source lines.
-        VerifyError: as the pipeline does.
+        PassError: names the function, the first wrong rewrite, its node and source lines.
+        VerifyError: from the pipeline.
     """
     report = PassReport()
     given = [(func.name, func) for func in functions]

@@ -1,4 +1,4 @@
-"""A new pass as a package of its own: code, entry point, tests, and a page about it."""
+"""Generates the package of a new pass: code, entry point, tests, and a README."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ KINDS = {
     "rewrite": "a pass over whole blocks",
     "schedule": "a policy that writes the steps of each kernel",
 }
-# where a pass goes in a pipeline: one that fuses takes the place of the built-in one, which leaves
-# nothing apart that another could join
+# the position of a pass in a pipeline: a fusion pass replaces the built-in one, which would leave
+# it nothing to join
 PLACES = {
     "fusion": "default,-fuse,+{}@fused",
     "horizontal": "default,-fuse,+{}@fused",
@@ -26,9 +26,9 @@ PLACES = {
 
 
 def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
-    """Write the package of a pass; returns its folder.
+    """Writes the package of a pass and returns its folder.
 
-    Raises UsageError for a name that is no Python name, and for a folder that is there already.
+    Raises UsageError for a name that is no Python name, and if the folder exists.
     """
     if kind not in KINDS:
         raise unknown_name("no kind of pass", kind, KINDS)
@@ -36,7 +36,7 @@ def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
         raise UsageError(f"a pass is called by a Python name in small letters, not {name!r}")
     root = Path(folder) / name
     if root.exists():
-        raise UsageError(f"{root} is there already")
+        raise UsageError(f"{root} exists already")
     cls = "".join(part.capitalize() for part in name.split("_"))
     words = {
         "name": name,

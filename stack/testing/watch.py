@@ -1,4 +1,4 @@
-"""Runs something again whenever a file is saved."""
+"""Runs a function again whenever a file is saved."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 SUFFIXES = (".py", ".stack", ".toml")
-PAUSE = 0.3  # seconds between looks
+PAUSE = 0.3  # seconds between polls
 
 
 def saved(paths: Iterable[Path]) -> dict[Path, int]:
-    """When each source file, in the folders too, was saved last."""
+    """The modification time of each source file, including those in folders."""
     found: dict[Path, int] = {}
     for path in paths:
         inside = path.rglob("*") if path.is_dir() else (path,)
@@ -24,9 +24,9 @@ def saved(paths: Iterable[Path]) -> dict[Path, int]:
 def watch(
     paths: Iterable[Path], run: Callable[[list[Path]], object], turns: int | None = None
 ) -> None:
-    """Call `run` with what was saved: once at the start, with nothing, then at every save.
+    """Calls `run` with the changed files: once at the start with none, then at every save.
 
-    `turns`: how many times at most, for tests. Ends on an interrupt.
+    `turns`: maximum number of calls, for tests. Ends on an interrupt.
     """
     held = list(paths)
     before = saved(held)

@@ -112,7 +112,7 @@ def test_sizes_and_shapes() -> None:
         (
             "(a b), a -> a b",
             [(6,), (4,)],
-            r"axis \(a b\) .* has size 6 .operand 0.*made of a=4, b=1",
+            r"axis \(a b\) .* has size 6 .operand 0.*product of a=4, b=1",
         ),
         ("(a b), a, b -> a", [(6,), (2,), (4,)], r"has size 6 .operand 0.*a=2, b=4"),
         ("a -> a z", [(6,)], "axis 'z' of rule .* is in no operand"),

@@ -43,7 +43,7 @@ def test_numbers_take_the_type_of_the_other_operand() -> None:
     for wrong in (300, -129, float("inf"), float("nan")):
         with pytest.raises(RuleError, match="is not a number of i8"):
             b.add(i, wrong)
-    with pytest.raises(RuleError, match="cannot tell the element type"):
+    with pytest.raises(RuleError, match="cannot infer the element type"):
         b.add(1, 2)
 
 

@@ -97,7 +97,7 @@ def test_damage_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="damaged"):
         load(path)
     np.savez(side, **{k: np.array(["text"]) for k in arrays})
-    with pytest.raises(ParseError, match="side file holds something else"):
+    with pytest.raises(ParseError, match="side file has other data"):
         load(path)
     for cut in range(0, len(good), max(37, len(good) // 100)):
         changed = bytearray(good)

@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
             " return %e } return %g }",
             'from "model.py:5"': "",
         },
-        ("model.py:9", "%g = loop", "a grid loop stands inside of a loop of a program"),
+        ("model.py:9", "%g = loop", "a grid loop is inside of a loop of a program"),
     ),
     "mask of another shape": (
         {MASK: f"{MASK}\n%two = broadcast(true:bool) {{axes=[]}} : bool<2>",

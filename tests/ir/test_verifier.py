@@ -139,7 +139,7 @@ BROKEN: dict[str, tuple[Node, str]] = {
     "gather twice": (node("gather", x, i, rule="a! b, k -> k b b"), "needs each axis once"),
     "gather new axis": (
         node("gather", x, i, rule="a! b, k -> k b z"),
-        "the plain axes of the operands",
+        "the unmarked axes of the operands",
     ),
     "gather sizes": (
         node("gather", x, i, rule="a! b, b -> b"),
@@ -182,7 +182,7 @@ BROKEN: dict[str, tuple[Node, str]] = {
         "is not of rows (!) in groups (^)",
     ),
     "dot sizes": (node("dot", x, y, rule="a b, b c -> a c"), "has two sizes: 3 and 2"),
-    "dot rule": (node("dot", x, y, rule="a b!, a b! -> a"), "plain axes and one result"),
+    "dot rule": (node("dot", x, y, rule="a b!, a b! -> a"), "unmarked axes and one result"),
     "dot axis": (
         node("dot", x, y, rule="a b, a b -> z"),
         "axis 'z' of rule 'a b, a b -> z' is in no operand",

@@ -25,7 +25,7 @@ def test_what_a_function_of_jax_closes_over_is_frozen() -> None:
     compiled = stack.compile(fn, x, backend="mlir", freeze=True)
     for _ in range(2):
         np.testing.assert_allclose(compiled(x), np.ones((40, 24)) @ (2.0 * TABLE), rtol=1e-4)
-    assert compiled.run.notes["frozen"].endswith("of 1 weights are kept beside them; made 1 times")
+    assert compiled.run.notes["frozen"].endswith("from 1 weights are cached; computed 1 times")
     text = str(compiled.run["called"].text)
     assert "mul" not in text.partition("{")[0]
     assert "panels" in text.splitlines()[0]
@@ -40,7 +40,7 @@ def test_constants_of_a_program_are_frozen() -> None:
     for _ in range(2):
         want = rows.astype(np.float64) @ TABLE
         np.testing.assert_allclose(compiled(rows), want, rtol=1e-4, atol=1e-4)
-    assert "made 1 times" in compiled.run.notes["frozen"]
+    assert "computed 1 times" in compiled.run.notes["frozen"]
 
 
 def test_arguments_are_no_weights() -> None:
@@ -58,7 +58,7 @@ def test_a_pipeline_of_ones_own_has_no_place_for_it() -> None:
     func = stack.parse(
         "func @f(%x: f32[4]) -> (f32[4]) at tensor {\n  %y = exp(%x) : f32[4]\n  return %y\n}\n"
     )
-    with pytest.raises(UsageError, match="freeze goes after stage 'laid-out'"):
+    with pytest.raises(UsageError, match="freeze comes after stage 'laid-out'"):
         stack.compile(func, backend="mlir", passes="canonicalize,fuse", freeze=True)
 
 

@@ -124,7 +124,7 @@ def test_a_pass_of_a_file_is_found_by_class_and_once_read_by_name(tmp_path: Path
     (one,) = Pipeline(f"{path}:Mine{{loud=true}}").passes
     assert str(one) == "mine_of_a_file{loud=true}"
     assert Pipeline("mine_of_a_file{loud=true}").passes == (one,)
-    with pytest.raises(UsageError, match="no class of passes"):
+    with pytest.raises(UsageError, match="is not a pass"):
         Pipeline(f"{path}:dataclass")
     with pytest.raises(UsageError, match="there is no file"):
         Pipeline(f"{tmp_path / 'other.py'}:Mine")

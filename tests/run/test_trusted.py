@@ -212,7 +212,7 @@ def test_an_archive_that_grows_is_refused(tmp_path: Path) -> None:
     np.save(zeros, np.zeros(1 << 22))
     with zipfile.ZipFile(tmp_path / files.CONSTANTS, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a.npy", zeros.getvalue())
-    with pytest.raises(UsageError, match="would grow"):
+    with pytest.raises(UsageError, match="would expand"):
         files.load_constants(tmp_path)
 
 

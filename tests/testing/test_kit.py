@@ -129,7 +129,7 @@ def test_bad_names(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Python name"):
         new_pass("my-pass", "pattern", tmp_path)
     new_pass("mine", "rewrite", tmp_path)
-    with pytest.raises(UsageError, match="there already"):
+    with pytest.raises(UsageError, match="exists already"):
         new_pass("mine", "rewrite", tmp_path)
 
 

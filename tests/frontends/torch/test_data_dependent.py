@@ -223,7 +223,7 @@ def test_the_record_is_of_all_parts() -> None:
     assert run.coverage["native"] > 4 and len(run.kernels) > 1
     with pytest.raises(StackError, match="compiled in parts"):
         _ = compiled.func
-    with pytest.raises(StackError, match="no kernels of one graph"):
+    with pytest.raises(StackError, match="is not one compiled graph"):
         _ = compiled.graph
 
 

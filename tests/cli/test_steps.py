@@ -70,7 +70,7 @@ def test_each_step_is_checked(
     program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dump(program, "--steps", "--check") == 0
-    assert "   each step is what the nest was\n" in capsys.readouterr().out
+    assert "   each step computes the same as the loop nest\n" in capsys.readouterr().out
     monkeypatch.setattr(Vectorize, "apply", lambda self, kernel: kernel_that_forgets(kernel))
     assert dump(program, "--steps", "--check") == 1
     assert re.search(r"\n   step \d: result 0 differs", capsys.readouterr().out)
@@ -150,7 +150,7 @@ def test_a_list_by_hand_for_a_cpu(
     assert main(["dump", program, *mine, "--steps", "--check", "-o", run]) == 0
     printed = capsys.readouterr().out
     assert "   1 stage e local\n   2 split r 8 tail=peel\n   3 vectorize r.1" in printed
-    assert "   each step is what the nest was\n" in printed
+    assert "   each step computes the same as the loop nest\n" in printed
     assert main(["show", run, "loop"]) == 0
     kernel = capsys.readouterr().out
     assert kernel.count("vexp(") + kernel.count("exp(") == 1 and "f32<8>" in kernel

@@ -74,7 +74,7 @@ class Settings:
 
     @property
     def prefer(self) -> str:
-        """How hosted operators are lowered, see pass `hosted`."""
+        """The preferred lowering of hosted operators, see pass `hosted`."""
         return self.chosen.get("hosted", "cost")
 
 

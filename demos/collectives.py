@@ -96,7 +96,7 @@ class Host:
         memory.rendezvous(self.theirs, group=dist.group.WORLD)
 
     def calls(self, collective: str, size: int) -> Iterable[tuple[str, str, Call]]:
-        """Yields (kind, algorithm, call) of every implementation; `size`: bytes of bf16 per rank."""
+        """Yields (kind, algorithm, call) of each implementation; `size`: bytes of bf16 per rank."""
         import torch
 
         x = torch.randn(size // 2, device=self.device).bfloat16()

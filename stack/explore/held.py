@@ -104,7 +104,7 @@ def steps_of_value(run: Run, value: str) -> Stepped:
     known = {k.value: k for k in stepped(held(run).func(STEPS), backend, _machine(run))}
     found = known.get(value.removeprefix("%"))
     if found is None:
-        raise unknown_name("no kernel with steps makes", value, list(known))
+        raise unknown_name("no kernel with schedule steps computes", value, list(known))
     return found
 
 

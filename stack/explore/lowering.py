@@ -154,7 +154,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
-            f" --to, then look at it with `stackc show RUN {stage}`"
+            f" --to, then view it with `stackc show RUN {stage}`"
         )
     if stage not in names:
         raise unknown_name("there is no such stage before the backend:", stage, names)

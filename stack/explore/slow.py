@@ -30,8 +30,8 @@ _WIDTHS = (
     (re.compile(r"ld\.global\S*\.v4|LDG\S*\.128"), "128-bit loads"),
     (re.compile(r"ld\.global\S*\.v2|LDG\S*\.64"), "64-bit loads"),
     (re.compile(r"cp\.async|LDGSTS|UTMALDG"), "asynchronous copies"),
-    (re.compile(r"wgmma|HGMMA"), "warpgroup products"),
-    (re.compile(r"\bmma\.sync|HMMA"), "warp products"),
+    (re.compile(r"wgmma|HGMMA"), "warpgroup matmuls"),
+    (re.compile(r"\bmma\.sync|HMMA"), "warp matmuls"),
 )
 _WARP = 32
 MOST = 6  # ops and values that are listed

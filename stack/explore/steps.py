@@ -111,7 +111,7 @@ def _found(name: str, func: Func, backend: Backend, target: Target | None) -> St
     known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
     kernel = known.get(match["value"])
     if kernel is None:
-        raise unknown_name("no kernel with steps makes", match["value"], list(known))
+        raise unknown_name("no kernel with schedule steps computes", match["value"], list(known))
     if int(match["number"]) >= len(kernel.steps):
         last = len(kernel.steps) - 1
         raise UsageError(f"%{kernel.value} has steps 0 to {last}, not {match['number']}")

@@ -340,7 +340,7 @@ class Op:
         for operand, names in self._empty(rule, shapes):
             if not kept.issuperset(names):
                 shown = " ".join(names)
-                raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+                raise RuleError(f"{operand!r} has size 0 along {shown!r}, which is reduced")
 
     def _empty(
         self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]
@@ -352,7 +352,7 @@ class Op:
     def why_empty(self, shapes: Sequence[tuple[Dim, ...]]) -> str:
         """Describes the first argument with an axis of size 0, or returns ""."""
         found = self._empty(self.rule_for([len(s) for s in shapes]), shapes)
-        return next((f"{name!r} has nothing along {' '.join(axis)!r}" for name, axis in found), "")
+        return next((f"{name!r} has size 0 along {' '.join(axis)!r}" for name, axis in found), "")
 
     def kernel_for(
         self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]

@@ -126,7 +126,9 @@ def others(
             and takes([*types[:i], types[i].with_dtype(d), *types[i + 1 :]])
         ]
         if fits:
-            found.append(f"{name!r} has elements of {own}, beside the others: {_shown(fits)}")
+            found.append(
+                f"{name!r} has elements of {own}; to match the others it may have {_shown(fits)}"
+            )
     return "; or ".join(found)
 
 

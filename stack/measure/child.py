@@ -124,7 +124,7 @@ class Worker:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise Lost(f"the process does not listen: {error}", self.at) from error
+            raise Lost(f"the process does not accept requests: {error}", self.at) from error
 
     def answer(self) -> dict[str, Any]:
         """Returns the next message that is not a progress report.

@@ -95,7 +95,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
         return own_system(program, None, "default", "").compile_s or 0.0
     found = peer_systems(program, BackendSpec(*request["peer"]), (request["via"],), lambda _: None)
     if not found:
-        raise StackError("has no way of its own for this framework")
+        raise StackError("has no native way for this framework")
     if found[0].problem or found[0].compile_s is None:
         raise StackError(found[0].problem)
     taken = found[0].compile_s

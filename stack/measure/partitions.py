@@ -51,8 +51,8 @@ def compare_partitions(annotated: Func, peers: Sequence[str]) -> list[Row]:
     if not annotated.meshes:
         params = ", ".join(str(p.attrs["name"]) for p in annotated.params)
         raise UsageError(
-            f"@{annotated.name} has no sharding annotations and nothing to partition; give one"
-            f" with --shard 'NAME: AXIS', NAME is a pattern of parameters ({params}) or return"
+            f"@{annotated.name} has no sharding annotations; add some with --shard"
+            f" 'NAME: AXIS', where NAME is a pattern of its parameters ({params}) or return"
         )
     return [Row("stack", ours(annotated)[0]), *(peer_row(annotated, name) for name in peers)]
 

@@ -54,7 +54,7 @@ def test_steps_are_listed_shown_and_compared(
     assert main(["show", run, "y.step99"]) == 2
     assert "%y has steps 0 to" in capsys.readouterr().err
     assert main(["show", run, "z.step1"]) == 2
-    assert "no kernel with steps makes 'z'" in capsys.readouterr().err
+    assert "no kernel with schedule steps computes 'z'" in capsys.readouterr().err
 
 
 def test_all_prints_the_kernel_after_each_step(

@@ -271,7 +271,7 @@ def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
     peer = cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "ir", "jax")
     assert len(peer.seconds) == 2
     assert (
-        "no way of its own"
+        "no native way"
         in cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "native", "jax").problem
     )
     assert (

@@ -157,7 +157,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
             f" --to, then view it with `stackc show RUN {stage}`"
         )
     if stage not in names:
-        raise unknown_name("there is no such stage before the backend:", stage, names)
+        raise unknown_name("before the backend there is no stage", stage, names)
     captured, frontend = capture(target, settings)
     if settings.strict:
         check_native(captured.func)

@@ -1,4 +1,4 @@
-"""`stackc bench`."""
+"""`stackc bench`: compare times with other compilers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cases and print them."""
+    """Runs the cases and prints them."""
     if args.target == SHARDING:
         return _run_sharding(args)
     # SIGTERM of a time limit is handled as an interrupt is: rows measured so far are printed
@@ -237,7 +237,7 @@ def _show(text: str) -> None:
 
 
 def cases_of(args: argparse.Namespace) -> list[Case]:
-    """The cases of a suite, or one case for a program."""
+    """Returns the cases of a suite, or one case for a program."""
     if args.target == MODELS:
         cases = model_cases(DEVICES[args.device or "cpu"], args.train, args.quick)
         return select(cases, args.rows, args.only, args.quick)

@@ -1,4 +1,4 @@
-"""`stackc compare`."""
+"""`stackc compare`: compare compilers on one program."""
 
 from __future__ import annotations
 

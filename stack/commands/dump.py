@@ -1,4 +1,4 @@
-"""`stackc dump`."""
+"""`stackc dump`: compile a program and show every stage."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and show."""
+    """Compiles a program and shows its stages."""
     settings = common.settings_of(args)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     target_of(backend, settings.options)  # refuses a machine that the backend does not support

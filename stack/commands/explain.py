@@ -62,16 +62,20 @@ def add(subparsers: common.Subparsers) -> None:
     parser = common.command(
         subparsers, "where", run_where, "from source to kernels and back", WHERE
     )
-    parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("what", nargs="?", metavar="WHAT")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    parser.add_argument("saved", metavar="RUN", help="the folder of a saved run")
+    parser.add_argument(
+        "what", nargs="?", metavar="WHAT", help="a line, module, node, kernel or word"
+    )
+    parser.add_argument("--stage", metavar="NAME", help="show only this stage")
     common.add_json(parser, "stack.where/1")
 
     parser = common.command(
         subparsers, "explain", run_explain, "why a line was compiled as it was", EXPLAIN
     )
     parser.add_argument("saved", metavar="RUN", help="the folder of a run; a TARGET for --breaks")
-    parser.add_argument("what", nargs="?", metavar="WHAT")
+    parser.add_argument(
+        "what", nargs="?", metavar="WHAT", help="a line, module, node, kernel or step"
+    )
     parser.add_argument(
         "other", nargs="?", metavar="B", help="explain whether B is in one kernel with WHAT"
     )
@@ -81,10 +85,17 @@ def add(subparsers: common.Subparsers) -> None:
         "--recompiles", action="store_true", help="the conditions that trigger a recompile"
     )
     parser.add_argument("--breaks", action="store_true", help="graph breaks of a program")
-    parser.add_argument("-i", "--input", action="append", default=[], metavar="SPEC")
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="inputs of TARGET, as for dump",
+    )
     parser.add_argument("--frontend", metavar="NAME", help="frontend of TARGET, as for dump")
     parser.add_argument("--sharding", metavar="VALUE", help="why this value has its sharding")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    parser.add_argument("--stage", metavar="NAME", help="show only this stage")
     common.add_json(parser, "stack.explain/1")
 
 

@@ -67,18 +67,23 @@ def add(subparsers: common.Subparsers) -> None:
     common.add_compile(parser)
 
     parser = common.command(subparsers, "reduce", run_reduce, "shrink a failing function", REDUCE)
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", help="a file of IR text, or RUN:STAGE")
     parser.add_argument(
         "--error-regex", metavar="REGEX", help="regex that the error text must match"
     )
     parser.add_argument(
         "--pass-pipeline", metavar="PIPELINE", help="only run and check this pipeline"
     )
-    parser.add_argument("--backend", metavar="NAME", default=DEFAULT_BACKEND)
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        default=DEFAULT_BACKEND,
+        help="runs the function (default: %(default)s)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
 
     parser = common.command(subparsers, "repro", run_repro, "one file to reproduce a kernel", REPRO)
-    parser.add_argument("saved", metavar="RUN")
+    parser.add_argument("saved", metavar="RUN", help="the folder of a saved run")
     parser.add_argument("--kernel", metavar="NAME", help="only this kernel")
     parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
 

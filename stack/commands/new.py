@@ -33,14 +33,16 @@ WATCH = """
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "new", run_new, "a new pass as a package", NEW)
-    parser.add_argument("what", choices=["pass"])
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("what", choices=["pass"], help="the kind of package")
+    parser.add_argument("name", metavar="NAME", help="name of the pass and its package")
     kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
     parser.add_argument("--kind", default="pattern", metavar="KIND", help=kinds)
     parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder to create it in")
 
     parser = common.command(subparsers, "watch", run_watch, "tests at every save", WATCH)
-    parser.add_argument("paths", nargs="*", default=["."], metavar="PATH")
+    parser.add_argument(
+        "paths", nargs="*", default=["."], metavar="PATH", help="folders or files (default: .)"
+    )
     parser.add_argument("--turns", type=int, metavar="N", help="end after N runs")
 
 

@@ -37,7 +37,7 @@ OPT = """
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc opt`."""
     parser = common.command(subparsers, "opt", run_opt, "run passes over IR text", OPT)
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", help="a file of IR text, RUN:STAGE, or - for stdin")
     parser.add_argument(
         "--pass-pipeline",
         metavar="PIPELINE",

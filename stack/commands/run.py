@@ -45,7 +45,9 @@ RUN = """
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of `stackc run`."""
     parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
-    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="IR text, RUN:STAGE, or - for stdin"
+    )
     parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
     parser.add_argument(
         "--stage", metavar="NAME", help="the stage of FILE: only what follows it is run"

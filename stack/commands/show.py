@@ -44,18 +44,20 @@ DIFF = """
 def add(subparsers: common.Subparsers) -> None:
     """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "show", run_show, "a run, a stage, a kernel, IR text", SHOW)
-    parser.add_argument("run_or_file", metavar="RUN_OR_FILE")
-    parser.add_argument("stage", nargs="?", metavar="STAGE")
+    parser.add_argument("run_or_file", metavar="RUN_OR_FILE", help="a saved run, or IR text")
+    parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or a step as y.step3")
     parser.add_argument("--kernel", metavar="NAME", help="print the code of this kernel")
     parser.add_argument("--no-lines", action="store_true", help="print no source lines")
     common.add_json(parser, "stack.run/1")
 
     parser = common.command(subparsers, "diff", run_diff, "what changed between two stages", DIFF)
-    parser.add_argument("a", metavar="A")
-    parser.add_argument("b", metavar="B")
+    parser.add_argument("a", metavar="A", help="RUN:STAGE, a file, or a run")
+    parser.add_argument("b", metavar="B", help="the same; or only a stage of the run of A")
     parser.add_argument("--stage", metavar="NAME", help="compare this stage of both runs")
     parser.add_argument("--lines", action="store_true", help="compare source lines too")
-    parser.add_argument("-U", "--context", type=int, default=2, metavar="N")
+    parser.add_argument(
+        "-U", "--context", type=int, default=2, metavar="N", help="unchanged lines around a change"
+    )
 
 
 def run_show(args: argparse.Namespace) -> int:

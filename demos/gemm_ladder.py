@@ -48,7 +48,7 @@ class Rung:
 
 
 PASSES = "schedule{loops=warps},blocks,distribute_gpu"
-STAGED = "sm_80"  # each warp of this GPU multiplies by itself; later ones use warpgroups
+STAGED = "sm_80"  # its warps multiply independently; on later GPUs they cooperate
 LADDER = (
     Rung(
         "naive",

@@ -27,7 +27,7 @@ Arrays = Sequence[np.ndarray]
 
 
 def executable_from(func: Func, stage: str, backend: str, record: Run | None = None) -> Executable:
-    """Lowers and compiles a function from the stage that it is at."""
+    """Lowers and compiles a function that has already passed `stage`."""
     options = {"call_opaque": IRFrontend().call_opaque}
     return compile_func(func, backend, record, options=options, after=stage)
 

@@ -1,10 +1,10 @@
-"""How exact each elementary function is: its largest error in ulp, over the floats of a type.
+"""Accuracy of each elementary function: its largest error in ulp over the floats of a type.
 
 python -m stack.demos.accuracy [--every 4099] [FUNCTION ...]
 
-All numbers of the 16-bit types are tried, and every so many of f32, in the order of their bits:
-`--every 1` takes them all. An ulp is the distance of neighbours at the exact result, and, below the
-least normal number, that number. The exact result is torch's in f64.
+All numbers of the 16-bit types are tried, and every n-th f32 in the order of their bits; `--every
+1` tries them all. An ulp is the distance between neighbouring floats at the exact result. Below the
+smallest normal number, that number is the unit. The exact result is torch's in f64.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ Tensor = torch.Tensor
 CHUNK = 1 << 18
 EVERY = 4099
 
-# the largest error that is allowed in f32; rounding the exact result would make 0.5
+# the largest allowed error in f32; correct rounding would give 0.5
 BOUNDS: dict[str, float] = {
     **dict.fromkeys(("exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos"), 1.6),
     **dict.fromkeys(("rsqrt", "sqrt", "reciprocal", "tan", "asin", "acos", "atan"), 1.6),
     **dict.fromkeys(("sinh", "cosh", "asinh", "acosh", "atanh"), 1.6),
     **{"erf": 1.3, "erfc": 1.1, "tanh": 1.3, "log10": 2.3, "sigmoid": 2.3, "lgamma": 6.0},
 }
-# of 16 bits: computed in f32 and rounded once; some CPUs round denormals of bf16 to zeros
+# 16-bit types: computed in f32 and rounded once; some CPUs flush denormals of bf16 to zero
 SHORT = {"bf16": 1.0, "f16": 0.51}
 
 
 @dataclass(frozen=True)
 class Format:
-    """A float type: `digits` of its significand, the exponent of its least normal number."""
+    """A float type: `digits` of its significand, the exponent of its smallest normal number."""
 
     dtype: torch.dtype
     digits: int
     least: int
 
     def patterns(self, every: int) -> Iterator[Tensor]:
-        """Numbers of all signs and exponents, some at a time; of nan only quiet ones."""
+        """Yields numbers of all signs and exponents in chunks; only quiet nans."""
         bits = self.dtype.itemsize * 8
         held = torch.int16 if bits == 16 else torch.int32
         for start in range(0, 1 << bits, CHUNK * every):
@@ -52,7 +52,7 @@ class Format:
             yield torch.where(x.isnan(), torch.nan, x)
 
     def ulps(self, got: Tensor, exact: Tensor) -> Tensor:
-        """Errors in units of the last place; inf where inf or nan do not agree."""
+        """Returns errors in units in the last place; inf if only one value is inf or nan."""
         near = exact.to(self.dtype)
         exponent = torch.frexp(exact).exponent.to(torch.float64)
         unit = torch.exp2(exponent - self.digits)
@@ -71,7 +71,7 @@ FORMATS = {
 
 
 def worst(name: str, kind: str, every: int = EVERY) -> tuple[float, float]:
-    """The largest error of a function of torch, compiled, in ulp, and where it is."""
+    """Returns the largest error in ulp of a compiled torch function, and its argument."""
     made, function = FORMATS[kind], _function(name)
     compiled: Callable[[Tensor], Any] | None = None
     largest, place = 0.0, 0.0
@@ -86,7 +86,7 @@ def worst(name: str, kind: str, every: int = EVERY) -> tuple[float, float]:
 
 
 def bound(name: str, kind: str) -> float:
-    """The largest error that a function may have."""
+    """Returns the largest error that a function may have."""
     return BOUNDS[name] if kind == "f32" else SHORT[kind]
 
 
@@ -95,7 +95,7 @@ def _function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def main() -> int:
-    """Print the table; 1 where an error is above its bound."""
+    """Prints the table; returns 1 if an error is above its bound."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("functions", nargs="*", metavar="FUNCTION")
     parser.add_argument("--every", type=int, default=EVERY)

@@ -1,9 +1,9 @@
-"""What torch.compile gives a compiler: graphs, the breaks between them, guards, captures again.
+"""Output of torch.compile for a compiler: graphs, graph breaks, guards, recompiles.
 
     python -m stack.demos.capture
     stackc explain demos/capture.py:program --breaks
 
-The program decides in Python by a value of a tensor. Dynamo ends its first graph there.
+The program has a Python branch on a tensor's value. Dynamo ends its first graph there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.run.record import Run
 
 
 def decided(x: Tensor) -> Tensor:
-    """Two graphs: before the decision, and the half that was taken."""
+    """Gives two graphs: one before the branch, and one for the side taken."""
     y = torch.tanh(x) * 2
     if y.sum() > 0:
         return torch.softmax(y, -1)
@@ -29,18 +29,18 @@ def decided(x: Tensor) -> Tensor:
 
 
 def whole(x: Tensor) -> Tensor:
-    """The same without a decision in Python: one graph."""
+    """Computes the same without a Python branch: one graph."""
     y = torch.tanh(x) * 2
     return torch.where(y.sum() > 0, torch.softmax(y, -1), -y)
 
 
 def program() -> tuple[object, tuple[Tensor]]:
-    """A target of the command line."""
+    """Returns a target of the command line."""
     return decided, (torch.ones(4, 8),)
 
 
 def graphs_of(fn: Callable[[Tensor], Tensor], *calls: Tensor) -> list[Run]:
-    """What torch.compile has us compile in some calls; each result is checked against eager."""
+    """Returns the runs compiled by torch.compile in some calls; checks results against eager."""
     torch.compiler.reset()
     before = len(runs())
     fast = torch.compile(fn, backend="stack", dynamic=False)
@@ -52,7 +52,7 @@ def graphs_of(fn: Callable[[Tensor], Tensor], *calls: Tensor) -> list[Run]:
 
 
 def main() -> int:
-    """Tell all of it; 1 where the graphs are others than told."""
+    """Prints all of it; returns 1 if the number of graphs is unexpected."""
     ones, wide = torch.ones(4, 8), torch.ones(4, 16)
     for reason in breaks_of(decided, (ones,)):
         print("break:", reason)
@@ -65,9 +65,9 @@ def main() -> int:
     for what, count in counts.items():
         print(f"{what}: {count} graphs")
     run = stack.compile(whole, ones).run
-    print("\nwhat Dynamo takes for granted, and looks at before each call:\n")
+    print("\nthe guards that Dynamo checks before each call:\n")
     print(run.notes["guards"])
-    print("\nwhat it made of the function (decompiled by depyf):\n")
+    print("\nthe function as rewritten by Dynamo (decompiled by depyf):\n")
     print(run.notes["decompiled"])
     print("\nour kernels:", ", ".join(k.name for k in run.kernels))
     sound = list(counts.values()) == [2, 3, 1, 2]

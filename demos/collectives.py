@@ -1,12 +1,13 @@
-"""Collectives: what a schedule is, what it should cost, and what it costs on the ranks at hand.
+"""Collectives: schedules, their predicted cost, and their measured cost on the available ranks.
 
-    python -m stack.demos.collectives                    a laptop: proved, drawn, priced
-    torchrun --nproc-per-node 2 -m stack.demos.collectives OUT     measured beside NCCL, or gloo
+    python -m stack.demos.collectives                    a laptop: checked, drawn, predicted
+    torchrun --nproc-per-node 2 -m stack.demos.collectives OUT     measured against NCCL, or gloo
 
-The second form writes OUT/collectives.json, .md and .png: for each size our schedules as
-point-to-point messages beside the library, and on GPUs our kernels over peer memory and torch's
-symmetric memory (no multicast) too, all in turn; the alpha-beta fits, what they predict, which
-algorithm they choose at each size, and which was best. `--table` makes table and picture anew.
+The second form writes OUT/collectives.json, .md and .png. For each size it measures our schedules
+as point-to-point messages and the library; on GPUs also our kernels over peer memory and torch's
+symmetric memory (no multicast). All systems alternate. The output has the alpha-beta fits, their
+predictions, the algorithm they choose at each size, and the best one. `--table` only rebuilds the
+table and the plot.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from stack.ops.collectives.network import Link, bus_bandwidth, fitted, table
 from stack.ops.collectives.schedule import Schedule
 
 SIZES = tuple(1 << k for k in range(13, 31))  # bytes: 8 KiB to 1 GiB
-SPARSE = 3  # messages of schedules are measured at every third of them
+SPARSE = 3  # schedules as messages are measured at every third size
 MEASURED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-LAPTOP = Network(Link(3e-6, 1 / 400e9))  # about what one host's GPUs have
+LAPTOP = Network(Link(3e-6, 1 / 400e9))  # similar to the GPUs of one host
 Call = Callable[[], Any]
 Row = dict[str, Any]
 
 
 def story(out: Path | None = None, ranks: int = 4) -> None:
-    """One collective from its schedule to its cost, on one CPU."""
+    """Shows one collective from its schedule to its cost, on one CPU."""
     schedule = build("all_reduce", "two_shot", ranks)
     print(schedule)
     rng = np.random.default_rng(0)
@@ -59,7 +60,7 @@ def story(out: Path | None = None, ranks: int = 4) -> None:
 
 
 def library(collective: str, x: Any, world: int) -> Call:
-    """A call of torch's own for an input on each rank."""
+    """Returns a call of torch's own collective, with an input on each rank."""
     import torch
     import torch.distributed as dist
 
@@ -95,7 +96,7 @@ class Host:
         memory.rendezvous(self.theirs, group=dist.group.WORLD)
 
     def calls(self, collective: str, size: int) -> Iterable[tuple[str, str, Call]]:
-        """(kind, algorithm, call) of all that does a collective of `size` bytes of bf16 a rank."""
+        """Yields (kind, algorithm, call) of each implementation; `size`: bytes of bf16 per rank."""
         import torch
 
         x = torch.randn(size // 2, device=self.device).bfloat16()
@@ -105,7 +106,7 @@ class Host:
             yield from self._on_peer_memory(collective, x)
 
     def schedules(self, collective: str, size: int) -> Iterable[tuple[str, str, Call]]:
-        """The same for messages."""
+        """Yields the same for schedules as messages."""
         import torch
 
         x = torch.randn(size // 2, device=self.device).bfloat16()
@@ -129,7 +130,7 @@ class Host:
         yield "peer", "two_shot", lambda: symmetric.two_shot_all_reduce_(shared, "sum", name)
 
     def rows(self, collective: str, size: int, calls: Any) -> list[Row]:
-        """All of `calls`, measured in turn."""
+        """Measures all `calls` alternately."""
         found = list(calls(collective, size))
         times = rank.race([call for _, _, call in found], size, self.device)
         rows: list[Row] = []
@@ -143,7 +144,7 @@ class Host:
         return rows
 
     def message(self, sizes: Iterable[int]) -> Link:
-        """One message from every rank to the next, fitted."""
+        """Measures one message from every rank to the next, and fits a link."""
         import torch
 
         schedule = build("permute", "shift", self.world)
@@ -157,12 +158,12 @@ class Host:
 
 
 def messages(schedule: Schedule, x: Any) -> Call:
-    """A schedule as point-to-point messages of torch.distributed."""
+    """Runs a schedule as point-to-point messages of torch.distributed."""
     return lambda: run(schedule, x, agrees=False)
 
 
 def measure(out: Path, sizes: Sequence[int] = SIZES) -> None:
-    """All collectives by all means, on the ranks of one host; rank 0 writes the table."""
+    """Measures all collectives and implementations on one host; rank 0 writes the results."""
     import torch.distributed as dist
 
     host = Host(max(sizes))

@@ -1,4 +1,4 @@
-"""What was measured of collectives: fits, choices and what they cost, as a table and a picture."""
+"""Results of the collectives demo: fits, choices and their cost, as a table and a plot."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NAMES = {"hand": "ours", "library": "", "peer": "torch", "schedule": "messages"}
 
 
 def judged(rows: Sequence[Row], message: Link | None, ranks: int) -> dict[str, Any]:
-    """Rows with what they were predicted to take, the links that say so, and what these choose.
+    """Adds predictions to the rows; returns also the fitted links, and their choices.
 
-    Schedules of messages are predicted from one message. A kernel over peer memory is predicted
+    Schedules as messages are predicted from one message. A kernel over peer memory is predicted
     from a link that is fitted to all kernels whose schedule has one step.
     """
     links = _peer_links(rows, ranks) | ({"message": message} if message else {})
@@ -32,7 +32,7 @@ def _rate(link: Link) -> float:
 
 
 def _way(row: Row) -> tuple[str, str]:
-    """The link and the schedule that tell what a row should take."""
+    """Returns the link and the schedule that predict a row."""
     if row["kind"] == "schedule":
         return "message", row["algorithm"]
     from stack.ops.collectives.peer_memory import WAYS
@@ -65,9 +65,10 @@ def _predicted(row: Row, links: Mapping[str, Link], ranks: int) -> dict[str, flo
 
 
 def _choices(rows: Sequence[Row]) -> list[Row]:
-    """For each size, kind and collective what the model picks, the best of that kind, and of all.
+    """Returns, for each size, kind and collective, the model's pick, the best of the kind and
+    overall.
 
-    `regret`: how much longer than the best of its kind that takes which was picked.
+    `regret`: relative excess time of the pick over the best of its kind.
     """
     found: list[Row] = []
     measured = [r for r in rows if "us" in r]
@@ -113,7 +114,7 @@ def _bytes(size: int) -> str:
 
 
 def markdown(made: Mapping[str, Any]) -> str:
-    """The tables of a measured file."""
+    """Formats the tables of a measurement file."""
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     fits = "; ".join(
         f"{name} {fit['alpha_us']:.1f} us + bytes / {fit['gb_per_s']:.3g} GB/s"
@@ -123,7 +124,7 @@ def markdown(made: Mapping[str, Any]) -> str:
         f"# Collectives on {made['device']}",
         "",
         f"{made['date']}, {versions}; `{made['command']}`. Microseconds (bus bandwidth, GB/s) of",
-        "a call of bf16 on the slowest rank, median of turns that all take one after the other, in",
+        "a call of bf16 on the slowest rank, median of rounds in which all systems alternate, in",
         f"replays of a CUDA graph on GPUs. Fits: {fits}.",
     ]
     rows = [r for r in made["rows"] if r["kind"] != "schedule"]
@@ -156,7 +157,7 @@ def _cell(row: Row | None) -> str:
 
 
 def _messages(made: Mapping[str, Any]) -> list[str]:
-    """The table of schedules as messages: what was picked, and what was best."""
+    """Formats the table of schedules as messages, with the pick and the best."""
     own = [c for c in made["choices"] if c["kind"] == "schedule"]
     if not own:
         return []
@@ -180,7 +181,7 @@ def _messages(made: Mapping[str, Any]) -> list[str]:
 
 
 def _regrets(made: Mapping[str, Any]) -> list[str]:
-    """How good the model's choices and predictions are, by kind."""
+    """Formats the accuracy of the model's choices and predictions, by kind."""
     lines = ["## Predictions", "", "| kind | picked the best | worst regret | median error |"]
     lines.append("|---|---|---|---|")
     for kind in dict.fromkeys(c["kind"] for c in made["choices"]):
@@ -198,7 +199,7 @@ def _regrets(made: Mapping[str, Any]) -> list[str]:
 
 
 def plot(made: Mapping[str, Any], path: Path) -> None:
-    """Bus bandwidth by size, a picture for each collective; what the fits predict as thin lines."""
+    """Plots bus bandwidth by size for each collective; thin lines are predictions."""
     import matplotlib
 
     matplotlib.use("agg")

@@ -1,9 +1,9 @@
-"""What a model costs, counted on the traced program, beside the rules of thumb.
+"""Cost of a model, counted on the traced program, compared with rules of thumb.
 
     python -m stack.demos.cost
 
-Operations of a forward pass and of a training step of GPT-2 against 2 N D and 6 N D; which limit
-of a machine each kind of op runs into; prefill against decoding, and the cache that it reads.
+Compares operations of a forward pass and a training step of GPT-2 with 2 N D and 6 N D. Shows the
+bottleneck of each kind of op, prefill versus decoding, and the size of the KV cache.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from stack.run.gradients import gradients_of
 from stack.target import as_gpu, load
 
 GPU = "sm_90"
-TIDY = "canonicalize,layout,canonicalize"  # transposes that products take in are no work
+TIDY = "canonicalize,layout,canonicalize"  # transposes absorbed by matmuls cost nothing
 HALF = 2  # bytes of bf16
 
 
 def products(func: Func) -> int:
-    """Operations of all matrix products of a program."""
+    """Returns the operations of all matmuls of a program."""
     return sum(int(str(cost(n).flops)) for n in func.nodes if is_contraction(n))
 
 
 def forward_and_training(lengths: tuple[int, ...] = (32, 128, 512)) -> tuple[str, list[str]]:
-    """Counted operations beside 2 N D and 6 N D, and what is wrong with them.
+    """Returns counted operations next to 2 N D and 6 N D, and any deviations.
 
-    N are the weights that multiply every token, D the tokens. What the rule leaves out grows with
-    the sequence: the two products of attention are 4 S W for each token and layer.
+    N is the number of weights that multiply every token, D the number of tokens. The rule omits the
+    two matmuls of attention, which grow with the sequence: 4 S W per token and layer.
     """
     rows: list[list[object]] = []
     wrong: list[str] = []
@@ -66,7 +66,7 @@ def forward_and_training(lengths: tuple[int, ...] = (32, 128, 512)) -> tuple[str
 
 
 def regimes(seq: int) -> tuple[str, dict[str, Cost]]:
-    """For each op of a GPT-2 block at S tokens: operations, bytes, and which limit is nearer."""
+    """Returns operations, bytes and bottleneck of each op of a GPT-2 block at S tokens."""
     module, args = models_torch.make_gpt2_block(replace(models.GPT2, seq=seq))
     found: dict[str, Cost] = {}
     for node in Pipeline(TIDY).run(trace(module, *args)).func.nodes:
@@ -91,7 +91,7 @@ def _kind(node: Node) -> str:
 
 
 def cache(config: models.LlamaConfig, layers: int, tokens: int) -> str:
-    """Bytes of keys and values that decoding holds and reads for each token, by kinds of heads."""
+    """Returns the KV cache that decoding stores, and reads per token, by head layout."""
     rows: list[list[object]] = []
     for name, heads in (("MHA", config.heads), ("GQA", config.kv_heads), ("MQA", 1)):
         each = 2 * layers * heads * config.head_dim * HALF
@@ -100,8 +100,8 @@ def cache(config: models.LlamaConfig, layers: int, tokens: int) -> str:
 
 
 def main() -> int:
-    """Tell all of it; 1 where a count is not what the rule and its rest say."""
-    print("operations of GPT-2, products only\n")
+    """Prints all of it; returns 1 if a count differs from the rule plus attention."""
+    print("operations of GPT-2, matmuls only\n")
     text, wrong = forward_and_training()
     print(text + "\n\nprefill, then decoding one token: the same weights for one row\n")
     for seq in (512, 1):

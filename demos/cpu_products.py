@@ -1,10 +1,10 @@
-"""Where the time of products goes on a CPU: counted instructions and bytes, by measured rates.
+"""Breakdown of matmul time on a CPU: counted instructions and bytes, divided by measured rates.
 
     python -m stack.demos.cpu_products [--rows C6] [--only dtype=f32] [--plot FILE] [--json]
 
-Cases are those of `stackc bench cpu`: C6 (products alone), C1 (those of whole blocks). What the
-passes count of a kernel, and the inner loop that its assembly has, stand beside its time; rates of
-multiplying, loading and copying, and a call of a kernel that does nothing, are measured in the run.
+The cases are those of `stackc bench cpu`: C6 (matmuls alone), C1 (those of whole blocks). The table
+shows the time of a kernel, the counts of the passes, and the inner loop in its assembly. The rates
+of multiplying, loading and copying, and an empty kernel call, are measured in the same run.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from stack.target import Cpu, Mma, cpu_at_hand
 PARTS = ("multiply", "load", "memory", "wait", "call", "rest")
 KINDS = (("bf16", "bf16", "f32"), ("i8", "i8", "i32"))
 COPIES = (1 << 20, 4 << 20, 16 << 20, 64 << 20)
-ROUNDS, CALLS = 5, 5  # turns of a number of threads, and calls one after another in each
+ROUNDS, CALLS = 5, 5  # rounds over the numbers of threads, and consecutive calls in each
 _PIECES = re.compile(r"%count = llvm\.mlir\.constant\((\d+) ")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What so many threads reach: instructions and bytes a second, and seconds of an empty call.
+    """Rates of some number of threads: instructions and bytes per second, seconds of an empty call.
 
-    `multiplies` by instruction; `copies` by how many bytes are read, reads and writes counted.
+    `multiplies` by instruction; `copies` by bytes read, counting reads and writes.
     """
 
     threads: int
@@ -56,12 +56,12 @@ class Machine:
     call: float
 
     def copied(self, size: float) -> float:
-        """The rate of the largest copy that was measured which takes no more than so many bytes."""
+        """Returns the rate of the largest measured copy of at most `size` bytes."""
         fitting = [s for s in self.copies if s <= size]
         return self.copies[max(fitting, default=min(self.copies))]
 
     def or_better(self, other: Machine) -> Machine:
-        """The higher of two measurements of the same threads."""
+        """Returns the better of two measurements of the same threads."""
         multiplies = {k: max(v, other.multiplies[k]) for k, v in self.multiplies.items()}
         copies = {k: max(v, other.copies[k]) for k, v in self.copies.items()}
         loads, call = max(self.loads, other.loads), min(self.call, other.call)
@@ -70,13 +70,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Product:
-    """A kernel with a product, as it was compiled; of one row it is a reduction, without counts.
+    """A compiled kernel with a matmul; with one row it is a reduction, without counts.
 
     Attributes:
-        instruction: that multiplies; "fma" of f32.
-        flops: that one of it does.
-        tile: rows and lanes of sums in registers.
-        pieces: that threads share; 1 where the kernel runs on one.
+        instruction: the multiply instruction; "fma" for f32.
+        flops: flops of one instruction.
+        tile: rows and lanes of accumulators in registers.
+        pieces: units of work shared by threads; 1 if the kernel runs on one.
     """
 
     case: str
@@ -94,12 +94,12 @@ class Product:
 
 
 def instruction_of(mma: Mma | None) -> str:
-    """Its name among the rates of a machine."""
+    """Returns the instruction's name in a machine's rates."""
     return mma.name if mma else "fma"
 
 
 def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
-    """Measure so many threads."""
+    """Measures a number of threads."""
     with_threads(threads)
     rates = {instruction_of(m): peaks.rate(peaks.multiplying(cpu, m)) for m in mmas}
     call = peaks.seconds(peaks.multiplying(cpu), steps=1, rounds=500)
@@ -107,7 +107,7 @@ def machine_of(threads: int, cpu: Cpu, mmas: Sequence[Mma | None]) -> Machine:
 
 
 def with_threads(count: int) -> int:
-    """Of torch, whose number our kernels follow; gives the one before."""
+    """Sets torch's number of threads, which our kernels use; returns the previous one."""
     import torch
 
     before = torch.get_num_threads()
@@ -116,10 +116,10 @@ def with_threads(count: int) -> int:
 
 
 def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, float]:
-    """The seconds of a product by what they go into; what a model of its counts leaves is "rest".
+    """Splits the seconds of a matmul into parts; the remainder of the model is "rest".
 
-    Loads count where they take longer than multiplying, which goes on at the same time. Packing is
-    a copy, and reading an operand in place is taken for one.
+    Loads count only beyond the multiplies, which run at the same time. Packing is modeled as a
+    copy, and so is reading an operand in place.
     """
     counts = product.counts
     multiply = counts.multiplies / machine.multiplies[product.instruction]
@@ -134,12 +134,12 @@ def parts_of(product: Product, machine: Machine, seconds: float) -> dict[str, fl
 
 
 def moving(product: Product, machine: Machine) -> float:
-    """Seconds of a copy that reads and writes as much as the product has to."""
+    """Returns the seconds of a copy that reads and writes as much as the matmul must."""
     return product.kernel.bytes / machine.copied(product.kernel.bytes / 2)
 
 
 def share_of(product: Product, machine: Machine, seconds: float) -> float:
-    """Of the machine's rate: of multiplying, or of a copy where that takes longer."""
+    """Returns the share of the machine's rate: of multiplying, or of a copy if that is slower."""
     rate = machine.multiplies[product.instruction]
     times = product.kernel.flops / product.flops if product.tile else 0.0
     return max(times / rate, moving(product, machine)) / seconds
@@ -149,13 +149,13 @@ def share_of(product: Product, machine: Machine, seconds: float) -> float:
 
 
 def compiled(case: Case) -> tuple[CompiledGraph, Any]:
-    """The program of a case, by the default pipeline, and its inputs."""
+    """Compiles the program of a case with the default pipeline; returns also its inputs."""
     program = programs_of(case)[0]
     return CompiledGraph(program.captured, program.frontend, "mlir"), program.storage
 
 
 def products_of(case: str, graph: CompiledGraph, executable: Any, cpu: Cpu) -> dict[int, Product]:
-    """Its kernels of products, equal ones once, by their number; streams are none."""
+    """Returns the matmul kernels by number, equal ones once; streams are excluded."""
     tiled: Func = graph.run.func("tiled")
     nodes = {tiled.body.names[n]: n for n in tiled.nodes if is_kernel(n)}
     listings = kernels_of(executable.artifacts["asm"]())
@@ -188,7 +188,7 @@ def _product(case: str, kernel: Kernel, node: Node, listing: str, cpu: Cpu) -> P
 
 @dataclass(frozen=True)
 class Row:
-    """A product on so many threads."""
+    """A matmul on a number of threads."""
 
     product: Product
     machine: Machine
@@ -205,7 +205,7 @@ class Row:
 
 
 def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
-    """Each product of a case by each number of threads; the numbers take turns."""
+    """Yields each matmul of a case with each number of threads; the numbers alternate."""
     graph, storage = compiled(case)
     executable = graph.executable_for(storage)
     times: list[list[list[float]]] = [[] for _ in machines]
@@ -222,7 +222,7 @@ def rows_of(case: Case, machines: Sequence[Machine], cpu: Cpu) -> Iterator[Row]:
 
 
 def measured(cases: Sequence[Case], counts: Sequence[int]) -> list[Row]:
-    """All rows, by the better of what the machine reached before and after them."""
+    """Returns all rows, with the better of the machine's rates before and after them."""
     cpu = cpu_at_hand()
     mmas = [None, *(m for kinds in KINDS for m in cpu.mmas(kinds))]
     threads = with_threads(counts[0])
@@ -239,12 +239,12 @@ def measured(cases: Sequence[Case], counts: Sequence[int]) -> list[Row]:
 
 
 def machines_of(rows: Sequence[Row]) -> list[Machine]:
-    """By how many threads."""
+    """Returns the machines by number of threads."""
     return list({r.machine.threads: r.machine for r in rows}.values())
 
 
 def describe(rows: Sequence[Row]) -> str:
-    """Rates, counts of each product, and where its time went."""
+    """Formats the rates, the counts of each matmul, and the breakdown of its time."""
     lines: list[str] = []
     for m in machines_of(rows):
         rates = [f"{name} {rate / 1e9:.2f}" for name, rate in m.multiplies.items()]
@@ -277,7 +277,7 @@ def describe(rows: Sequence[Row]) -> str:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """For JSON."""
+    """Returns a dictionary for JSON."""
     p = row.product
     return {
         "case": p.case,
@@ -296,12 +296,12 @@ def as_dict(row: Row) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", default="C6")
     parser.add_argument("--only", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--threads", default="1,2", metavar="N,N")
-    parser.add_argument("--plot", metavar="FILE", help="a bar for each row, of its parts")
+    parser.add_argument("--plot", metavar="FILE", help="plot a stacked bar for each row")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     cases = select(cpu_cases(), args.rows, args.only)

@@ -1,7 +1,6 @@
-"""The programs of `stackc bench cpu`: blocks, attention, functions and norms, twelve
-blocks, products.
+"""Programs of `stackc bench cpu`: blocks, attention, functions and norms, twelve blocks, matmuls.
 
-Every factory serves both frontends with the same weights and inputs, as the ones in
+Every factory serves both frontends with the same weights and inputs, as those in
 demos/transformer.py do.
 """
 
@@ -26,9 +25,9 @@ def block(
     seed: int = 0,
     gradients: bool = True,
 ) -> Target:
-    """One transformer block of GPT-2's or Llama's make, attention written naively.
+    """Returns one transformer block of GPT-2 or Llama, with naive attention.
 
-    `gradients`: whether torch has gradients of the weights, whoever compiles for it.
+    `gradients`: True if torch computes gradients of the weights.
     """
     configs: dict[str, Any] = {"gpt2": models.GPT2, "llama": models.LLAMA}
     config = replace(configs[model], seq=seq, seed=seed)
@@ -61,7 +60,7 @@ def _jax_cast(made: Target, dtype: str) -> Target:
 
 
 def blocks(frontend: str = "torch", count: int = 12, seq: int = 128) -> Target:
-    """Equal blocks one after another, each with weights of its own."""
+    """Returns equal blocks in sequence, each with its own weights."""
     made = [block(frontend, "gpt2", seq, "f32", seed) for seed in range(count)]
     if frontend == "torch":
         import torch
@@ -83,7 +82,7 @@ def attention(
     seq: int = 512,
     dtype: str = "f32",
 ) -> Target:
-    """12 heads of 64. `source`: plain products and a softmax, or the framework's own call."""
+    """Attention of 12 heads of 64. `source`: plain matmuls and softmax, or the framework's call."""
     arrays = tuple(_draw(1, 12, seq, 64, seed=seed) for seed in range(3))
     is_causal, is_naive = mask == "causal", source == "naive"
     if frontend == "torch":
@@ -205,10 +204,10 @@ def awkward(
     width: int = 769,
     layout: str = "dense",
 ) -> Target:
-    """A function of rows that do not lie well: `columns` (every second one), `transposed`,
-    `unaligned` (one element off), `expanded` (one row for all), or a `slice` of a larger array.
+    """Returns a function on rows with an awkward layout.
 
-    Torch alone has such arrays.
+    Layouts: `columns` (every second one), `transposed`, `unaligned` (one element off), `expanded`
+    (one row for all), or a `slice` of a larger array. Only torch has such arrays.
     """
     if frontend != "torch":
         raise ValueError(f"{frontend} has no strided arrays: take --frontend torch")

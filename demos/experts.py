@@ -1,9 +1,9 @@
-"""A mixture of experts: where tokens go, what a capacity drops, and how full the products are.
+"""A mixture of experts: routing, tokens dropped by a capacity, and how full the matmuls are.
 
     python -m stack.demos.experts
 
-Tokens choose experts unevenly. With a capacity every expert computes the same number of rows, full
-or not, and drops what is past it; grouped products compute what there is, in blocks of rows.
+Tokens choose experts unevenly. With a capacity, every expert computes the same number of rows and
+drops the tokens beyond it. Grouped matmuls compute only the existing rows, in blocks.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from stack.ops.moe import combine, dispatch, grouped_gemm, plan, top_k
 
 Array = np.ndarray
 TOKENS, EXPERTS, TOP, WIDTH = 512, 8, 2, 32
-BLOCK = 16  # rows of a grouped product that are computed at once
+BLOCK = 16  # rows of a grouped matmul computed at once
 
 
 def routed(skew: float, seed: int = 0) -> tuple[Array, Array]:
-    """Tokens and their gates; experts are the more popular, by `skew`, the earlier they stand."""
+    """Returns tokens and their gates; the larger `skew`, the more popular are the first experts."""
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal((TOKENS, EXPERTS)) - skew * np.arange(EXPERTS)
     return rng.standard_normal((TOKENS, WIDTH)), np.asarray(top_k(scores, top=TOP))
 
 
 def mixture(x: Array, gates: Array, weight: Array, capacity: int = 0) -> tuple[Array, Array]:
-    """The layer, and how many rows each expert computed; 0 is for any capacity."""
+    """Returns the layer's output and the rows of each expert; capacity 0 means unlimited."""
     tokens, sizes = plan(gates, np.full(TOKENS * TOP, -1, np.int32), capacity=capacity)
     rows = grouped_gemm(dispatch(x, tokens), weight, sizes)
     return np.asarray(combine(rows, gates, tokens, sizes)), np.asarray(sizes)
 
 
 def dense(x: Array, gates: Array, weight: Array) -> Array:
-    """Every expert on every token: what the layer means."""
+    """Computes every expert on every token: the definition of the layer."""
     return np.einsum("te,ted->td", gates, np.einsum("tk,edk->ted", x, weight))
 
 
 def usage(sizes: Array, capacity: int) -> tuple[int, float]:
-    """Tokens that were dropped, and the share of the computed rows that hold one."""
+    """Returns the number of dropped tokens, and the share of computed rows that hold a token."""
     held = int(sizes.sum())
     computed = capacity * EXPERTS if capacity else int((-(-sizes // BLOCK)).sum()) * BLOCK
     return TOKENS * TOP - held, held / computed
 
 
 def main() -> int:
-    """A line for each skew and capacity; 1 where the layer without one is not the dense sum."""
+    """Prints a line per skew and capacity; returns 1 if the uncapped layer is not the dense sum."""
     weight = np.random.default_rng(1).standard_normal((EXPERTS, WIDTH, WIDTH))
     rows: list[list[object]] = []
     wrong: list[str] = []

@@ -1,4 +1,4 @@
-"""Kinds of fusion, each with its bytes: what one kernel in place of several saves, and when not.
+"""Kinds of fusion: the memory traffic that each one saves, and cases that are not fused.
 
 python -m stack.demos.fusion
 """
@@ -18,7 +18,7 @@ import stack
 from stack.explore.table import table
 from stack.run.record import Run
 
-APART = "canonicalize,decompose,layout"  # each op a kernel
+APART = "canonicalize,decompose,layout"  # each op is a kernel
 TOLERANCE = 1e-5
 
 
@@ -31,7 +31,7 @@ class Pattern:
     shapes: tuple[tuple[int, ...], ...]
 
     def args(self) -> tuple[Tensor, ...]:
-        """Random arguments."""
+        """Returns random arguments."""
         draw = torch.Generator().manual_seed(0)
         return tuple(torch.randn(s, generator=draw) for s in self.shapes)
 
@@ -68,16 +68,16 @@ WIDE, FLAT = (256, 1024), (1024,)
 PATTERNS = (
     Pattern("vertical: a chain of elementwise ops", chain, (WIDE,)),
     Pattern("a reduction with its producers and consumers", rows, (WIDE, FLAT)),
-    Pattern("a product with its epilogue", epilogue, ((256, 256), (256, 1024), FLAT)),
-    Pattern("two products that join: gate and up", joined, ((256, 256), (256, 512), (256, 512))),
+    Pattern("a matmul with its epilogue", epilogue, ((256, 256), (256, 1024), FLAT)),
+    Pattern("two matmuls that join: gate and up", joined, ((256, 256), (256, 512), (256, 512))),
     Pattern("a streaming reduction: attention", streamed, ((4, 256, 64),) * 3),
-    Pattern("not: softmax of a wide product", row_of_product, ((64, 64), (64, 4096))),
-    Pattern("not: a product of a product", product_of_product, ((64, 256), (256, 256), (256, 64))),
+    Pattern("not: softmax of a wide matmul", row_of_product, ((64, 64), (64, 4096))),
+    Pattern("not: a matmul of a matmul", product_of_product, ((64, 256), (256, 256), (256, 64))),
 )
 
 
 def tell(pattern: Pattern) -> tuple[list[object], list[str], float]:
-    """Kernels and bytes apart and fused; why what is apart stayed so; the relative error."""
+    """Returns kernels and bytes unfused and fused, refused fusions, and the relative error."""
     args = pattern.args()
     compiled = stack.compile(pattern.program, *args)
     apart, fused = stack.compile(pattern.program, *args, passes=APART).run, compiled.run
@@ -93,14 +93,14 @@ def tell(pattern: Pattern) -> tuple[list[object], list[str], float]:
 
 
 def kept(run: Run) -> list[str]:
-    """What `fuse` refused on the way to the first result."""
+    """Returns the fusions that `fuse` refused on the way to the first result."""
     body = run.func("fused").body
     told = run.explain(body.names[body.results[0]]).splitlines()
-    return [line.partition("fuse: ")[2] for line in told if "fuse: kept" in line]
+    return [line.partition("fuse: ")[2] for line in told if "fuse: did not fuse" in line]
 
 
 def main() -> int:
-    """A line for each kind; 1 where a result is not what torch computes."""
+    """Prints a line per kind; returns 1 if a result differs from torch."""
     lines: list[list[object]] = []
     reasons: list[str] = []
     wrong: list[str] = []
@@ -110,7 +110,7 @@ def main() -> int:
         reasons += [f"{pattern.name}: {line}" for line in why]
         if not error < TOLERANCE:
             wrong.append(f"{pattern.name}: error {error:.1e}")
-    print(table(["fusion", "kernels apart", "fused", "bytes apart", "fused", "saved"], lines))
+    print(table(["fusion", "kernels unfused", "fused", "bytes unfused", "fused", "saved"], lines))
     print("\n" + "\n".join(reasons))
     print("\n".join(wrong) or "\nall results agree with torch")
     return 1 if wrong else 0

@@ -1,11 +1,11 @@
-"""The GEMM ladder: six schedules of one matrix product, each printed, checked, compiled and timed.
+"""The GEMM ladder: six schedules of one matmul, each printed, checked, compiled and timed.
 
     python -m stack.demos.gemm_ladder                  IR and CUDA of every rung, then a table
     python -m stack.demos.gemm_ladder --only pipelined --size 8192
     python -m stack.demos.gemm_ladder --table --json ladder.json
 
-Without a GPU every rung is checked in the interpreter on a small product and compiled by NVRTC;
-with one, all rungs and cuBLAS run interleaved, timed by CUDA events.
+Without a GPU, every rung is checked in the interpreter on a small matmul and compiled by NVRTC.
+With one, all rungs and cuBLAS run interleaved, timed by CUDA events.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from stack.rewrite.pipeline import Pipeline
 from stack.target import load
 
 SCHEMA = "stack.ladder/1"
-CHECKED = (40, 48, 264)  # rows, columns and depth of the product that the interpreter runs
+CHECKED = (40, 48, 264)  # rows, columns and depth of the matmul that the interpreter runs
 TARGET = "sm_90"
 ROUNDS = 9
-FLUSHED = 256 << 20  # bytes written between two products, more than the cache holds
+FLUSHED = 256 << 20  # bytes written between two matmuls, more than the cache holds
 TOLERANCE = 2**-7  # two roundings to bf16, relative to the largest result
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One schedule, and what it adds to the rung below."""
+    """One schedule, and its addition to the rung below."""
 
     name: str
     schedule: str
@@ -48,7 +48,7 @@ class Rung:
 
 
 PASSES = "schedule{loops=warps},blocks,distribute_gpu"
-STAGED = "sm_80"  # a GPU whose warps multiply each by itself; on later ones blocks take over
+STAGED = "sm_80"  # its warps multiply independently; on later GPUs they cooperate
 LADDER = (
     Rung(
         "naive",
@@ -84,7 +84,7 @@ LADDER = (
 
 
 def matmul(rows: int, columns: int, depth: int) -> Func:
-    """The one program of the ladder."""
+    """Returns the program of the ladder."""
     return parse(f"""
 func @matmul(%a: bf16[{rows}, {depth}], %b: bf16[{depth}, {columns}])
     -> (bf16[{rows}, {columns}]) at tensor {{
@@ -95,7 +95,7 @@ func @matmul(%a: bf16[{rows}, {depth}], %b: bf16[{depth}, {columns}])
 
 
 def lowered(rung: Rung, func: Func) -> Func:
-    """The program at the loop level, as a rung schedules it."""
+    """Lowers the program to the loop level with a rung's schedule."""
     given = {"c": rung.schedule}
     found = Pipeline(PASSES).run(func, target=load(STAGED), schedules=given).func
     verify(found)
@@ -109,9 +109,10 @@ def kernel_of(func: Func) -> Node:
 
 
 def check(rung: Rung, seed: int = 0) -> float:
-    """Largest error in the interpreter on a small product, relative to the largest result.
+    """Returns the largest error in the interpreter on a small matmul, relative to the largest
+    result.
 
-    Raises AssertionError where it is more than rounding explains.
+    Raises AssertionError if rounding does not explain it.
     """
     rows, columns, depth = CHECKED
     rng = np.random.default_rng(seed)
@@ -125,14 +126,14 @@ def check(rung: Rung, seed: int = 0) -> float:
 
 
 def build(rung: Rung, size: int, target: str) -> tuple[Func, Source, nvrtc.Binary]:
-    """Loop level, CUDA C++ and machine code of a square product."""
+    """Returns the loop level, CUDA C++ and machine code of a square matmul."""
     func = lowered(rung, matmul(size, size, size))
     source = print_kernel(kernel_of(func), f"matmul_{rung.name}", readable=True)
     return func, source, nvrtc.compile_cubin(source.text, source.name, target)
 
 
 def kernel_text(source: Source) -> str:
-    """The kernel without the device functions before it."""
+    """Returns the kernel without the device functions before it."""
     return source.text[source.text.index('extern "C"') :]
 
 
@@ -140,7 +141,7 @@ Timed = dict[str, tuple[list[float], float]]  # milliseconds, error
 
 
 def race(built: dict[str, tuple[Source, nvrtc.Binary]], size: int, rounds: int) -> Timed:
-    """Milliseconds of every rung and of cuBLAS, one after the other in each round, on this GPU."""
+    """Times every rung and cuBLAS on this GPU, interleaved in each round; in milliseconds."""
     import torch
 
     from stack.backends.cuda.launch import loaded
@@ -188,7 +189,7 @@ def has_gpu() -> bool:
 def row_of(
     rung: Rung | None, binary: nvrtc.Binary | None, source: Source | None, size: int, timed: Timed
 ) -> dict[str, Any]:
-    """One line of the result; `rung` is None for cuBLAS."""
+    """Returns one line of the result; `rung` is None for cuBLAS."""
     name = rung.name if rung is not None else "cublas"
     row: dict[str, Any] = {"name": name, "kind": "generated" if rung is not None else "library"}
     if binary is not None and source is not None:
@@ -214,7 +215,7 @@ def row_of(
 
 
 def show(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as a table."""
+    """Formats the rows as a table."""
     head = ["rung", "registers", "spilled", "shared", "threads", "checked", "ms", "Tflop/s",
             "of cuBLAS"]  # fmt: skip
 
@@ -236,7 +237,7 @@ def show(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Walk the ladder."""
+    """Runs the ladder."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--size", type=int, default=4096, help="rows, columns and depth")
     parser.add_argument("--only", action="append", default=[], metavar="RUNG")
@@ -259,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def climb(args: argparse.Namespace) -> dict[str, Any]:
-    """Check, compile and where there is a GPU run the rungs that were asked for."""
+    """Checks and compiles the selected rungs; runs them if there is a GPU."""
     on_gpu = has_gpu()
     target, device = args.target, "none: compiled only"
     if on_gpu:
@@ -285,7 +286,7 @@ def climb(args: argparse.Namespace) -> dict[str, Any]:
         row["checked"] = errors[row["name"]]
     if on_gpu:
         rows.append(row_of(None, None, None, args.size, timed))
-    print(f"bf16 products of {args.size}^3 for {target}; GPU: {device}")
+    print(f"bf16 matmuls of {args.size}^3 for {target}; GPU: {device}")
     print("checked: error in the interpreter, on " + " x ".join(map(str, CHECKED)))
     print(show(rows))
     return {

@@ -1,6 +1,6 @@
 """Attention for `stackc bench gpu`: variants in plain matmul, softmax and matmul, and rivals.
 
-No variant names attention to a compiler: each is what a person would write down from the formula.
+No variant uses an attention call: each is written from its formula.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW, DOCUMENTS, CAP, MIX = 1024, 8, 20.0, 0.35
 
 
 def positions(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Row and column numbers of a square of scores, to be broadcast."""
+    """Returns the row and column numbers of a score matrix, for broadcasting."""
     length = scores.shape[-1]
     line = torch.arange(length, device=scores.device)
     return line[:, None], line[None, :]
@@ -113,7 +113,7 @@ def attention(
     device: str = "cuda",
     dtype: str = "bfloat16",
 ) -> GpuProgram:
-    """One variant with its rivals. `gqa` has a quarter of the heads for keys and values."""
+    """Returns one variant with its rivals. `gqa` has a quarter of the heads for keys and values."""
     kind = getattr(torch, dtype)
 
     def draw(*shape: int) -> Tensor:
@@ -124,7 +124,7 @@ def attention(
     k, v = draw(batch, groups, seq, width), draw(batch, groups, seq, width)
     args: tuple[Tensor, ...] = (q, k, v)
     split: tuple[int | None, ...] = (1, 1, 1)
-    seen = 0.5 + 0.5 / seq  # the share of the square that a mask leaves
+    seen = 0.5 + 0.5 / seq  # the share of the score matrix that a mask keeps
     if variant in ("full", "bias", "learned"):
         seen = 1.0
     if variant == "window":
@@ -230,7 +230,7 @@ def _masked_sdpa(mask: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _hand(is_causal: bool, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """The fastest of our kernels on these shapes."""
+    """Returns the fastest of our kernels on these shapes."""
     from functools import partial
 
     from stack.measure.gpu_timing import measure
@@ -243,7 +243,7 @@ def _hand(is_causal: bool, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
 
 
 def _flex(variant: str, args: tuple[Tensor, ...], mode: str | None = None) -> Callable[..., Tensor]:
-    """FlexAttention, compiled, with its block mask made beforehand."""
+    """Returns compiled FlexAttention, with its block mask built in advance."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     length, batch = args[0].shape[2], args[0].shape[0]

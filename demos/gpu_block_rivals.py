@@ -1,4 +1,4 @@
-"""Blocks of `gpu_blocks` with attention kernels that their authors asked for by name."""
+"""Blocks of `gpu_blocks` that call attention kernels explicitly."""
 
 from __future__ import annotations
 

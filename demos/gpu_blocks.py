@@ -24,7 +24,7 @@ def causal_softmax(scores: Tensor) -> Tensor:
 
 
 def naive_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Heads of q share those of k and v where there are more of them."""
+    """Computes attention; if q has more heads, groups of them share a head of k and v."""
     share = q.shape[1] // k.shape[1]
     if share > 1:
         k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
@@ -81,7 +81,7 @@ class LlamaBlock(nn.Module):
 
 
 class PlainBlock(nn.Module):
-    """Layer norms and GELU: GPT-2 where causal, BERT where the norm comes after, else ViT."""
+    """Layer norms and GELU: GPT-2 if causal, BERT if the norm comes after, else ViT."""
 
     def __init__(self, width: int, heads: int, ffn: int, causal: bool, after: bool) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class PlainBlock(nn.Module):
 
 
 class MoEBlock(nn.Module):
-    """A layer of experts of which each token takes two; every expert sees every token."""
+    """A mixture-of-experts layer with two experts per token; every expert computes every token."""
 
     def __init__(self, width: int, ffn: int, experts: int) -> None:
         super().__init__()
@@ -173,14 +173,14 @@ def _plain(causal: bool, after: bool) -> Callable[..., tuple[nn.Module, float]]:
 
 def _moe(batch: int, seq: int, width: int) -> tuple[nn.Module, float]:
     ffn = 2 * width
-    # what two experts for each token take: whoever computes all of them pays for it
+    # work of two experts for each token: a system that computes all of them does more
     return MoEBlock(width, ffn, 8), 2.0 * batch * seq * 2 * 2 * width * ffn
 
 
 def _ssd(batch: int, seq: int, width: int) -> tuple[nn.Module, float]:
     state, heads = 128, max(1, width // 64)
     inner = width * (2 * width + 2 * state + heads) + width * width
-    square = batch * seq * seq * (width + state)  # the lower triangle of two products
+    square = batch * seq * seq * (width + state)  # the lower triangle of two matmuls
     return SSDBlock(width, heads, state), 2.0 * batch * seq * inner + 1.0 * square
 
 
@@ -197,9 +197,9 @@ MODELS: dict[str, tuple[Callable[..., tuple[nn.Module, float]], dict[str, int]]]
 def block(
     model: str = "llama3-8b", mode: str = "forward", device: str = "cuda", **sizes: Any
 ) -> GpuProgram:
-    """One block of a model with random weights, or its training step.
+    """Returns one block of a model with random weights, or its training step.
 
-    `sizes` replace the `batch`, `seq` and `width` of the model. The least work of a training step
+    `sizes` replace the `batch`, `seq` and `width` of the model. The minimal work of a training step
     is three times that of the forward run.
     """
     make, usual = MODELS[model]

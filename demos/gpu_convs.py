@@ -1,4 +1,4 @@
-"""Convolutions for `stackc bench gpu`: with the bias and the activation that follow them."""
+"""Convolutions for `stackc bench gpu`, with the bias and activation that follow them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ RANKS = {"Conv1d": 1, "Conv2d": 2, "Conv3d": 3, "ConvTranspose2d": 2}
 
 
 def convolution(name: str, dtype: str = "bfloat16", device: str = "cuda") -> GpuProgram:
-    """A convolution with its bias and a ReLU, as it stands in a network."""
+    """Returns a convolution with its bias and a ReLU, as used in networks."""
     case = CONVOLUTIONS[name]
     kind = getattr(torch, dtype)
     module = getattr(nn, case.kind)(case.inner, case.outer, case.size, **case.options)

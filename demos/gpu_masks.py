@@ -1,4 +1,4 @@
-"""Attention as models write it down: finite masks, sinks, and decoding one token."""
+"""Attention as models write it: finite masks, sinks, and decoding one token."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def scaled(q: Tensor, k: Tensor) -> Tensor:
 
 
 def causal_scores(q: Tensor, k: Tensor, hidden: float = -math.inf) -> Tensor:
-    """Scaled scores; keys of the future score `hidden`."""
+    """Returns scaled scores; future keys score `hidden`."""
     scores = scaled(q, k)
     line = torch.arange(scores.shape[-1], device=scores.device)
     return scores.masked_fill(line[None, :] > line[:, None], hidden)
 
 
 def finite_mask(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Hidden keys score the least finite number, as in the code of Hugging Face."""
+    """Masks keys with the smallest finite number, as the code of Hugging Face does."""
     return torch.softmax(causal_scores(q, k, torch.finfo(q.dtype).min), dim=-1) @ v
 
 
 def sink_column(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
-    """A learned score for each head takes part in the softmax and is dropped after it."""
+    """Adds a learned score per head to the softmax and drops it afterwards."""
     scores = causal_scores(q, k)
     column = sinks[:, None, None].expand(*scores.shape[:-1], 1)
     together = torch.cat([scores, column], dim=-1)
@@ -40,7 +40,7 @@ def sink_column(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
 
 
 def sink_floor(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
-    """The same sink without a column: `max(m, b)` and one more term in the denominator."""
+    """Computes the same sink without a column: `max(m, b)` and one more term in the denominator."""
     scores, sink = causal_scores(q, k), sinks[:, None, None]
     top = torch.maximum(scores.amax(-1, keepdim=True), sink)
     weights = torch.exp(scores - top)
@@ -48,7 +48,7 @@ def sink_floor(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
 
 
 def softmax_plus_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """A sink whose score is 0."""
+    """Uses a sink whose score is 0."""
     scores = causal_scores(q, k)
     top = scores.amax(-1, keepdim=True).clamp(min=0)
     weights = torch.exp(scores - top)
@@ -64,12 +64,12 @@ MASKS: dict[str, Callable[..., Tensor]] = {
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Grouped-query attention of the newest token over all keys: q f[b, g, h / g, d]."""
+    """Grouped-query attention of the newest token over all keys: q of [b, g, h / g, d]."""
     return torch.softmax(scaled(q, k), dim=-1) @ v
 
 
 def decode(batch: int = 8, keys: int = 32768, device: str = "cuda") -> GpuProgram:
-    """One query a sequence: what is read is all that it costs."""
+    """Returns attention with one query per sequence; its cost is the memory that it reads."""
     heads, groups, width = DECODED["heads"], DECODED["groups"], DECODED["width"]
 
     def draw(*shape: int) -> Tensor:

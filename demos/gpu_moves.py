@@ -1,4 +1,4 @@
-"""Programs whose time is the memory's: gathers and their gradients, reductions, scalings."""
+"""Memory-bound programs: gathers and their gradients, reductions, scalings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _draw(*shape: int, device: str, dtype: torch.dtype = torch.bfloat16) -> Tens
 
 
 def gather(rows: int = 8192, width: int = 4096, device: str = "cuda") -> GpuProgram:
-    """Rows of a table, in any order."""
+    """Gathers rows of a table in any order."""
     table = _draw(32000, width, device=device)
     index = torch.randint(0, len(table), (rows,), device=device)
     moved = 2.0 * rows * width * table.element_size()
@@ -42,7 +42,7 @@ def gather(rows: int = 8192, width: int = 4096, device: str = "cuda") -> GpuProg
 def embedding_gradient(
     rows: int = 8192, width: int = 4096, vocabulary: int = 32000, device: str = "cuda"
 ) -> GpuProgram:
-    """The gradient of a table of words: rows added where their word stands."""
+    """Computes the gradient of a word table: rows are added at the index of their word."""
     table = _draw(vocabulary, width, device=device)
     index = torch.randint(0, vocabulary, (rows,), device=device)
     moved = (rows + vocabulary) * width * 2.0
@@ -52,13 +52,13 @@ def embedding_gradient(
 def least_of_middle(
     shape: tuple[int, int, int] = (64, 1024, 1024), dtype: str = "float32", device: str = "cuda"
 ) -> GpuProgram:
-    """The least over the middle one of three axes."""
+    """Computes the minimum over the middle one of three axes."""
     x = _draw(*shape, device=device, dtype=getattr(torch, dtype))
     return GpuProgram(least, (x,), bytes=x.nbytes * (1 + 1 / shape[1]))
 
 
 def diagonal_product(size: int = 8192, width: int = 4096, device: str = "cuda") -> GpuProgram:
-    """A product with a diagonal matrix, which is a scaling of rows."""
+    """Multiplies by a diagonal matrix, which scales rows."""
     a, b = _draw(size, device=device), _draw(size, width, device=device)
     return GpuProgram(scaled_rows, (a, b), bytes=a.nbytes + 2.0 * b.nbytes)
 
@@ -72,5 +72,5 @@ MOVES: dict[str, Callable[..., GpuProgram]] = {
 
 
 def move(name: str, device: str = "cuda") -> GpuProgram:
-    """One of `MOVES`, in its usual size."""
+    """Returns one of `MOVES`, in its default size."""
     return MOVES[name](device=device)

@@ -1,4 +1,4 @@
-"""Hosted operators for `stackc bench ops gpu`: what is generated of them, and who else does it."""
+"""Hosted operators for `stackc bench ops gpu`: generated code and its rivals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def operator(
     width: int = 0,
     shape: Sequence[int] = (),
 ) -> GpuProgram:
-    """An operator with its rivals; `mode` "backward" times its gradients."""
+    """Returns an operator with its rivals; `mode` "backward" times its gradients."""
     run, args = program(op, device, width=width, shape=shape)
     attributes = PROGRAMS[op][0]
     first = (lambda *xs: run(*xs)[0]) if find(op).results > 1 else run
@@ -60,7 +60,7 @@ def _has_hand_gradient(op: str) -> bool:
 
 
 def _first(rival: Rival) -> Rival:
-    """Its first result."""
+    """Wraps a rival to return only its first result."""
 
     def make() -> Callable[..., Any]:
         run = rival.make()
@@ -75,7 +75,7 @@ def _first(rival: Rival) -> Rival:
 
 
 def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tuple[float, float]:
-    """FLOPs of matrix products of its decomposition, and bytes of operands and results."""
+    """Returns the matmul flops of the decomposition, and the bytes of operands and results."""
     made, b = find(op), Builder()
     types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
@@ -83,11 +83,11 @@ def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tup
     share = 0.5 if attributes.get("causal") and args[0].shape[-2] > 1 else 1.0
     is_integer = any(a.dtype is torch.int8 for a in args)
     if is_integer or all(a.element_size() == 1 for a in args[:2]):
-        share /= 2  # products of 8 bits run at twice the rate of those of 16
+        share /= 2  # 8-bit matmuls run at twice the rate of 16-bit ones
     return float(found.flops) * share, float(found.bytes)
 
 
-# ---- who else does it
+# ---- rivals
 
 
 def _rivals(op: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
@@ -168,8 +168,8 @@ def _rms(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _scaled() -> Callable[..., Tensor]:
-    """cuBLAS, or torch's CUTLASS where rows have scales."""
-    turned: dict[int, Tensor] = {}  # cuBLAS has scales of blocks by columns
+    """cuBLAS, or torch's CUTLASS kernel if rows have scales."""
+    turned: dict[int, Tensor] = {}  # cuBLAS expects column-major block scales
 
     def run(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
         codes = [t.view(torch.float8_e4m3fn) for t in (x, weight)]
@@ -189,7 +189,7 @@ def _scaled() -> Callable[..., Tensor]:
 
 
 def _rounded() -> Callable[..., Tensor]:
-    """torch's product of integers; Inductor rounds rows of x before it, and scales after."""
+    """torch's integer matmul; Inductor fuses the rounding of x before it and the scales after."""
 
     def run(x: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
         wide = x.float()
@@ -202,7 +202,7 @@ def _rounded() -> Callable[..., Tensor]:
 
 
 def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """cuBLAS with the weights in bf16: what packing is to be faster than."""
+    """cuBLAS with the weights in bf16: the baseline that packing must beat."""
     x, *packed = args
     if op == "qgemm.w8a8_dynamic":
         weight = packed[0].to(x.dtype) * packed[1][:, None]
@@ -226,7 +226,7 @@ def _associative() -> Callable[..., Tensor]:
 
 
 def _module(package: str, name: str) -> Any:
-    """A module of a peer. Raises StackError where it is not installed."""
+    """Imports a module of a peer. Raises StackError if it is not installed."""
     if importlib.util.find_spec(package) is None:
         raise StackError(f"{package} is not installed")
     return importlib.import_module(name)

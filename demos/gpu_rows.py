@@ -1,6 +1,6 @@
-"""The programs of `stackc bench gpu` besides attention and blocks: products, norms, losses.
+"""Programs of `stackc bench gpu` besides attention and blocks: matmuls, norms, losses.
 
-Plain sources, as a person writes them down; each with the libraries that do the same by hand.
+Naive sources, each with the libraries that have a hand-written equivalent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EPS = 1e-5
 
 
 def wide(x: Tensor) -> Tensor:
-    """f32 for 16-bit floats, as they are for others: the reference stays in double precision."""
+    """Converts 16-bit floats to f32; others are unchanged, so the reference stays in f64."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -32,14 +32,14 @@ def _draw(*shape: int, device: str, scale: float = 1.0) -> Tensor:
 
 
 def liger(module: str, name: str) -> Any:
-    """A class of liger-kernel. Raises StackError where it is not installed."""
+    """Imports a class of liger-kernel. Raises StackError if it is not installed."""
     if importlib.util.find_spec("liger_kernel") is None:
         raise StackError("liger-kernel is not installed")
     return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)
 
 
 def by_hand(name: str, args: tuple[Any, ...], mean: bool = False, **attributes: Any) -> Rival:
-    """The code by hand of a hosted operator; a row with an error where it has none for these."""
+    """Returns an operator's hand-written kernel as a rival; fails in its row if there is none."""
 
     def make() -> Callable[..., Any]:
         made = find(name)
@@ -47,7 +47,7 @@ def by_hand(name: str, args: tuple[Any, ...], mean: bool = False, **attributes: 
         types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
         kernel = made.kernel_for("cuda", types, read)
         if kernel is None:
-            raise StackError(f"{name} has no code by hand for {', '.join(map(str, types))}")
+            raise StackError(f"{name} has no hand-written kernel for {', '.join(map(str, types))}")
         run = lambda *given: kernel(*given, **read)
         return (lambda *given: run(*given).mean()) if mean else run
 
@@ -66,7 +66,7 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gemm(m: int, n: int, k: int, device: str = "cuda", right: str = "column-major") -> GpuProgram:
-    """x weight^T, as linear layers hold it, or x weight; eager is cuBLAS."""
+    """Returns x weight^T, as in linear layers, or x weight; eager is cuBLAS."""
     is_row = right == "row-major"
     shape = (k, n) if is_row else (n, k)
     x, weight = _draw(m, k, device=device), _draw(*shape, device=device, scale=k**-0.5)
@@ -103,14 +103,14 @@ def residual_norm(x: Tensor, weight: Tensor, residual: Tensor) -> tuple[Tensor, 
 def row_quantize(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     y = wide(x @ weight.T)
     scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 127
-    # kept as floats: a rounding that falls to the other side is off by one step, not by more
+    # kept as floats: a value that rounds to the other side is off by one step, not more
     return torch.round(y / scale), scale
 
 
 def epilogue(
     name: str, m: int = 8192, width: int = 8192, ffn: int = 28672, device: str = "cuda"
 ) -> GpuProgram:
-    """A product of the MLP of a 70B model with what follows it."""
+    """Returns a matmul of a 70B model's MLP with its epilogue."""
     n, k = (width, ffn) if name == "residual_norm" else (ffn, width)
     x, weight = _draw(m, k, device=device), _draw(n, k, device=device, scale=k**-0.5)
     fn, more, count, extra = {
@@ -159,7 +159,7 @@ def norm(
     mode: str = "forward",
     device: str = "cuda",
 ) -> GpuProgram:
-    """A norm of many rows, or its gradients."""
+    """Returns a norm of many rows, or its gradients."""
     x = _draw(rows, width, device=device)
     gain = (1 + 0.1 * torch.randn(width, device=device)).to(torch.bfloat16)
     shift = _draw(width, device=device, scale=0.1)
@@ -169,7 +169,7 @@ def norm(
         "add_rms_norm": (add_rms_norm, (x, _draw(rows, width, device=device), gain), 2),
     }[name]
     moved = sum(a.nbytes for a in args) + written * x.nbytes
-    if mode == "backward":  # reads x and the incoming gradient, writes the outgoing one
+    if mode == "backward":  # reads x and the gradient of the result, writes the gradient of x
         moved = 3.0 * x.nbytes
     rows_cut: tuple[int | None, ...] = tuple(0 if a.dim() == 2 else None for a in args)
     return GpuProgram(
@@ -193,7 +193,7 @@ def _norm_by_hand(name: str, args: tuple[Any, ...], mode: str) -> dict[str, Riva
 def _norm_rivals(name: str) -> dict[str, Rival]:
     def liger_rms() -> Callable[..., Tensor]:
         function = liger("rms_norm", "LigerRMSNormFunction")
-        # not in place: the incoming gradient is used again
+        # not in place: the gradient of the result is used again
         return lambda x, gain: function.apply(x, gain, EPS, 0.0, "llama", False)
 
     def liger_layer() -> Callable[..., Tensor]:
@@ -228,7 +228,7 @@ def naive_softmax(x: Tensor) -> Tensor:
 
 
 def softmax(rows: int = 16384, width: int = 131072, device: str = "cuda") -> GpuProgram:
-    """Softmax of long rows."""
+    """Returns a softmax of long rows."""
     x = _draw(rows, width, device=device)
     library = Rival("library", lambda: lambda x: torch.softmax(x, dim=-1))
     return GpuProgram(
@@ -253,7 +253,7 @@ def cross_entropy_loss(logits: Tensor, target: Tensor) -> Tensor:
 def cross_entropy(
     rows: int = 8192, vocab: int = 131072, mode: str = "forward", device: str = "cuda"
 ) -> GpuProgram:
-    """Mean cross-entropy of logits; `mode` "train" gives the gradient of the logits too."""
+    """Returns the mean cross-entropy of logits; `mode` "train" adds their gradient."""
     logits = _draw(rows, vocab, device=device)
     target = torch.randint(0, vocab, (rows,), device=device)
 
@@ -291,7 +291,7 @@ def linear_cross_entropy_loss(x: Tensor, weight: Tensor, target: Tensor) -> Tens
 def linear_cross_entropy(
     tokens: int = 8192, width: int = 4096, vocab: int = 131072, device: str = "cuda"
 ) -> GpuProgram:
-    """Loss of a language model's last layer and the gradients of its input and weight."""
+    """Returns the loss of a language model's last layer, with gradients of its input and weight."""
     x, weight = _draw(tokens, width, device=device), _draw(vocab, width, device=device, scale=0.02)
     target = torch.randint(0, vocab, (tokens,), device=device)
 

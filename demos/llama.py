@@ -1,4 +1,4 @@
-"""A Llama 3 of any size, with experts where asked for: what the demos of sharding train."""
+"""A Llama 3 of any size, optionally with experts: the model trained by the sharding demos."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROWS = tuple(f"layers.*.{name}.weight" for name in ("wo", "down"))
 
 @dataclass(frozen=True)
 class Sizes:
-    """Widths of a model; by default the smallest that 8 ranks can share.
+    """Sizes of a model; the default is the smallest that 8 ranks can share.
 
     Attributes:
-        groups: heads of keys and values.
-        experts: of each layer, in place of its perceptron; 0 for none.
+        groups: number of key and value heads.
+        experts: number per layer, instead of its MLP; 0 for none.
     """
 
     layers: int = 4
@@ -34,12 +34,12 @@ class Sizes:
     experts: int = 0
 
 
-# but for its 32 layers
+# except for its 32 layers
 LLAMA3_8B = Sizes(4, 4096, 14336, 32, 8, 128256, 2048, 8)
 
 
 class Each(nn.Module):
-    """A linear map for each expert, of what it takes: [expert, batch, seat, width]."""
+    """A linear map per expert, on the tokens assigned to it: [expert, batch, seat, width]."""
 
     def __init__(self, count: int, width: int, out: int) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ class Each(nn.Module):
 
 
 class Experts(nn.Module):
-    """Perceptrons of which each token takes one (Fedus et al., "Switch Transformers", 2021).
+    """Mixture of MLPs, one per token (Fedus et al., "Switch Transformers", 2021).
 
-    Of a sequence each expert has room for some tokens; those that find none are left as they are.
+    Each expert has room for some tokens of a sequence; other tokens are left unchanged.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -73,9 +73,9 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention with rotary positions, and a gated perceptron, each on top of what comes in.
+    """Attention with rotary positions, and a gated MLP, each with a residual connection.
 
-    Where there are experts, they take the place of the perceptron.
+    With experts, they replace the MLP.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -139,7 +139,7 @@ class Llama(nn.Module):
 
 
 def data(sizes: Sizes, steps: int) -> list[tuple[Tensor, Tensor]]:
-    """A batch of tokens and of those after them for each step: runs that count on."""
+    """Returns a batch of tokens and next tokens for each step: sequences that count up."""
     draw = torch.Generator().manual_seed(0)
     found: list[tuple[Tensor, Tensor]] = []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The Llama of `llama` as a function of JAX: the same weights by the same names."""
+"""The Llama of `llama` as a JAX function, with the same weights under the same names."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def llama_of(sizes: Sizes) -> Callable[..., jax.Array]:
 
 
 def linear(p: Weights, x: jax.Array) -> jax.Array:
-    """As `torch.nn.Linear`, whose weight is [out, in]."""
+    """Computes `torch.nn.Linear`, whose weight is [out, in]."""
     return x @ p["weight"].T
 
 
 def weights_of(state: Mapping[str, Any]) -> list[Weights]:
-    """Nested dicts for the first arguments, from weights by their names in torch."""
+    """Returns nested dicts for the first arguments, from weights by their torch names."""
     nested: dict[str, Any] = {}
     for name, value in state.items():
         at = nested

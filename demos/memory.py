@@ -1,10 +1,10 @@
-"""Where intermediates live: their lifetimes, an arena planned ahead, and a caching allocator.
+"""Memory of intermediates: live ranges, an arena planned in advance, and a caching allocator.
 
     python -m stack.demos.memory
 
-Each step of a compiled training step makes values that later steps read. Held apart they take the
-sum of their sizes; the compiler places them in one arena before anything runs; a framework asks an
-allocator as it goes, which keeps freed blocks and splits them.
+Each step of a compiled training step computes values that later steps read. In separate buffers
+they take the sum of their sizes. The compiler places them in one arena before anything runs. A
+framework calls an allocator as it runs, which caches freed blocks and splits them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
 from stack.run.memory import Lifetime, place
 
-ROUND = 512  # bytes: what a caching allocator rounds a request to
+ROUND = 512  # bytes; a caching allocator rounds requests up to a multiple
 
 
 def lifetimes(func: Func) -> dict[str, Lifetime]:
-    """Size, first and last step of every intermediate of a program; a view lives as its whole."""
+    """Returns size, first and last step of every intermediate; a view extends its base."""
     steps = [n for n in func.nodes if not is_input(n) and isinstance(n.type, TensorType)]
     returned = {behind(r) for r in func.results}
     made: dict[Node, int] = {}
@@ -44,16 +44,16 @@ def lifetimes(func: Func) -> dict[str, Lifetime]:
 
 @dataclass
 class CachingAllocator:
-    """Best fit among freed blocks, which are split and joined with free neighbours.
+    """Best fit among freed blocks, which are split, and merged with free neighbours.
 
-    After PyTorch's (c10/cuda/CUDACachingAllocator.cpp), with one segment that grows.
+    Modeled on PyTorch's (c10/cuda/CUDACachingAllocator.cpp), with one segment that grows.
     """
 
     size: int = 0
     free: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])  # offset, bytes
 
     def take(self, size: int) -> tuple[int, int]:
-        """A block for so many bytes."""
+        """Allocates a block of at least `size` bytes."""
         size = -(-size // ROUND) * ROUND
         fits = min((b for b in self.free if b[1] >= size), key=lambda b: b[1], default=None)
         if fits is None:
@@ -66,7 +66,7 @@ class CachingAllocator:
         return offset, size
 
     def give(self, block: tuple[int, int]) -> None:
-        """Free a block."""
+        """Frees a block."""
         joined: list[tuple[int, int]] = []
         for offset, size in sorted([*self.free, block]):
             if joined and sum(joined[-1]) == offset:
@@ -77,7 +77,7 @@ class CachingAllocator:
 
 
 def cached(lives: Sequence[Lifetime]) -> tuple[int, int]:
-    """Peak of a caching allocator that meets buffers as they come, and what of it was free then."""
+    """Simulates a caching allocator; returns its peak, and the free bytes at that point."""
     allocator = CachingAllocator()
     blocks: dict[int, tuple[int, int]] = {}
     torn = 0
@@ -95,13 +95,13 @@ def cached(lives: Sequence[Lifetime]) -> tuple[int, int]:
 
 
 def live_at_once(lives: Sequence[Lifetime]) -> int:
-    """Bytes that no plan can do without."""
+    """Returns the lower bound of every plan: the most bytes live at once."""
     steps = range(max(life.last for life in lives) + 1)
     return max(sum(b.size for b in lives if b.first <= s <= b.last) for s in steps)
 
 
 def timeline(lives: dict[str, Lifetime], most: int = 24) -> str:
-    """The largest values over the steps, where they begin in the arena, and how long they live."""
+    """Shows the largest values: size, offset in the arena, and live range over the steps."""
     offsets, _ = place(list(lives.values()))
     rows = sorted(zip(lives.items(), offsets, strict=True), key=lambda row: -row[0][1].size)[:most]
     end = max(life.last for life in lives.values()) + 1
@@ -114,7 +114,7 @@ def timeline(lives: dict[str, Lifetime], most: int = 24) -> str:
 
 
 def main() -> int:
-    """Draw the arena of a training step of GPT-2, and set three ways beside the bound."""
+    """Draws the arena of a GPT-2 training step, and compares three allocators with the bound."""
     module, args = models_torch.make_gpt2(replace(models.TINY_GPT2, layers=2))
     func = Pipeline("canonicalize,layout,canonicalize,fuse").run(gradients_of(module, args)).func
     lives = lifetimes(func)
@@ -127,13 +127,13 @@ def main() -> int:
     rows = [
         [name, f"{size / 2**20:.2f} MB", f"{100 * size / plain:.0f} %"]
         for name, size in (
-            ("each apart", plain),
+            ("separate buffers", plain),
             ("caching allocator", cache),
             ("planned arena", planned),
-            ("alive at once", bound),
+            ("live at once", bound),
         )
     ]
-    print(table(["memory of intermediates", "peak", "of each apart"], rows))
+    print(table(["memory of intermediates", "peak", "of separate"], rows))
     print(f"{torn / 1024:.0f} KiB were free at the allocator's peak, in parts too small")
     sound = bound <= planned <= 0.8 * plain
     print("the plan saves a fifth of the sum at least" if sound else "the plan is too large")

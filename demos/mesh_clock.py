@@ -1,4 +1,4 @@
-"""Where the time of a step goes on a GPU, and what it holds: the slowest rank's clock, a trace."""
+"""Breakdown of a step's time and memory on GPUs: the slowest rank's clock, a trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.demos import rank
 
 
 def timed(call: Callable[[], Any], device: torch.device, rounds: int) -> dict[str, float]:
-    """Median milliseconds of a call on the slowest rank, and its spread."""
+    """Returns the median milliseconds of a call on the slowest rank, and its spread."""
     rank.wait(device)
     found = rank.slowest([rank.elapsed(call, 1, device) for _ in range(rounds)], device)
     middle = statistics.median(found)
@@ -23,7 +23,7 @@ def timed(call: Callable[[], Any], device: torch.device, rounds: int) -> dict[st
 
 
 def peaks(device: torch.device) -> list[float]:
-    """Most GiB that tensors took on each GPU since the last count began."""
+    """Returns the peak GiB of tensors on each GPU since the last reset."""
     if device.type != "cuda":
         return []
     held = torch.tensor([torch.cuda.max_memory_allocated() / 2**30], device=device)
@@ -33,14 +33,14 @@ def peaks(device: torch.device) -> list[float]:
 
 
 def mean(value: float, device: torch.device) -> float:
-    """Of a number of each rank."""
+    """Returns the mean over all ranks."""
     held = torch.tensor([value], device=device, dtype=torch.float64)
     dist.all_reduce(held)
     return float(held) / dist.get_world_size()
 
 
 def shares(call: Callable[[], Any], device: torch.device, rounds: int = 2) -> dict[str, Any]:
-    """Milliseconds of a call on this GPU: computing, communicating and nothing else, idle."""
+    """Returns milliseconds of computing, exposed communication and idling of a call on this GPU."""
     if device.type != "cuda":
         return {}
     from torch.profiler import ProfilerActivity, profile
@@ -72,7 +72,7 @@ def shares(call: Callable[[], Any], device: torch.device, rounds: int = 2) -> di
 
 
 def covered(spans: Sequence[tuple[float, float]]) -> float:
-    """The length of what spans cover together."""
+    """Returns the total length covered by the spans."""
     total, until = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, until))

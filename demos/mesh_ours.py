@@ -1,6 +1,6 @@
-"""Our strategies as training steps on the ranks of torchrun, each with what the simulator expects.
+"""Our strategies as training steps on the ranks of torchrun, each with the simulator's prediction.
 
-A strategy is a few passes; what runs is `rank_program`, or the stages of a pipeline.
+A strategy is a list of passes. It runs as a `rank_program`, or as the stages of a pipeline.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Call = Callable[[], Tensor]
 
 
 def strategies(ranks: int) -> dict[str, Strategy]:
-    """Strategies of one program for all, by name; those of two axes where there are 4 ranks."""
+    """Returns the strategies with one program for all ranks; two-axis ones need 4 ranks."""
     data, tensor, context = (f"{axis}={ranks}" for axis in ("dp", "tp", "cp"))
     heads = {"by": "heads"}
     found = {
@@ -59,12 +59,12 @@ def strategies(ranks: int) -> dict[str, Strategy]:
 
 @dataclass(frozen=True)
 class Ours:
-    """One model and its batch, of which each rank takes its parts.
+    """One model and its batch, which are split over the ranks.
 
     Attributes:
-        make: the whole model, the same on all ranks.
-        machine: what the simulator takes the ranks to be.
-        backend: compiles what ranks compute; "" runs it op by op.
+        make: builds the whole model, the same on all ranks.
+        machine: the simulated machine.
+        backend: compiles each rank's computation; "" runs it op by op.
     """
 
     make: Callable[[], nn.Module]
@@ -74,12 +74,12 @@ class Ours:
 
     @cached_property
     def step(self) -> Func:
-        """The training step of whole values."""
+        """The training step on whole values."""
         func = Pipeline(TIDY).run(gradients_of(self.make(), self.batch)).func
         return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
 
     def __call__(self, strategy: Strategy, graph: bool | None = None) -> tuple[Call, Simulation]:
-        """A step under a strategy, and what it is expected to take."""
+        """Returns a step under a strategy, and the simulation of it."""
         plan = planned(self.step, strategy)
         mesh, device = plan.placed.meshes[0], self.batch[0].device
         expected = simulate(plan.local, mesh, self.machine)
@@ -102,7 +102,7 @@ class Ours:
         return _stepping(lambda: program(*values), values, plan.carried), expected
 
     def pipelined(self, kind: str = "1f1b", graph: bool | None = None) -> tuple[Call, Simulation]:
-        """Two stages, each with the other ranks as replicas; microbatches are of one sequence."""
+        """Builds two stages, with other ranks as replicas; microbatches have one sequence."""
         replicas = dist.get_world_size() // STAGES
         stage, replica = divmod(dist.get_rank(), replicas)
         groups = [
@@ -162,7 +162,7 @@ def _funcs(plan: Any) -> list[Func]:
 def _stepping(
     run: Callable[[], Sequence[Tensor]], values: list[Tensor], back: Mapping[int, int]
 ) -> Call:
-    """A call that takes what it made in again, and gives the loss."""
+    """Returns a call that feeds carried results back in and returns the loss."""
 
     def step() -> Tensor:
         results = run()

@@ -1,13 +1,13 @@
-"""A Llama 3 on the GPUs of one host: our strategies beside torch's FSDP2, DTensor and CP.
+"""A Llama 3 on the GPUs of one host: our strategies against torch's FSDP2, DTensor and CP.
 
     torchrun --nproc-per-node 2 -m stack.demos.mesh_race OUT [--seconds 100] [--layers 4]
-    python -m stack.demos.mesh_tables OUT/mesh_race.json       its tables and pictures
+    python -m stack.demos.mesh_tables OUT/mesh_race.json       its tables and plots
 
-All systems train the same model on the same tokens in one run, as plain SGD in bf16. Of each: how
-many tokens in a second; of a step how long the GPU computes, communicates and does nothing else
-(in a pipeline it waits there too), and waits for the host; the memory of each GPU; and of ours what
-the simulator expects, its link fitted to the all-gathers of the same run. Without GPUs all of it
-runs on gloo processes, on a model of a few hundred words.
+All systems train the same model on the same tokens in one run, with SGD in bf16. For each one it
+measures tokens per second, the memory of each GPU, and how long the GPU computes, communicates
+without computing, and idles (pipeline waits and host time). For ours it also shows the simulator's
+prediction, whose link is fitted to the all-gathers of the same run. Without GPUs everything runs on
+gloo processes, with a model of a few hundred words.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from stack.ops.collectives.network import bus_bandwidth, fitted
 from stack.sim import Simulation, machine
 
 SMALL = Sizes(2, 128, 256, 16, 8, 256, 32)
-LONG, SMALL_LONG = 65536, 64  # tokens of the context that ranks share
+LONG, SMALL_LONG = 65536, 64  # context length that ranks share
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 LATE = 60.0  # seconds that a rank waits for others
 
 
 class Race:
-    """The ranks of one host, and what is known of each system."""
+    """The ranks of one host, and the results of each system."""
 
     def __init__(self, device: torch.device, given: argparse.Namespace) -> None:
         self.device, self.given = device, given
@@ -55,7 +55,7 @@ class Race:
         self.moved: list[dict[str, Any]] = []
 
     def write(self) -> None:
-        """What is known so far, in the folder that was given."""
+        """Writes the results so far to the output folder."""
         if self.rank or self.given.out is None:
             return
         args = shlex.join("OUT" if a == str(self.given.out) else a for a in sys.argv[1:])
@@ -70,11 +70,11 @@ class Race:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time is over, on the slowest rank."""
+        """True if the time is over on the slowest rank."""
         return bool(rank.slowest([time.monotonic() > self.end], self.device)[-1])
 
     def enter(self, name: str, sizes: Sizes, make: Callable[[], Call | tuple[Call, Any]]) -> None:
-        """Measure one system; what it refuses is told."""
+        """Measures one system; an error becomes its note."""
         row: dict[str, Any] = {"system": name, "model": asdict(sizes)}
         self.rows.append(row)
         if self.is_late:
@@ -89,7 +89,7 @@ class Race:
                 torch.cuda.reset_peak_memory_stats()
             row["first_loss"] = mean(float(step()), self.device)
             row["first_s"] = time.perf_counter() - start
-            step()  # where there is a graph it is recorded here
+            step()  # a graph, if any, is recorded here
             row |= timed(step, self.device, self.given.rounds)
             row["tokens_per_s"] = sizes.batch * sizes.tokens / row["ms"] * 1e3
             row["peak_gib"] = peaks(self.device)
@@ -101,7 +101,7 @@ class Race:
             if self.rank == 0:
                 traceback.print_exc()
             row["note"] = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"
-        gc.collect()  # modules under torch's strategies hold themselves
+        gc.collect()  # modules under torch's strategies are in reference cycles
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         if self.rank == 0:
@@ -110,7 +110,7 @@ class Race:
 
 
 def predicted(expected: Simulation | None) -> dict[str, float]:
-    """What the simulator says of a step."""
+    """Returns the simulator's prediction of a step."""
     if expected is None:
         return {}
     return {
@@ -121,7 +121,7 @@ def predicted(expected: Simulation | None) -> dict[str, float]:
 
 
 def line(row: dict[str, Any]) -> str:
-    """One row of the table."""
+    """Formats one row of the table."""
     if "note" in row:
         return f"{row['system']:<28} {row['note']}"
     parts = "".join(
@@ -143,7 +143,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def seconds(call: Callable[[], Any], size: int, device: torch.device) -> float:
-    """Of a call on the slowest rank: the middle of 5 rounds."""
+    """Returns the median seconds of a call on the slowest rank, over 5 rounds."""
     for _ in range(3):
         call()
     count = 50 if size < 1 << 22 else 8
@@ -154,7 +154,7 @@ def seconds(call: Callable[[], Any], size: int, device: torch.device) -> float:
 
 
 def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
-    """Bus bandwidth by size; every second size is predicted from a fit to the others."""
+    """Measures bus bandwidth by size; every second size is predicted from a fit to the others."""
     ranks = dist.get_world_size()
     rows: list[dict[str, Any]] = []
     for name in COLLECTIVES:
@@ -179,20 +179,22 @@ def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, An
 
 
 def messages(rows: list[dict[str, Any]], ranks: int) -> dict[int, float]:
-    """Seconds of a message by its bytes: what a rank sends each other one in an all-gather."""
+    """Returns seconds of a message by bytes, from the all-gathers."""
     own = [r for r in rows if r["collective"] == "all_gather"]
     return {r["bytes"]: r["us"] / 1e6 / (ranks - 1) for r in own}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="our strategies beside FSDP2, DTensor and CP")
+    parser = argparse.ArgumentParser(description="our strategies against FSDP2, DTensor and CP")
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=300.0, help="no system starts later")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--backend", help="compiles what ranks of ours compute; '' runs op by op")
-    parser.add_argument("--machine", default="h200", help="what the simulator takes the ranks for")
-    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="these systems")
+    parser.add_argument("--backend", help="backend of our ranks; '' runs op by op")
+    parser.add_argument("--machine", default="h200", help="the machine of the simulator")
+    parser.add_argument(
+        "--only", nargs="*", default=(), metavar="NAME", help="run only these systems"
+    )
     given = parser.parse_args()
     device = rank.join(LATE)
     race = Race(device, given)
@@ -202,7 +204,7 @@ def main() -> None:
     backend = ("triton" if is_gpu else "mlir") if given.backend is None else given.backend
     warm = plugins.load("stack.backends", backend).machine.warm if backend else None
     if warm is not None:
-        warm()  # what compiles starts meanwhile
+        warm()  # compiler processes start meanwhile
     race.moved = collectives([1 << k for k in range(13, 29 if is_gpu else 20, 3)], device)
     known = machine(given.machine).calibrated(messages(race.moved, race.ranks))
 

@@ -1,4 +1,4 @@
-"""What `mesh_race` measured, as Markdown tables and pictures.
+"""Results of `mesh_race` as Markdown tables and plots.
 
 python -m stack.demos.mesh_tables FILE.json [--plot FOLDER]
 """
@@ -22,13 +22,13 @@ Row = dict[str, Any]
 
 
 def header(made: Row) -> str:
-    """When, where and how."""
+    """Formats date, device, versions and command."""
     versions = ", ".join(f"{name} {version}" for name, version in made["versions"].items())
     return f"{made['date']}, {made['device']}, {versions}\n\n    {made['command']}\n"
 
 
 def system(row: Row) -> str:
-    """One system; what was not measured says why."""
+    """Formats one system, or the reason why it was not measured."""
     model = row["model"]
     start = [row["system"], str(model["layers"]), f"{model['batch']} x {model['tokens']}"]
     if "ms" not in row:
@@ -51,7 +51,7 @@ def system(row: Row) -> str:
 
 
 def moved(row: Row) -> str:
-    """One size of a collective."""
+    """Formats one size of a collective."""
     told = "" if row["is_fitted"] else f"{row['predicted_us']:.1f}"
     size, bus = str(row["bytes"] // 1024), f"{row['bus_gb_per_s']:.1f}"
     return _line([row["collective"], size, f"{row['us']:.1f}", bus, told])
@@ -70,7 +70,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def pictures(made: Row, folder: Path) -> None:
-    """Steps in their parts, memory beside what was predicted, and the bus by size."""
+    """Plots the parts of steps, measured and predicted memory, and bus bandwidth by size."""
     folder.mkdir(parents=True, exist_ok=True)
     done = [row for row in made["systems"] if "exposed_ms" in row]
     for number, (tokens, rows) in enumerate(_by_length(done).items()):
@@ -100,9 +100,9 @@ def _by_length(rows: Sequence[Row]) -> dict[int, list[Row]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="the tables and pictures of a race")
+    parser = argparse.ArgumentParser(description="tables and plots of a race")
     parser.add_argument("file", type=Path)
-    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write pictures there")
+    parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write plots to this folder")
     given = parser.parse_args()
     made = json.loads(given.file.read_text())
     print(header(made), *_head(COLUMNS), *map(system, made["systems"]), sep="\n")

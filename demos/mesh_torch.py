@@ -15,7 +15,7 @@ Call = Callable[[], Tensor]
 
 
 def fsdp2(model: Any, batch: Batch, rate: float, compiled: bool = False) -> Call:
-    """`fully_shard` on every layer, on a part of the batch."""
+    """Applies `fully_shard` to every layer; each rank gets a part of the batch."""
     ranks = dist.get_world_size()
     _sharded(model, compiled)
     x, y = (t.chunk(ranks)[dist.get_rank()] for t in batch)
@@ -25,7 +25,7 @@ def fsdp2(model: Any, batch: Batch, rate: float, compiled: bool = False) -> Call
 def tensor_parallel(
     model: Any, batch: Batch, rate: float, compiled: bool = False, sequence: bool = False
 ) -> Call:
-    """DTensor's column and row styles, the loss in parallel too; `sequence` splits it between."""
+    """Uses DTensor's column and row styles and a parallel loss; `sequence` splits sequences too."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -58,7 +58,7 @@ def tensor_parallel(
 
 
 def context_parallel(model: Any, batch: Batch, rate: float) -> Call:
-    """Ring attention of torch's, zigzag order, and weights under `fully_shard`."""
+    """Uses torch's ring attention in zigzag order, and `fully_shard` for weights."""
     from torch.distributed.tensor.experimental import context_parallel as parts
 
     mesh = _mesh(batch[0])
@@ -94,7 +94,7 @@ def _stepping(
     rate: float,
     inside: Callable[[], AbstractContextManager[Any]] = nullcontext,
 ) -> Call:
-    kinds: dict[Any, list[Tensor]] = {}  # what lies on a mesh has an update of its own
+    kinds: dict[Any, list[Tensor]] = {}  # distributed weights need a separate update
     for weight in model.parameters():
         kinds.setdefault(type(weight.data), []).append(weight)
     optimizer = torch.optim.SGD([{"params": own} for own in kinds.values()], lr=rate)

@@ -15,7 +15,7 @@ import stack.mini as mini
 
 
 def attention(q: Any, k: Any, v: Any) -> Any:
-    """Causal attention, as one writes it down."""
+    """Computes causal attention, written naively."""
     scores = q @ k.T / q.shape[1] ** 0.5
     row, column = mini.iota(scores.shape, 0), mini.iota(scores.shape, 1)
     scores = mini.where(row >= column, scores, -np.inf)
@@ -24,13 +24,13 @@ def attention(q: Any, k: Any, v: Any) -> Any:
 
 
 def total(q: Any, k: Any, v: Any) -> Any:
-    """A scalar, of which there is a gradient."""
+    """Computes a scalar, so that there is a gradient."""
     out = attention(q, k, v)
     return mini.sum(out * out)
 
 
 def main() -> int:
-    """All stages, what was fused and why, the kernels, and a check in double precision."""
+    """Prints all stages, fusion decisions and kernels; checks results in double precision."""
     rng = np.random.default_rng(0)
     args = [rng.standard_normal((64, 32)).astype(np.float32) for _ in range(3)]
     start = time.perf_counter()
@@ -38,13 +38,13 @@ def main() -> int:
     taken = time.perf_counter() - start
     for name, text in compiled.stages.items():
         print(f"---- {name}\n{text}\n")
-    print("---- what became one kernel, and why not")
+    print("---- fusion decisions")
     print(*compiled.decisions, sep="\n")
     print(f"\n---- kernels (by {compiled.backend}, compiled in {taken:.2f} s)")
     for kernel in compiled.kernels:
         intensity = kernel.flops / kernel.bytes
         lines = ", ".join(kernel.source)
-        print(f"{kernel.name}: {kernel.flops} flops, {intensity:.1f} for each byte, from {lines}")
+        print(f"{kernel.name}: {kernel.flops} flops, {intensity:.1f} per byte, from {lines}")
     joint = mini.grad(mini.trace(total, *args))
     print(
         f"\n---- the gradient: {len(joint.nodes)} nodes from {len(mini.trace(total, *args).nodes)}"
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def worst(func: mini.Func, found: Any, args: list[Any]) -> float:
-    """The largest error of results against the program in double precision, by their sizes."""
+    """Returns the largest relative error of results against the program in double precision."""
     exact = func.interpret(*(a.astype(np.float64) for a in args))
     pairs = zip(found, exact, strict=True)
     return max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in pairs)

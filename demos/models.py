@@ -5,10 +5,10 @@
     module, (x,) = models_torch.make_llama_block(LlamaConfig())
     block, (params, x) = models_jax.make_llama_block(LlamaConfig())
 
-The source is naive on purpose: attention is ``softmax(q @ k.T / sqrt(d) + mask) @ v`` in plain
-matmul and softmax, so that whatever a compiler makes of it is the compiler's doing. Weights are
-drawn with NumPy under the names of the torch ``state_dict``; the JAX functions take the same arrays
-as a nested dict.
+The source is naive on purpose. Attention is ``softmax(q @ k.T / sqrt(d) + mask) @ v`` in plain
+matmul and softmax, so every optimization comes from the compiler. Weights are drawn with NumPy
+under the names of the torch ``state_dict``. The JAX functions take the same arrays as a nested
+dict.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GPT2Config:
     layers: int = 1
     vocab: int = 256
     seed: int = 0
-    written_out: bool = True  # attention; else torch's own function
+    written_out: bool = True  # naive attention; else torch's own function
 
     @property
     def head_dim(self) -> int:
@@ -101,7 +101,7 @@ def llama_block_shapes(cfg: LlamaConfig) -> Shapes:
 
 
 def draw(shapes: Shapes, seed: int) -> Arrays:
-    """Random weights. Gains and biases are random too: a dropped one changes the output."""
+    """Returns random weights. Gains and biases are random too: a dropped one changes the output."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, shape in shapes.items():
@@ -119,7 +119,7 @@ def draw(shapes: Shapes, seed: int) -> Arrays:
 
 
 def rope_tables(cfg: LlamaConfig) -> Arrays:
-    """Cosine and sine of every position's angles, ``[seq, head_dim]``; a row's halves are equal."""
+    """Returns cosine and sine of every position's angles, ``[seq, head_dim]``, as equal halves."""
     frequencies = cfg.rope_theta ** (-np.arange(0, cfg.head_dim, 2) / cfg.head_dim)
     angles = np.outer(np.arange(cfg.seq), frequencies)
     angles = np.concatenate([angles, angles], axis=-1)
@@ -142,14 +142,14 @@ def llama_block_weights(cfg: LlamaConfig) -> Arrays:
 
 
 def hidden(cfg: GPT2Config | LlamaConfig) -> np.ndarray:
-    """The activations that a block is run on."""
+    """Returns the input activations of a block."""
     return np.random.default_rng(cfg.seed + 1).standard_normal(
         (cfg.batch, cfg.seq, cfg.width), dtype=np.float32
     )
 
 
 def token_batches(cfg: GPT2Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """An endless stream of (tokens, next tokens): sequences that count up in steps of 1 to 3."""
+    """Yields (tokens, next tokens) without end: sequences that count up in steps of 1 to 3."""
     rng = np.random.default_rng(cfg.seed + 2)
     while True:
         start = rng.integers(0, cfg.vocab, (cfg.batch, 1))
@@ -159,7 +159,7 @@ def token_batches(cfg: GPT2Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def nest(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """``{"attn.wq.weight": a}`` as the pytree ``{"attn": {"wq": {"weight": a}}}``."""
+    """Converts ``{"attn.wq.weight": a}`` to the pytree ``{"attn": {"wq": {"weight": a}}}``."""
     tree: dict[str, Any] = {}
     for name, value in arrays.items():
         *path, leaf = name.split(".")
@@ -168,7 +168,7 @@ def nest(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def state(module: Any) -> dict[str, Any]:
-    """The weights of one of the torch modules as the pytree of its JAX twin, in NumPy."""
+    """Converts the weights of a torch module to the pytree of its JAX version, in NumPy."""
     return nest(
         {name: tensor.detach().float().numpy() for name, tensor in module.state_dict().items()}
     )

@@ -115,18 +115,18 @@ def _params(weights: Arrays) -> Any:
 
 
 def make_gpt2_block(cfg: GPT2Config) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-    """A function of parameters and activations `[batch, seq, width]`, and both."""
+    """Returns a function of parameters and activations `[batch, seq, width]`, and both."""
     args = _params(gpt2_block_weights(cfg)), jnp.asarray(hidden(cfg))
     return functools.partial(gpt2_block, cfg), args
 
 
 def make_llama_block(cfg: LlamaConfig) -> tuple[Callable[..., Any], tuple[Any, Any]]:
-    """A function of parameters and activations `[batch, seq, width]`, and both."""
+    """Returns a function of parameters and activations `[batch, seq, width]`, and both."""
     args = _params(llama_block_weights(cfg)), jnp.asarray(hidden(cfg))
     return functools.partial(llama_block, cfg), args
 
 
 def make_gpt2(cfg: GPT2Config) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]:
-    """The loss of parameters, tokens and the tokens that follow them, `[batch, seq]`; and these."""
+    """Returns the loss of parameters, tokens and next tokens `[batch, seq]`, and these."""
     tokens, targets = (jnp.asarray(t, jnp.int32) for t in next(token_batches(cfg)))
     return functools.partial(gpt2_loss, cfg), (_params(gpt2_weights(cfg)), tokens, targets)

@@ -78,7 +78,7 @@ class GPT2Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """The language model: mean cross-entropy. The token embedding is the head too."""
+    """The language model with mean cross-entropy. The token embedding is also the head."""
 
     def __init__(self, cfg: GPT2Config):
         super().__init__()
@@ -174,21 +174,21 @@ def _load(module: nn.Module, weights: Arrays) -> None:
 
 
 def make_gpt2_block(cfg: GPT2Config) -> tuple[GPT2Block, tuple[Tensor]]:
-    """A block and the activations `[batch, seq, width]` that it is run on."""
+    """Returns a block and its input activations `[batch, seq, width]`."""
     module = GPT2Block(cfg).eval()
     _load(module, gpt2_block_weights(cfg))
     return module, (torch.from_numpy(hidden(cfg)),)
 
 
 def make_llama_block(cfg: LlamaConfig) -> tuple[LlamaBlock, tuple[Tensor]]:
-    """A block and the activations `[batch, seq, width]` that it is run on."""
+    """Returns a block and its input activations `[batch, seq, width]`."""
     module = LlamaBlock(cfg).eval()
     _load(module, llama_block_weights(cfg))
     return module, (torch.from_numpy(hidden(cfg)),)
 
 
 def make_gpt2(cfg: GPT2Config) -> tuple[GPT2, tuple[Tensor, Tensor]]:
-    """A language model, a batch of tokens and the tokens that follow them, each `[batch, seq]`."""
+    """Returns a language model, a batch of tokens and the next tokens, each `[batch, seq]`."""
     module = GPT2(cfg)
     _load(module, gpt2_weights(cfg))
     tokens, targets = next(token_batches(cfg))

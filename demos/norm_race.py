@@ -1,9 +1,10 @@
-"""All-reduce + residual + RMSNorm on the GPUs of one host, in one kernel, beside NCCL and torch.
+"""All-reduce + residual + RMSNorm on the GPUs of one host, in one kernel, against NCCL and torch.
 
     torchrun --nproc-per-node 2 -m stack.demos.norm_race [OUT]
 
-What follows a row-parallel product in a tensor-parallel Llama (row G19 of the bench): values
-against float64, then the median of replays of a CUDA graph on the slowest rank, all in turn.
+This follows a row-parallel matmul in a tensor-parallel Llama (row G19 of the bench). Values are
+checked against float64. Times are medians of CUDA graph replays on the slowest rank; systems
+alternate.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Call = Callable[[], Results]
 
 
 def formula(x: Tensor, residual: Tensor, weight: Tensor) -> Results:
-    """For Inductor, and in float64 for all."""
+    """Computes the result, for Inductor, and in float64 as the reference."""
     added = x + residual
     wide = added if added.dtype == torch.float64 else added.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
@@ -48,11 +49,11 @@ class Race:
         self.inductor = torch.compile(formula, dynamic=False)
 
     def shared(self, x: Tensor) -> Tensor:
-        """The same values where all GPUs see them."""
+        """Copies values to memory that all GPUs can access."""
         return self.theirs[: x.numel()].view_as(x).copy_(x)
 
     def calls(self, x: Tensor, residual: Tensor, weight: Tensor) -> dict[str, Call]:
-        """By system. NCCL's and torch's sums take the place of their input, in `theirs`."""
+        """Returns calls by system. NCCL and torch sum in place, in `theirs`."""
         group = dist.group.WORLD.group_name  # type: ignore[union-attr]
         shared = self.shared(x)
         symmetric: Any = torch.ops.symm_mem
@@ -78,7 +79,7 @@ class Race:
         }
 
     def rows(self, tokens: int, width: int) -> Iterable[rank.Row]:
-        """A row for each system."""
+        """Yields a row for each system."""
         draw = partial(torch.randn, device=self.device)
         x = draw(tokens, width).bfloat16()
         residual = torch.linspace(-2, 2, tokens * width, device=self.device).bfloat16()
@@ -108,7 +109,7 @@ def _error(found: Tensor, wanted: Tensor) -> float:
 
 
 def measured(device: torch.device) -> Iterable[rank.Row]:
-    """All widths and numbers of tokens."""
+    """Yields rows of all widths and numbers of tokens."""
     race = Race(device)
     for width in WIDTHS:
         for tokens in TOKENS:

@@ -1,4 +1,4 @@
-"""What rounding does: formats, orders of summation, small gradients, and the same bits again.
+"""Effects of rounding: formats, orders of summation, small gradients, reproducible bits.
 
 python -m stack.demos.numerics
 """
@@ -21,19 +21,19 @@ COUNT = 1 << 18
 
 
 def in_order(x: Array) -> float:
-    """One running sum."""
+    """Sums in order."""
     return float(np.add.accumulate(x, dtype=np.float32)[-1])
 
 
 def pairwise(x: Array) -> float:
-    """Halves, added: the error grows with log n (Higham, section 4.2)."""
+    """Adds halves recursively: the error grows with log n (Higham, section 4.2)."""
     while len(x) > 1:
         x = x[0::2] + x[1::2]
     return float(x[0])
 
 
 def compensated(x: Array) -> float:
-    """A running sum, and beside it what its roundings lost (Kahan 1965, Neumaier 1974)."""
+    """Sums in order, and also sums the rounding errors (Kahan 1965, Neumaier 1974)."""
     total = lost = np.float32(0)
     for value in x:
         new = total + value
@@ -43,7 +43,7 @@ def compensated(x: Array) -> float:
 
 
 def compiled(x: Array) -> float:
-    """What our kernel does: vectors of partial sums, on each thread."""
+    """Runs our kernel: vectors of partial sums, on each thread."""
     func = stack.parse(
         f"func @f(%x: f32[{len(x)}]) -> (f32[]) at tensor {{\n"
         '  %s = reduce(%x) {axes=[0], kind="sum"} : f32[]\n  return %s\n}'
@@ -52,7 +52,7 @@ def compiled(x: Array) -> float:
 
 
 def sums(count: int = COUNT) -> tuple[str, dict[str, float]]:
-    """Errors of one sum by its order, relative to the sum."""
+    """Returns the errors of one sum by its order, relative to the sum."""
     x = np.random.default_rng(0).uniform(0, 1, count).astype(np.float32)
     exact = math.fsum(x)
     orders: tuple[Callable[[Array], float], ...] = (in_order, pairwise, compensated, compiled)
@@ -62,7 +62,7 @@ def sums(count: int = COUNT) -> tuple[str, dict[str, float]]:
 
 
 def formats() -> str:
-    """The step above 1, the largest number, and the least above 0 of each format."""
+    """Lists the step above 1, the largest number, and the smallest positive one of each format."""
     rows: dict[str, tuple[float, float, float]] = {
         "float32": _held(np.float32),
         "bfloat16": (2.0**-7, (2 - 2.0**-7) * 2.0**127, 2.0**-133),
@@ -82,12 +82,12 @@ def _held(dtype: type[np.floating[Any]]) -> tuple[float, float, float]:
 
 
 def scaled(gradient: float = 1e-8, scale: float = 2.0**16) -> tuple[float, float]:
-    """A gradient through f16: as it is, and multiplied before and divided after (loss scaling)."""
+    """Passes a gradient through f16: unscaled, and scaled before and after (loss scaling)."""
     return float(np.float16(gradient)), float(np.float32(np.float16(gradient * scale)) / scale)
 
 
 def steps_of_training(count: int = 1000, step: float = 1e-3) -> tuple[float, float]:
-    """1 and many small steps kept in bf16: rounded to nearest, and at random to either side."""
+    """Adds many small steps to 1 in bf16, with nearest and with stochastic rounding."""
     rng = np.random.default_rng(0)
     nearest = random = 1.0
     for _ in range(count):
@@ -97,14 +97,14 @@ def steps_of_training(count: int = 1000, step: float = 1e-3) -> tuple[float, flo
 
 
 def _bfloat16(value: float, up: float) -> float:
-    """Rounded up where the part that is cut off is `up` of a step or more."""
+    """Rounds up if the truncated part is at least the fraction `up` of a step."""
     size = 2.0 ** (math.floor(math.log2(abs(value))) - 7)
     low = math.floor(value / size)
     return (low + (value / size - low >= up)) * size
 
 
 def main() -> int:
-    """Tell all of it; 1 where something is not so."""
+    """Prints all of it; returns 1 if a check fails."""
     print(formats() + "\n")
     text, errors = sums()
     print(text + "\n")
@@ -115,7 +115,7 @@ def main() -> int:
     print(f"1 + 1000 x 0.001 in bf16: {nearest:g} to nearest, {random:g} rounded at random")
     x = np.random.default_rng(1).standard_normal(COUNT).astype(np.float32)
     same = len({compiled(x) for _ in range(3)}) == 1
-    print(f"the compiled sum has the same bits each time: {same}")
+    print(f"the compiled sum is bitwise reproducible: {same}")
     sound = errors["compensated"] < 1e-7 and errors["compiled"] < errors["in_order"]
     sound &= plain == 0 < kept and nearest == 1 and abs(random - 2) < 0.2 and same
     print("all of it holds" if sound else "something does not hold")

@@ -1,10 +1,10 @@
-"""Hosted operators, family by family: what each is, what the compiler makes of it, what it costs.
+"""Hosted operators, family by family: their definition, compiled form and cost.
 
     python -m stack.demos.ops                     all families, on a laptop
     python -m stack.demos.ops scan -o pictures    one of them, with its picture
 
-Each ends in results that are checked. Times are medians of one run on this machine: only their
-ratios mean something.
+Each ends in checked results. Times are medians of one run on this machine: only their ratios are
+meaningful.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SCAN = "selective scan, all states (compiled)"
 
 
 def tell_attention(t: Teller) -> None:
-    """Masks are programs; the compiler makes one loop of each; all forms agree."""
+    """Masks are programs; the compiler fuses each into one loop; all forms agree."""
     size = 12
     documents = np.repeat([0, 1, 2], 4)
     ends = subtree_ends([-1, 0, 1, 1, 0, 4, 4, -1], 4)
@@ -73,19 +73,19 @@ def tell_attention(t: Teller) -> None:
     func = function("attention.attention", [q.shape] * 3, "f32 f32 f32", causal=True)
     told = Pipeline("hosted,canonicalize,fold,decompose,canonicalize,stream").run(func)
     notes = next(r for r in told.records if r.name == "stream").notes
-    t.say("\nhow the compiler derives the loop over keys, from plain products and a softmax:")
+    t.say("\nhow the compiler derives the loop over keys, from plain matmuls and a softmax:")
     t.say("\n".join(str(note) for note in notes))
     made = built(func)
     expected = attention(q, k, v, causal=True)
     error = t.check("attention", made.run([q, k, v])[0], expected)
     held, scores = held_by(func, made), 4 * heads * n * n
     t.say(
-        f"{len(made.kernels)} kernel; it holds {held / 1e6:.1f} MB, scores would be"
+        f"{len(made.kernels)} kernel; it uses {held / 1e6:.1f} MB, scores would take"
         f" {scores / 1e6:.1f} MB; error {error:.1e}"
     )
     by_formula = median(lambda: written_out(q, k, v))
     ours = median(lambda: made.run([q, k, v]))
-    t.say(f"NumPy's products and softmax take {by_formula / ours:.1f}x as long")
+    t.say(f"NumPy's matmuls and softmax take {by_formula / ours:.1f}x as long")
 
     with_lse, merge = find("attention.with_lse"), find("attention.merge")
     half = n // 2
@@ -101,7 +101,7 @@ def tell_attention(t: Teller) -> None:
 
 
 def seen(program: Program, size: int, *operands: Array, **attributes: Any) -> Array:
-    """Which scores a program leaves, of as many queries as keys."""
+    """Returns the scores that a program keeps, for as many queries as keys."""
     at = {"causal": False, "window": 0, "softcap": 0.0, **attributes}
     place = Place(np.arange(size)[:, None], np.arange(size)[None, :], size)
     held = [
@@ -124,7 +124,7 @@ def written_out(q: Array, k: Array, v: Array) -> Array:
 
 
 def tell_scan(t: Teller) -> None:
-    """Forms of one scan, chunks of a recurrence, and what each holds in memory."""
+    """Algorithms for one scan, chunked recurrences, and the memory of each."""
     n = 4096
     values = (np.random.default_rng(0).uniform(0.5, 1, n), drawn(n).astype(np.float64))
     rows: list[list[object]] = []
@@ -189,7 +189,7 @@ def _against_plan(func: Func, made: Executable) -> tuple[str, str]:
 
 
 def tell_norm(t: Teller) -> None:
-    """A norm is one pass over memory, and its sums are wide."""
+    """A norm is one pass over memory, with sums in f32."""
     x, weight = drawn(4096, 1024), drawn(1024, seed=1)
     made = called("norm.rms_norm", x, weight)
     error = t.check("rms_norm", made.run([x, weight])[0], find("norm.rms_norm")(x, weight))
@@ -216,13 +216,13 @@ def tell_norm(t: Teller) -> None:
 
 
 def tell_loss(t: Teller) -> None:
-    """The loss of a large vocabulary without its logits."""
+    """The loss of a large vocabulary without materialized logits."""
     rows, width, classes = 512, 256, 32000
     x, weight = drawn(rows, width, scale=0.1), drawn(classes, width, seed=1, scale=0.1)
     target = np.random.default_rng(2).integers(0, classes, rows).astype(np.int32)
     arrays = [x, weight, target]
     made = called("loss.linear_cross_entropy", *arrays)
-    expected = find("loss.linear_cross_entropy")(*arrays)  # a tile of classes at a time
+    expected = find("loss.linear_cross_entropy")(*arrays)  # one tile of classes at a time
     error = t.check("loss", made.run(arrays)[0], expected)
     held = {
         "logits": 4 * rows * classes / 1e6,
@@ -249,7 +249,7 @@ STORIES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit code 1 where a check failed."""
+    """Returns exit code 1 if a check failed."""
     parser = argparse.ArgumentParser(prog="python -m stack.demos.ops", description=__doc__)
     parser.add_argument("family", nargs="*", help=f"of {', '.join(STORIES)} (default: all)")
     parser.add_argument("-o", "--output", type=Path, help="folder of pictures")

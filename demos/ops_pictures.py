@@ -1,4 +1,4 @@
-"""Pictures of the demo of hosted operators; matplotlib draws them."""
+"""Plots of the demo of hosted operators, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _saved(figure: Any, path: Path) -> None:
 
 
 def grids(path: Path, panels: Mapping[str, np.ndarray]) -> None:
-    """A square of rows and columns for each: dark where something is seen."""
+    """Plots a matrix of rows and columns for each: dark where a score is kept."""
     figure, axes = _library().subplots(1, len(panels), figsize=(2.2 * len(panels), 2.5))
     for axis, (name, cells) in zip(np.atleast_1d(axes), panels.items(), strict=True):
         axis.imshow(cells, cmap="Blues", vmin=0, vmax=1.3)
@@ -44,7 +44,7 @@ def grids(path: Path, panels: Mapping[str, np.ndarray]) -> None:
 def lines(
     path: Path, places: Sequence[float], found: Mapping[str, Sequence[float]], x: str, y: str
 ) -> None:
-    """A line for each name, both axes by powers."""
+    """Plots a line for each name on log-log axes."""
     figure, axis = _library().subplots(figsize=(7, 4.5), layout="constrained")
     for name, values in found.items():
         axis.loglog(places, values, marker="o", label=name)
@@ -56,7 +56,7 @@ def lines(
 
 
 def bars(path: Path, found: Mapping[str, float], y: str) -> None:
-    """A bar for each name."""
+    """Plots a bar for each name."""
     width = max(4.0, 0.9 * len(found))
     figure, axis = _library().subplots(figsize=(width, 3), layout="constrained")
     axis.bar(list(found), list(found.values()), color="#2a6f97")
@@ -66,7 +66,7 @@ def bars(path: Path, found: Mapping[str, float], y: str) -> None:
 
 
 def pairs(path: Path, names: Sequence[str], found: Mapping[str, Sequence[float]], x: str) -> None:
-    """For each name a bar of each kind, one below the other."""
+    """Plots, for each name, one bar per kind."""
     figure, axis = _sideways(names)
     height = 0.8 / len(found)
     for number, (kind, values) in enumerate(found.items()):
@@ -85,7 +85,7 @@ def stacked(
     x: str,
     title: str,
 ) -> None:
-    """For each name a bar of its parts one after the other, and a mark where one is given."""
+    """Plots, for each name, a stacked bar of its parts, and a mark if given."""
     figure, axis = _sideways(names)
     start = np.zeros(len(names))
     for kind, values in parts.items():

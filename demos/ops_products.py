@@ -1,4 +1,4 @@
-"""Stories of products: quantized weights, experts, low-rank additions."""
+"""Stories of matmuls: quantized weights, experts, low-rank additions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = (
 
 
 def tell_qgemm(t: Teller) -> None:
-    """Fewer bits, and what calibration gives back of the error."""
+    """Fewer bits, and how much of the error calibration recovers."""
     rows, k, n = 512, 256, 512
     weight = drawn(n, k)
     mixed = drawn(k // 8, k, seed=1)
@@ -55,7 +55,7 @@ def tell_qgemm(t: Teller) -> None:
 
 
 def tell_moe(t: Teller) -> None:
-    """Tokens go to their experts, and rows of an expert stand together."""
+    """Tokens are sent to their experts; rows of an expert are contiguous."""
     tokens, width, inner, experts, top = 256, 64, 128, 8, 2
     x, weight = drawn(tokens, width), drawn(experts, inner, width, seed=1, scale=width**-0.5)
     scores = drawn(tokens, experts, seed=2)
@@ -78,7 +78,7 @@ def tell_moe(t: Teller) -> None:
 
 
 def tell_lora(t: Teller) -> None:
-    """Which of two products comes first."""
+    """The order of two low-rank matmuls determines their cost."""
     rows, k, n, rank = 64, 1024, 1024, 8
     x, weight = drawn(rows, k), drawn(n, k, seed=1, scale=k**-0.5)
     a, b = drawn(rank, k, seed=2, scale=k**-0.5), drawn(n, rank, seed=3)

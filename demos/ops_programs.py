@@ -1,4 +1,4 @@
-"""Calls of hosted operators at sizes for a laptop or a GPU, as `stackc bench ops` runs them.
+"""Calls of hosted operators at laptop or GPU sizes, as run by `stackc bench ops`.
 
 program("scan.gla")                     -> (function, arguments), in torch
 program("scan.gla", device="cuda")      larger, in bf16
@@ -21,9 +21,9 @@ Target = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
 
 class Drawing:
-    """Random tensors where a program runs.
+    """Generator of random tensors on a program's device.
 
-    `width` is that of heads, 0 for the usual one; `shape` rows, results and depth of a product.
+    `width` is that of heads, 0 for the default; `shape` has rows, results and depth of a matmul.
     """
 
     def __init__(self, device: str, width: int = 0, shape: Sequence[int] = ()) -> None:
@@ -34,28 +34,28 @@ class Drawing:
         self.dtype = torch.bfloat16 if self.large else torch.float32
 
     def size(self, small: int, large: int) -> int:
-        """By where it runs."""
+        """Returns the size for the device."""
         return large if self.large else small
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Normal numbers."""
+        """Returns normally distributed numbers."""
         return (scale * torch.randn(*shape, device=self.device)).to(self.dtype)
 
     def between(self, low: float, high: float, *shape: int) -> Tensor:
-        """Even numbers."""
+        """Returns uniformly distributed numbers."""
         return (low + (high - low) * torch.rand(*shape, device=self.device)).to(self.dtype)
 
     def integers(self, below: int, *shape: int) -> Tensor:
-        """Numbers from 0."""
+        """Returns random integers from 0."""
         return torch.randint(0, below, shape, device=self.device, dtype=torch.int32)
 
     def codes(self, *shape: int) -> Tensor:
-        """Bytes of E4M3 of some size."""
+        """Returns random E4M3 numbers as bytes."""
         made = torch.randn(shape, device=self.device).to(torch.float8_e4m3fn)
         return made.view(torch.uint8)
 
     def ones(self, *shape: int, value: int = 1) -> Tensor:
-        """One integer everywhere."""
+        """Returns an array filled with one integer."""
         return torch.full(shape, value, device=self.device, dtype=torch.int32)
 
 
@@ -100,7 +100,7 @@ def _latent(d: Drawing) -> tuple[Tensor, ...]:
 
 
 def _heads(d: Drawing) -> tuple[int, int, int, int]:
-    """Batch, heads, steps, features of a recurrence."""
+    """Returns batch, heads, steps and features of a recurrence."""
     return d.size(1, 8), d.size(4, 16), d.size(1024, 4096), d.size(64, 128)
 
 
@@ -172,7 +172,7 @@ def _rope(d: Drawing) -> tuple[Tensor, ...]:
 
 
 def _weight(d: Drawing) -> Sequence[int]:
-    """Rows, results and depth of a product."""
+    """Returns rows, results and depth of a matmul."""
     return d.shape or (d.size(64, 4096), d.size(512, 4096), d.size(512, 4096))
 
 
@@ -198,7 +198,7 @@ def _fp8_blocks(d: Drawing) -> tuple[Tensor, ...]:
 
 
 def _packed(scheme: str) -> Callable[[Drawing], tuple[Tensor, ...]]:
-    """A few rows, and weights as the operator has them."""
+    """Returns a function that draws a few rows, and weights packed for the operator."""
 
     def draw(d: Drawing) -> tuple[Tensor, ...]:
         m, n, k = d.size(1, 16), d.size(1024, 8192), d.size(1024, 8192)
@@ -222,7 +222,7 @@ def _rows(d: Drawing) -> tuple[Tensor, ...]:
     return d.normal(rows, width), d.normal(width)
 
 
-# by operator its attributes, and what draws its operands
+# for each operator its attributes, and the function that draws its operands
 PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]]]] = {
     "attention.attention": ({"causal": True}, _qkv),
     "attention.with_lse": ({"causal": True}, _qkv),
@@ -261,16 +261,16 @@ def program(
     width: int = 0,
     shape: Sequence[int] = (),
 ) -> Target:
-    """A call of an operator, or of the gradient that it declares, with operands."""
+    """Returns a call of an operator, or of its declared gradient, with operands."""
     torch.manual_seed(0)
     attributes, draw = PROGRAMS[op]
     made = find(op)
-    made.on("torch")  # so that Dynamo meets an operator of torch
+    made.on("torch")  # so that Dynamo sees an operator of torch
     call, args = partial(made, **attributes), draw(Drawing(device, width, shape))
     if mode == "forward":
         return call, args
     if made.gradient is None:
-        raise UsageError(f"{op} declares no gradient: the derivative of what it stands for is run")
+        raise UsageError(f"{op} declares no gradient: the derivative of its decomposition is used")
     made.gradient.on("torch")
     out = call(*args)
     results = out if isinstance(out, tuple) else (out,)

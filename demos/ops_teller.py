@@ -1,4 +1,4 @@
-"""What stories of hosted operators share: where their text and pictures go, calls, measures."""
+"""Shared parts of the stories of hosted operators: output, calls, measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOLERANCE = 1e-4
 
 @dataclass
 class Teller:
-    """Where a story's text and pictures go, and what it found wrong."""
+    """Output of a story: its text, pictures and failed checks."""
 
     folder: Path | None = None
     wrong: list[str] = field(default_factory=list[str])
@@ -35,14 +35,14 @@ class Teller:
         print(text, flush=True)
 
     def check(self, what: str, found: Any, expected: Any) -> float:
-        """The largest difference, relative to the largest element."""
+        """Returns the largest difference, relative to the largest element; records a failure."""
         error = float(np.abs(found - expected).max() / max(1.0, float(np.abs(expected).max())))
         if not error < TOLERANCE:
             self.wrong.append(f"{what}: error {error:.1e}")
         return error
 
     def draw(self, name: str, picture: Callable[..., None], *args: Any, **options: Any) -> None:
-        """A picture in the folder, if there is one."""
+        """Draws a picture into the folder, if there is one."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             path = self.folder / f"{name}.svg"
@@ -51,7 +51,7 @@ class Teller:
 
 
 def function(name: str, shapes: Sequence[tuple[int, ...]], dtypes: str, **attributes: Any) -> Func:
-    """A function of one call of an operator; `dtypes` has a word for each operand."""
+    """Returns a function with one call of an operator; `dtypes` has a word for each operand."""
     made, b = find(name), Builder()
     types = [TensorType(dtype_named(d), s) for d, s in zip(dtypes.split(), shapes, strict=True)]
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
@@ -59,24 +59,24 @@ def function(name: str, shapes: Sequence[tuple[int, ...]], dtypes: str, **attrib
 
 
 def built(func: Func) -> Executable:
-    """What the compiler makes of it for this CPU."""
+    """Compiles a function for this CPU."""
     return compile_func(func, find_backend("mlir"), Run(), "default", {})
 
 
 def called(name: str, *arrays: Array, **attributes: Any) -> Executable:
-    """An operator compiled for some arrays."""
+    """Compiles an operator for some arrays."""
     dtypes = " ".join(dtype_of(a).name for a in arrays)
     return built(function(name, [a.shape for a in arrays], dtypes, **attributes))
 
 
 def held_by(func: Func, made: Executable) -> int:
-    """Bytes of intermediates and results, as the compiler plans them."""
+    """Returns the bytes of intermediates and results, as planned by the compiler."""
     results = sum(math.prod(map(int, r.shape)) * r.dtype.bits // 8 for r in func.results)
     return (made.peak_bytes or 0) + results
 
 
 def measured(made: Executable, arrays: Sequence[Array]) -> int | None:
-    """Bytes that the first call adds to this process; None where the system does not say."""
+    """Returns the bytes that the first call adds to this process, or None if unavailable."""
     try:
         forget_peak()
         before = resident("VmRSS")
@@ -87,18 +87,18 @@ def measured(made: Executable, arrays: Sequence[Array]) -> int | None:
 
 
 def forget_peak() -> None:
-    """Let VmHWM be what is held now. Raises OSError."""
+    """Resets VmHWM to the current size. Raises OSError."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def resident(what: str) -> int:
-    """Bytes of this process in memory, VmRSS now or VmHWM at most. Raises OSError."""
+    """Returns this process's resident bytes: VmRSS is current, VmHWM the peak. Raises OSError."""
     text = Path("/proc/self/status").read_text()
     return int(next(line for line in text.splitlines() if line.startswith(what)).split()[1]) << 10
 
 
 def median(call: Callable[[], object], count: int = 5) -> float:
-    """Seconds."""
+    """Returns the median seconds."""
     times: list[float] = []
     for _ in range(count):
         begin = time.perf_counter()
@@ -108,10 +108,10 @@ def median(call: Callable[[], object], count: int = 5) -> float:
 
 
 def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
-    """Normal numbers in f32."""
+    """Returns normally distributed f32 numbers."""
     return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
 
 
 def bytes_of(arrays: Sequence[Array]) -> int:
-    """Of some arrays."""
+    """Returns the bytes of some arrays."""
     return sum(a.nbytes for a in arrays)

@@ -2,9 +2,9 @@
 
     python -m stack.demos.peak_memory [--quick] [PROGRAM ...]
 
-GPT-2 small with a sequence of 512, or programs of `stackc bench models` by name. Peaks are those of
-the process (VmHWM) in calls after the first: with parameters, gradients, what the forward pass
-keeps, and with the compiler, which is in the same process. Linux only.
+Runs GPT-2 small with a sequence of 512, or programs of `stackc bench models` by name. Peaks are of
+the process (VmHWM) in calls after the first. They include parameters, gradients, saved values of
+the forward pass, and the compiler, which is in the same process. Linux only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def program(name: str, train: bool) -> tuple[Any, tuple[Any, ...]]:
-    """A module that gives a loss where it is to be trained, and its inputs."""
+    """Returns a module, with a loss if it is trained, and its inputs."""
     if name in ("gpt2-small", "quick"):
         from stack.demos import models_torch
 
@@ -38,7 +38,7 @@ def program(name: str, train: bool) -> tuple[Any, tuple[Any, ...]]:
 
 
 def measure(name: str, train: bool, system: str) -> dict[str, float]:
-    """MiB of this process: before the first call, at most in later ones."""
+    """Returns MiB of this process: before the first call, and the peak of later ones."""
     import torch
 
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def measure(name: str, train: bool, system: str) -> dict[str, float]:
 
 
 def forward(call: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
-    """One forward pass; nobody keeps what it gives."""
+    """Returns a function that runs one forward pass and drops its result."""
     import torch
 
     def step() -> None:
@@ -67,7 +67,7 @@ def forward(call: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]
 
 
 def trained(module: Any, call: Callable[..., Any], args: Sequence[Any]) -> Callable[[], None]:
-    """One step of gradient descent."""
+    """Returns a function that runs one step of gradient descent."""
     import torch
 
     optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
@@ -81,7 +81,7 @@ def trained(module: Any, call: Callable[..., Any], args: Sequence[Any]) -> Calla
 
 
 def in_fresh_process(name: str, train: bool, system: str) -> dict[str, float]:
-    """`measure` there. Raises CalledProcessError."""
+    """Runs `measure` in a fresh process. Raises CalledProcessError."""
     command = [sys.executable, "-m", "stack.demos.peak_memory", name, "--in-process", system]
     made = subprocess.run(
         [*command, *(["--train"] if train else [])], stdout=subprocess.PIPE, text=True, check=True
@@ -90,7 +90,7 @@ def in_fresh_process(name: str, train: bool, system: str) -> dict[str, float]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table of peaks. The exit code is 1 where ours is above eager's."""
+    """Prints a table of peaks. The exit code is 1 if ours is above eager's."""
     parser = argparse.ArgumentParser(prog="python -m stack.demos.peak_memory")
     parser.add_argument("programs", nargs="*", metavar="PROGRAM")
     parser.add_argument("--quick", action="store_true", help="a tiny model, eager and ours")

@@ -1,9 +1,9 @@
-"""All-gather + GEMM and GEMM + reduce-scatter on the GPUs of one host, beside NCCL and torch.
+"""All-gather + GEMM and GEMM + reduce-scatter on the GPUs of one host, against NCCL and torch.
 
     torchrun --nproc-per-node 2 -m stack.demos.products_race [OUT]
 
-The products of a tensor-parallel Llama-3-8B block with its rows split between the ranks: values
-against float64, then the median of replays of a CUDA graph on the slowest rank.
+The matmuls of a tensor-parallel Llama-3-8B block with rows split over the ranks. Values are checked
+against float64. Times are medians of CUDA graph replays on the slowest rank.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from stack.demos import rank
 from stack.ops.collectives.peer_products import PeerProducts
 
 WIDTH, HIDDEN = 4096, 14336
-ROWS = (2048, 8192, 16384)  # of all ranks together
+ROWS = (2048, 8192, 16384)  # total over all ranks
 Call = Callable[[Tensor, Tensor], Tensor]
 
 
 def with_nccl(name: str, x: Tensor, w: Tensor) -> Tensor:
-    """The collective, and the product of the library, one after the other."""
+    """Runs the collective and the library's matmul one after the other."""
     ranks = dist.get_world_size()
     if name == "gather_gemm":
         whole = x.new_empty(x.shape[0] * ranks, x.shape[1])
@@ -39,7 +39,7 @@ def with_nccl(name: str, x: Tensor, w: Tensor) -> Tensor:
 
 
 def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
-    """What torch has for it over symmetric memory."""
+    """Runs torch's fused version over symmetric memory."""
     importlib.import_module("torch.distributed._symmetric_memory")
     group = dist.group.WORLD.group_name  # type: ignore[union-attr]
     ops: Any = torch.ops.symm_mem
@@ -49,12 +49,12 @@ def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
 
 
 def wanted(name: str, x: Tensor, w: Tensor) -> Tensor:
-    """The same in float64."""
+    """Computes the same in float64."""
     return with_nccl(name, x.double(), w.double())
 
 
 def systems(size: int) -> dict[str, Callable[[str], Call]]:
-    """Who takes part, by name."""
+    """Returns all systems by name."""
     ours = PeerProducts(size)
     return {
         "NCCL + matmul": lambda name: partial(with_nccl, name),
@@ -64,7 +64,7 @@ def systems(size: int) -> dict[str, Callable[[str], Call]]:
 
 
 def measured(device: torch.device) -> Iterable[rank.Row]:
-    """A row for each product, number of rows, and system."""
+    """Yields a row for each matmul, number of rows, and system."""
     known = systems(max(ROWS) * WIDTH * 2)
     ranks = dist.get_world_size()
     for rows in ROWS:
@@ -80,7 +80,7 @@ def measured(device: torch.device) -> Iterable[rank.Row]:
                 row: rank.Row = {"product": name, "rows": rows, "system": system}
                 try:
                     call = partial(call_of(name), x, w)
-                    found = [call() for _ in range(3)][-1].double()  # memory is used again
+                    found = [call() for _ in range(3)][-1].double()  # memory is reused
                     row["error"] = float((found - reference).norm() / reference.norm())
                     taken = rank.race([call], found.nbytes // 4, device)[0]
                     if isinstance(taken, str):

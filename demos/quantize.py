@@ -1,8 +1,8 @@
-"""A Llama-like model whose weights the compiler packs: size, error layer by layer, and speed.
+"""A Llama-like model with weights packed by the compiler: size, error layer by layer, and speed.
 
     python -m stack.demos.quantize [--width 512] [--layers 2] [--schemes w4a16,w4a16:gptq]
 
-After a colon stand calibrators, which see a sample of what each product is given.
+Calibrators follow a colon; they use a sample of each matmul's inputs.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SCHEMES = (
     *("w4a16", "w4a16:awq", "w4a16:gptq", "w4a16_awq:awq", "w4a16_gptq:gptq", "nf4", "nvfp4"),
 )
 SHOWN = "w4a16:gptq"
-CALLS = 128  # of a token each, in the sample
+CALLS = 128  # one-token calls in the sample
 GROUPS = {"nf4": 64}
 
 
 def model(width: int, layers: int) -> Any:
-    """Blocks one after the other; gives what each of them gives."""
+    """Returns blocks in sequence, which return the output of each."""
     import torch
 
     from stack.demos import models_torch
@@ -62,7 +62,7 @@ def model(width: int, layers: int) -> Any:
 
 
 def tokens(count: int, width: int, seed: int) -> np.ndarray:
-    """Activations that have directions in common, as those of a trained model."""
+    """Returns activations with common directions, as in a trained model."""
     rng = np.random.default_rng(seed)
     common = np.random.default_rng(0).standard_normal((width // 16, width)) / 4
     made = rng.standard_normal((count, 1, 1, width // 16)) @ common
@@ -70,7 +70,7 @@ def tokens(count: int, width: int, seed: int) -> np.ndarray:
 
 
 def milliseconds(call: Any, *args: Any, rounds: int = 20) -> float:
-    """The median of some calls."""
+    """Returns the median milliseconds of some calls."""
     times: list[float] = []
     for _ in range(rounds):
         start = time.perf_counter()
@@ -80,18 +80,18 @@ def milliseconds(call: Any, *args: Any, rounds: int = 20) -> float:
 
 
 def megabytes(func: stack.Func, arguments: Sequence[str]) -> float:
-    """What a program is given besides its arguments."""
+    """Returns the megabytes of a program's parameters, without its arguments."""
     held = [p.tensor for p in func.params if p.attrs["name"] not in arguments]
     return sum(int(t.size) * t.dtype.bytes for t in held) / 1e6  # pyright: ignore
 
 
 def errors(found: Sequence[Any], exact: Sequence[Any]) -> list[str]:
-    """How far what each layer gives is off, as a share of its size."""
+    """Returns the relative error of each layer's output."""
     return [f"{float((a - b).norm() / b.norm()):.2%}" for a, b in zip(found, exact, strict=True)]
 
 
 def passes_for(way: str, sample: Path) -> str:
-    """The pass for a scheme, or for "scheme:calibrators"."""
+    """Returns the pass for a scheme, or for "scheme:calibrators"."""
     scheme, _, calibrators = way.partition(":")
     chosen = f", calibrate={calibrators}, sample={sample}" if calibrators else ""
     return f"quantize{{scheme={scheme}, group={GROUPS.get(scheme, 128)}{chosen}}}"
@@ -130,9 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(f"a token through {given.layers} Llama blocks of width {given.width}, on this CPU\n")
     print(table(["weights", "size", "of f32", "ms", "speed", *layers], rows))
     if notes:
-        print(
-            f"\nwhat the pass says of {SHOWN}, product by product, alone and after all before it:"
-        )
+        print(f"\nnotes of the pass on {SHOWN}, by matmul: error alone, and after all before it:")
         print("\n".join(f"  {note}" for note in notes))
     return 0
 

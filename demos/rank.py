@@ -1,4 +1,4 @@
-"""A rank that torchrun started: its group, its device, its clock, and what it measures."""
+"""A rank started by torchrun: its group, device, timing, and measurements."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def join(limit: float = 600.0) -> torch.device:
-    """Take part, by NCCL where each rank has a GPU, else by gloo; the device of this rank.
+    """Joins the group, by NCCL if each rank has a GPU, else by gloo; returns the rank's device.
 
     `limit`: seconds that a rank waits for others.
     """
@@ -37,18 +37,18 @@ def join(limit: float = 600.0) -> torch.device:
 
 
 def name_of(device: torch.device) -> str:
-    """What runs the ranks."""
+    """Returns the name of the device that runs a rank."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "gloo process"
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was given."""
+    """Waits until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def elapsed(call: Callable[[], Any], count: int, device: torch.device) -> float:
-    """Seconds of one of many calls one after the other; all ranks start together."""
+    """Returns seconds per call of many consecutive calls; all ranks start together."""
     dist.barrier()
     if device.type == "cuda":
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -67,10 +67,10 @@ def elapsed(call: Callable[[], Any], count: int, device: torch.device) -> float:
 def race(
     calls: Sequence[Callable[[], Any]], size: int, device: torch.device, rounds: int = 7
 ) -> list[tuple[float, float] | str]:
-    """The median seconds of each call on the slowest rank, and their spread, or why it refuses.
+    """Returns each call's median seconds on the slowest rank with their spread, or its error.
 
-    All take turns. `size`: bytes that a call deals with, about; few are repeated often. On a GPU
-    times are of a CUDA graph's replays.
+    The calls alternate. `size`: approximate bytes of a call; small ones are repeated more often. On
+    a GPU, replays of a CUDA graph are timed.
     """
     count = 20 if size < 1 << 24 else 4
     if device.type != "cuda":
@@ -110,7 +110,7 @@ def _middle(times: Sequence[float], device: torch.device) -> tuple[float, float]
 
 
 def slowest(times: Sequence[float], device: torch.device) -> list[float]:
-    """Each of some times on the rank where it was longest, the shortest first."""
+    """Returns each time on its slowest rank, sorted."""
     found = torch.tensor(times, device=device, dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return sorted(found.tolist())
@@ -120,7 +120,7 @@ def slowest(times: Sequence[float], device: torch.device) -> list[float]:
 
 
 def head(device: torch.device, demo: str, args: str = "OUT") -> Row:
-    """What a file of measurements begins with: when, on what, and by which command."""
+    """Returns the header of a file of measurements: date, device, versions and command."""
     ranks = dist.get_world_size()
     versions = {"torch": str(torch.__version__)}
     if device.type == "cuda":
@@ -134,10 +134,10 @@ def head(device: torch.device, demo: str, args: str = "OUT") -> Row:
 
 
 def measure(demo: str, rows_of: Callable[[torch.device], Iterable[Row]]) -> None:
-    """All of a demo: the first rank prints the rows that all make, and writes OUT/DEMO.json."""
+    """Runs a demo: the first rank prints the rows of all ranks, and writes OUT/DEMO.json."""
     doc = sys.modules[rows_of.__module__].__doc__ or ""
     parser = argparse.ArgumentParser(description=doc.partition("\n")[0])
-    parser.add_argument("out", type=Path, nargs="?", help="folder for what is measured")
+    parser.add_argument("out", type=Path, nargs="?", help="folder for the measurements")
     args = parser.parse_args()
     device = join()
     torch.manual_seed(dist.get_rank())

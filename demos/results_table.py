@@ -1,4 +1,4 @@
-"""Rows of `stackc bench gpu --json` as the table of `demos/results/README.md`.
+"""Convert rows of `stackc bench gpu --json` to the table of `demos/results/README.md`.
 
 python -m stack.demos.results_table FILE.json ...          prints the table
 python -m stack.demos.results_table FILE.json ... -o all.json   and joins the files
@@ -15,15 +15,15 @@ from stack.measure.plots import plot_all
 from stack.measure.roofline import Ceilings
 from stack.measure.timing import is_noisy
 
-COMPILED = ("G21",)  # the fastest of fresh processes
+COMPILED = ("G21",)  # rows with the fastest of several fresh processes
 HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms | run |
 |---|---|---|---|---|---|---|---|"""
 
 
 def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """One document: the first run's device, versions and ceilings, the rows of all.
+    """Joins documents: the first run's device, versions and ceilings, and the rows of all.
 
-    A row says by number which run it is from; documents that were joined before keep theirs.
+    Each row has the number of its run; documents that were joined before keep theirs.
     """
     rows = [
         {**row, "run": row.get("run", number)}
@@ -36,7 +36,7 @@ def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of one case together, by the number of their row."""
+    """Groups rows by case, sorted by the number of their row."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["row"] + json.dumps(row["case"]), []).append(row)
@@ -44,7 +44,7 @@ def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
 
 
 def line(rows: list[dict[str, Any]]) -> str:
-    """One case as a line: ours, and everyone else's time."""
+    """Formats one case as a line: our time and all others."""
     ours = next(r for r in rows if r["system"].startswith("stack"))
     words = " ".join(str(v) for k, v in ours["case"].items() if k not in ("D", "graph"))
     others = [f"{r['system']} {_number(r['ms'])}" for r in rows if r is not ours]
@@ -63,7 +63,7 @@ def line(rows: list[dict[str, Any]]) -> str:
 
 
 def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The fastest system that is not ours."""
+    """Returns the fastest system that is not ours."""
     peers = [r for r in rows if r["kind"] != "hand" and not r["system"].startswith("stack")]
     return min((r for r in peers if r["ms"]), key=lambda r: r["ms"])
 
@@ -79,11 +79,11 @@ def _number(value: float | None) -> str:
 
 
 def main() -> None:
-    """Print the table."""
+    """Prints the table."""
     parser = argparse.ArgumentParser(description="bench rows as a Markdown table")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     parser.add_argument("-o", "--output", type=Path, help="write all rows as one document")
-    parser.add_argument("--plot", type=Path, help="bars of ratios, and a roofline beside them")
+    parser.add_argument("--plot", type=Path, help="plot ratios, and a roofline")
     given = parser.parse_args()
     document = joined([json.loads(path.read_text()) for path in given.files])
     print(HEAD, *(line(rows) for rows in cases(document["rows"])), sep="\n")

@@ -2,11 +2,12 @@
 
     python -m stack.demos.sharding [OUT] [--mesh dp=2,tp=4]
 
-Says where a few values lie, and shows what follows: the mesh, the pieces of each value, what moves
-between ranks and why. All ranks then run in this process, and their result is compared with
-PyTorch's. Then the same block under five strategies, by the bytes that a rank sends. Last, what
-training takes, simulated and measured on processes of this machine: memory of ZeRO by stage, and
-bubbles of pipelines by schedule; OUT gets timelines of a step as drawings and as Perfetto traces.
+The shardings of a few values are given; the demo shows what follows: the mesh, the shards of each
+value, the communication between ranks and its reasons. All ranks then run in this process, and
+their result is compared with PyTorch's. Next, the same block runs under five strategies, compared
+by the bytes that a rank sends. Last, training is simulated, and measured on processes of this
+machine: memory of ZeRO by stage, and bubbles of pipelines by schedule. OUT gets timelines of a step
+as drawings and as Perfetto traces.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WIDTH, HIDDEN, HEADS = 256, 1024, 8
 
 
 class Block(torch.nn.Module):
-    """Attention and a perceptron, each on top of what comes in."""
+    """Attention and an MLP, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class Partitioned:
-    """A program on a mesh: whole values with their places, what one rank runs, and the reasons."""
+    """A program on a mesh: sharded whole values, the program of one rank, and the reasons."""
 
     placed: Func
     local: Func
@@ -88,7 +89,7 @@ def partition(func: Func, mesh: str, shard: tuple[str, ...]) -> Partitioned:
 
 
 def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:
-    """The story; returns the bytes that a rank sends under each strategy."""
+    """Runs the story; returns the bytes that a rank sends under each strategy."""
     torch.manual_seed(0)
     block, x = Block(), torch.randn(8, 64, WIDTH)
     func = Pipeline([Canonicalize()]).run(stack.trace(block, x)).func
@@ -98,7 +99,7 @@ def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:
     arrays = [state.get(str(p.attrs["name"]), x.numpy()) for p in func.params]
 
     made = partition(func, mesh, STRATEGIES["tensor"])
-    print("a few values are told where to lie:")
+    print("the given shardings:")
     print(*(f"  {text}" for text in STRATEGIES["tensor"]), sep="\n")
     print(f"\n{drawing(made.placed)}")
     print(f"\n{made.placed}")
@@ -115,7 +116,7 @@ def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:
         sent[name] = sum(found.sent.values())
         ops = ", ".join(f"{count} {op}" for op, count in found.counts.items()) or "none"
         rows.append([name, ops, f"{sent[name] / 1024:.0f}", f"{error:.1e}"])
-    print("\nall ranks in this process, beside PyTorch on one:\n")
+    print("\nall ranks in this process, compared with PyTorch on one:\n")
     print(table(["strategy", "collectives", "KiB sent by a rank", "largest error"], rows))
     return sent
 

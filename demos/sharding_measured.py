@@ -1,11 +1,11 @@
-"""What strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines.
+"""Cost of strategies, simulated and measured: memory of ZeRO by stage, bubbles of pipelines.
 
     python -m stack.demos.sharding_measured [OUT]
 
-All on gloo processes of this machine. Memory is what values hold between steps of a rank's
-program; a bubble is the share of a step in which ranks do not compute, without the update. Stages
-compute and send what they do in training, but take at least `PACE` for a part, as if each had a
-device: so two cores are enough. The smallest of the steps counts, as other work only adds to it.
+Everything runs on gloo processes of this machine. Memory is that of values between steps of a
+rank's program. A bubble is the share of a step in which ranks do not compute, without the update.
+Stages compute and send as in training, but each part takes at least `PACE`, as if it had its own
+device; so two cores suffice. The fastest step counts, since other load only slows steps down.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Row = list[str]
 
 
 def story(out: Path | None = None, ranks: int = 4, machine_name: str = "h100") -> list[Row]:
-    """The table; drawings and a trace in a folder, if one is given."""
+    """Returns the table; writes drawings and a trace to a folder, if one is given."""
     sizes = Sizes(layers=2)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +59,7 @@ def story(out: Path | None = None, ranks: int = 4, machine_name: str = "h100") -
 def _memory(
     pool: Ranks, sizes: Sizes, store: str, out: Path | None, machine_name: str
 ) -> list[Row]:
-    """Most bytes of a rank under each stage of ZeRO, and what stays between steps."""
+    """Returns a rank's peak bytes under each stage of ZeRO, and the bytes kept between steps."""
     model, batches = model_of(sizes), data(sizes, 2)
     step = step_of(model, batches[0])
     arrays, rows = arrays_of(step, model, batches[0]), list[Row]()
@@ -72,7 +72,7 @@ def _memory(
         measured = pool.run_each(train, [(store, plan.sent(), *own) for own in each])
         peak = max(peak for _, peak in measured)
         rows.append([name, "peak, KiB", _kib(found.peak), _kib(peak), ""])
-        # f32 weights and two moments; the stage says which of them are split
+        # f32 weights and two moments; the stage determines which of them are split
         state = 4 * count * {"DP": 3, "FSDP": 3 / ranks}.get(name, 1 + 2 / ranks)
         kept = sum(int(str(p.tensor.bytes)) for p in plan.local.params if _is_state(p.attrs))
         rows.append([name, "weights and state, KiB", _kib(kept), "", _kib(state)])
@@ -89,7 +89,7 @@ def _is_state(attrs: object) -> bool:
 
 
 def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
-    """Shares of waiting of two stages under each schedule."""
+    """Returns the bubbles of two stages under each schedule."""
     sizes = Sizes(layers=4)
     model, batches = model_of(sizes), data(sizes, 3)
     state = {n: v.detach().numpy().copy() for n, v in model.state_dict().items()}
@@ -112,7 +112,7 @@ def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
 
 
 def _waiting(times: Sequence[tuple[Sequence[float], Sequence[float]]], step: int) -> float:
-    """The share of one step in which ranks do not compute."""
+    """Returns the share of one step in which ranks do not compute."""
     busy = sum(own[step] for own, _ in times)
     return 1 - busy / (len(times) * max(taken[step] for _, taken in times))
 
@@ -126,7 +126,7 @@ def _kib(count: float) -> str:
 
 
 def worst(rows: Sequence[Row]) -> float:
-    """The largest relative error of a simulated peak."""
+    """Returns the largest relative error of a simulated peak."""
     peaks = [(float(row[2]), float(row[3])) for row in rows if row[1].startswith("peak")]
     return max(abs(simulated / measured - 1) for simulated, measured in peaks)
 

@@ -1,8 +1,8 @@
-"""Programs whose partition is compared: what is computed, and which values lie where.
+"""Programs whose partitions are compared.
 
 The sizes are those of the suite `stackc bench sharding`: a batch of 8, 64 positions, width 256,
-1024 hidden units, 8 heads and 8 experts, images of 64 by 64 with 16 channels, float32. Where values
-lie stands in the suite.
+1024 hidden units, 8 heads and 8 experts, images of 64 by 64 with 16 channels, float32. The suite
+defines the shardings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mlp(x: Any, up: Any, down: Any) -> Any:
 
 
 def attention(x: Any, q: Any, k: Any, v: Any, o: Any) -> Any:
-    """Softmax attention, in which all positions see all."""
+    """Softmax attention without a mask."""
     heads = (*x.shape[:2], HEADS, -1)
     queries = (x @ q).reshape(heads)
     keys = (x @ k).reshape(heads)
@@ -36,7 +36,7 @@ def attention(x: Any, q: Any, k: Any, v: Any, o: Any) -> Any:
 
 
 def experts(x: Any, router: Any, up: Any, down: Any) -> Any:
-    """A mixture of experts: each token goes to two, as far as these have room (GShard)."""
+    """A mixture of experts: each token goes to two experts, up to their capacity (GShard)."""
     weight = jax.nn.softmax(x @ router)
     best, chosen = jax.lax.top_k(weight, 2)
     mask = jax.nn.one_hot(chosen, EXPERTS)  # batch, token, choice, expert
@@ -50,7 +50,7 @@ def experts(x: Any, router: Any, up: Any, down: Any) -> Any:
 
 
 def convolutions(x: Any, first: Any, second: Any, third: Any) -> Any:
-    """Windows of 3 by 3 over images; the second one reads every other row and column."""
+    """3 by 3 convolutions over images; the second has stride 2."""
 
     def conv(x: Any, weight: Any, stride: int = 1) -> Any:
         return jax.lax.conv_general_dilated(x, weight, (stride, stride), ((1, 1), (1, 1)))
@@ -65,7 +65,7 @@ def norm(x: Any) -> Any:
 
 
 def layers(x: Any, weights: list[Weights]) -> Any:
-    """Blocks of a transformer, one after another."""
+    """Blocks of a transformer in sequence."""
     for w in weights:
         x = x + attention(norm(x), w["q"], w["k"], w["v"], w["o"])
         x = x + mlp(norm(x), w["up"], w["down"])
@@ -73,7 +73,7 @@ def layers(x: Any, weights: list[Weights]) -> Any:
 
 
 def step(model: Callable[..., Any]) -> Callable[..., Any]:
-    """A step of gradient descent on the squares of a model's result: the new weights."""
+    """Returns a gradient descent step on the squared result of a model, which gives new weights."""
 
     def run(x: Any, *weights: Any) -> Any:
         slopes = jax.grad(lambda w: 0.5 * (model(x, *w) ** 2).sum())(weights)

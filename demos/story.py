@@ -40,7 +40,7 @@ NEXT = """what to try next:
 
 
 def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None = None) -> int:
-    """The whole story; returns an exit code, 1 when a check failed."""
+    """Runs the whole story; returns an exit code, 1 when a check failed."""
     parser = argparse.ArgumentParser(prog="python -m stack.demos.transformer", description=__doc__)
     parser.add_argument("--block", choices=blocks, help="one block instead of both")
     parser.add_argument("--quick", action="store_true", help="leave the other compilers out")
@@ -48,8 +48,8 @@ def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None
     args = parser.parse_args(argv)
     failed = 0
     print(
-        f"on {device_text()}\nratios hold on this machine only; one that spreads over more than"
-        f" {100 * NOISY:.0f} % between rounds is none (noisy)"
+        f"on {device_text()}\nratios are valid only on this machine; one that varies by more than"
+        f" {100 * NOISY:.0f} % between rounds is shown as noisy"
     )
     for name in [args.block] if args.block else list(blocks):
         programs: list[Program] = []
@@ -66,12 +66,12 @@ def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None
 
 
 def say(text: str) -> None:
-    """Progress goes where it does not mix with results."""
+    """Prints progress to stderr, separate from the results."""
     print(f"... {text}", file=sys.stderr, flush=True)
 
 
 def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Path) -> int:
-    """Dump one program, print its tables, check its stages. Returns how many checks failed."""
+    """Dumps one program, prints its tables, checks its stages. Returns how many checks failed."""
     source = find_frontend(fn, example, frontend)
     captured = source.capture(fn, example)
     graph = CompiledGraph(captured, source, label=f"{name} ({frontend})")
@@ -89,7 +89,7 @@ def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Pa
 
 
 def check_stages(run: Run, storage: Sequence[np.ndarray], eager: np.ndarray) -> list[str]:
-    """What is wrong with the stages: text that does not parse back, values that differ."""
+    """Returns problems of the stages: text that does not parse back, values that differ."""
     wrong: list[str] = []
     for stage in run.records:
         if stage.func is None:
@@ -103,19 +103,19 @@ def check_stages(run: Run, storage: Sequence[np.ndarray], eager: np.ndarray) -> 
 
 
 def timed_kernels(executable: Executable, func: Func, storage: Sequence[np.ndarray]) -> str:
-    """Every step: work, time, and its share of what this machine could do at best."""
+    """Reports every step: work, time, and its share of the machine's peak."""
     times = kernel_times(executable, storage)
     ceilings = measure_ceilings(quick=True)
     return kernel_report(executable.kernels, times, ceilings, widest_dtype(func))
 
 
 def race(name: str, programs: Sequence[Program]) -> int:
-    """Set the other compilers beside ours; both frameworks' own compilers run natively."""
+    """Compares with the other compilers; both frameworks' own compilers run natively."""
     peers = parse_backends(PEERS[name])
-    # TVM would tune the native program once more
+    # do not tune TVM again for the native program
     found = compare(programs, peers, target=name, rounds=ROUNDS, ir_only=("tvm",), say=say)
     try:
-        print(f"\n==== {name} beside other compilers (with {PEERS[name]})\n")
+        print(f"\n==== {name} compared with other compilers (with {PEERS[name]})\n")
         print(describe(found))
         return 1 if found.exit_code == 1 else 0
     finally:

@@ -1,10 +1,10 @@
-"""The programs of `stackc bench models`: models as people write them, two layers at real widths.
+"""Programs of `stackc bench models`: unmodified models, two layers at real widths.
 
     program("llama", device="cuda", train=True)
 
-gives what is timed. Weights are random, nothing is downloaded. A program on a CPU is a smaller
-member of its family on a shorter input. Weights and inputs of a torch program are f32 or bf16 on a
-CPU, bf16 on a GPU; a JAX program has the types that it was written with.
+returns a program to time. Weights are random, nothing is downloaded. On a CPU, a program is a
+smaller member of its family on a shorter input. Weights and inputs of a torch program are f32 or
+bf16 on a CPU, bf16 on a GPU. A JAX program keeps its own types.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ FAMILIES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a program is to run, and whether its gradients are asked for."""
+    """Device of a program, and whether it computes gradients."""
 
     device: str = "cpu"
     train: bool = False
 
     @property
     def large(self) -> bool:
-        """Whether it has the sizes for a GPU."""
+        """True if it uses the sizes for a GPU."""
         return self.device != "cpu"
 
 
 @dataclass(frozen=True)
 class ModelProgram:
-    """What a person runs.
+    """A program of the suite.
 
     Attributes:
         framework: "torch" or "jax".
-        fn: called as `fn(*args)`. With `train` it gives, in torch, the loss whose gradients by the
-            parameters of `fn` are asked for; in JAX the gradients themselves.
+        fn: called as `fn(*args)`. With `train` it returns, in torch, the loss to differentiate by
+            the parameters of `fn`; in JAX the gradients.
         args: framework arrays on the device.
     """
 
@@ -61,9 +61,9 @@ class ModelProgram:
 def program(
     name: str, device: str = "cpu", train: bool = False, dtype: str | None = None
 ) -> ModelProgram:
-    """A program by its name, in an element type of `dtypes`, the first where none is named.
+    """Returns a program by name, in an element type of `dtypes` (default: the first).
 
-    Raises KeyError for a program that is not in `FAMILIES`, or a type that it is not written for.
+    Raises KeyError for a program that is not in `FAMILIES`, or for a type that it does not support.
     """
     family = next((f for f, names in FAMILIES.items() if name in names), None)
     if family is None:
@@ -79,14 +79,14 @@ def program(
 
 
 def dtypes(family: str, device: str = "cpu") -> tuple[str, ...]:
-    """Element types that programs of a family are timed in, the usual one first."""
+    """Returns the element types in which programs of a family are timed, the default one first."""
     if family == "jax":
         return ("f32",)
     return ("f32", "bf16") if device == "cpu" else ("bf16",)
 
 
 def target(name: str, device: str = "cpu", train: bool = False) -> tuple[Any, tuple[Any, ...]]:
-    """The same as a target of the command line: `(callable, args)`."""
+    """Returns the program as a target of the command line: `(callable, args)`."""
     made = program(name, device, train)
     return made.fn, made.args
 
@@ -94,7 +94,7 @@ def target(name: str, device: str = "cpu", train: bool = False) -> tuple[Any, tu
 def _placed(
     make: Callable[[Setting], tuple[Any, tuple[Any, ...]]], setting: Setting, dtype: str
 ) -> tuple[Any, tuple[Any, ...]]:
-    """A module and its inputs on the device, in an element type."""
+    """Moves a module and its inputs to the device and element type."""
     import torch
 
     torch.manual_seed(0)
@@ -108,12 +108,12 @@ def _placed(
     module.train(setting.train).requires_grad_(setting.train)
     for part in module.modules():
         if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0  # gradients are to be compared
+            part.p = 0.0  # gradients are compared
     return module, args
 
 
 def _loss(module: Any) -> Any:
-    """The module's own loss, or the mean square of its result."""
+    """Wraps a module to return its own loss, or the mean square of its result."""
     import torch
 
     class Loss(torch.nn.Module):

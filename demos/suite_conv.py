@@ -1,4 +1,4 @@
-"""Networks of convolutions in torch's own modules: ResNet, MobileNet, VGG, a UNet."""
+"""Convolutional networks in torch's own modules: ResNet, MobileNet, VGG, a UNet."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Target = tuple[nn.Module, tuple[Any, ...]]
 def unit(
     inner: int, outer: int, size: int = 3, stride: int = 1, groups: int = 1, act: Any = nn.ReLU
 ) -> nn.Sequential:
-    """A convolution, its norm and its activation."""
+    """Returns a convolution with its norm and activation."""
     conv = nn.Conv2d(inner, outer, size, stride, size // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(outer), *([act(inplace=True)] if act else []))
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions, or a bottleneck of three, around which the input goes."""
+    """Two 3 x 3 convolutions, or a bottleneck of three, with a residual connection."""
 
     def __init__(self, inner: int, width: int, stride: int, expand: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ def _vgg() -> nn.Module:
 
 
 class UNet(nn.Module):
-    """Down, up, and across: each level of the way up sees that of the way down."""
+    """Encoder and decoder with skip connections at each level."""
 
     def __init__(self, widths: tuple[int, ...] = (64, 128, 256, 512)) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def _put(setting: Setting, array: Any) -> Any:
 
 
 def _finish(setting: Setting, fn: Callable[..., Any], args: tuple[Any, ...]) -> Target:
-    """The program, or the gradients of its mean square by the first argument."""
+    """Returns the program, or the gradients of its mean square by the first argument."""
     if not setting.train:
         return fn, args
 
@@ -39,7 +39,7 @@ def _finish(setting: Setting, fn: Callable[..., Any], args: tuple[Any, ...]) -> 
 
 
 def rnn_scan(setting: Setting) -> Target:
-    """A gated recurrent net over time by `lax.scan`."""
+    """A gated recurrent network over time with `lax.scan`."""
     steps, batch, width = (512, 64, 1024) if setting.large else (64, 8, 256)
     names = ("wz", "uz", "wr", "ur", "wh", "uh")
     params = {
@@ -76,7 +76,7 @@ def vmap_attention(setting: Setting) -> Target:
 
 
 def gpt2_jax(setting: Setting) -> Target:
-    """The loss of GPT-2 small, two layers; its gradients where they are asked for."""
+    """The loss of GPT-2 small with two layers, or its gradients."""
     sizes = {"seq": 1024, "batch": 8, "vocab": 32000} if setting.large else {"vocab": 8192}
     config = replace(models.GPT2, layers=2, **sizes)
     fn, (params, tokens, targets) = models_jax.make_gpt2(config)
@@ -86,8 +86,7 @@ def gpt2_jax(setting: Setting) -> Target:
 
 
 def ode_while(setting: Setting) -> Target:
-    """A neural ODE by Euler's method: `while_loop` until its time is up; a scan where the loop has
-    to have gradients."""
+    """A neural ODE by Euler's method with `while_loop`; for gradients, a loop of fixed length."""
     batch, width, steps = (4096, 512, 64) if setting.large else (64, 128, 32)
     params = {
         "a": _draw(setting, width, width, seed=1, scale=width**-0.5),
@@ -114,7 +113,7 @@ def ode_while(setting: Setting) -> Target:
 
 
 def ssm_scan(setting: Setting) -> Target:
-    """A diagonal state space by `associative_scan`, gated by its input."""
+    """A diagonal state space with `associative_scan`, gated by its input."""
     batch, length, width = (8, 4096, 1024) if setting.large else (1, 512, 256)
     params = {
         "gate": _draw(setting, width, width, seed=1, scale=width**-0.5),
@@ -135,7 +134,7 @@ def ssm_scan(setting: Setting) -> Target:
 
 
 def mlp_vmap(setting: Setting) -> Target:
-    """An ensemble of perceptrons: `vmap` over their weights."""
+    """An ensemble of MLPs: `vmap` over their weights."""
     count, batch, width = (16, 4096, 1024) if setting.large else (8, 64, 256)
     params = [
         (_draw(setting, count, width, width, seed=number, scale=width**-0.5),

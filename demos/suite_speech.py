@@ -1,4 +1,4 @@
-"""Speech: encoders of Hugging Face, and a conformer written out."""
+"""Speech: encoders of Hugging Face, and a hand-written conformer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 def whisper_encoder(setting: Setting) -> Target:
-    """The encoder of Whisper small, on 30 seconds; on a CPU that of Whisper base."""
+    """The encoder of Whisper small on 30 seconds of audio; on a CPU that of Whisper base."""
     width, heads = (768, 12) if setting.large else (512, 8)
     sizes = {"d_model": width, "encoder_layers": LAYERS, "encoder_attention_heads": heads,
              "encoder_ffn_dim": 4 * width, "decoder_attention_heads": heads}  # fmt: skip
@@ -26,7 +26,7 @@ def whisper_encoder(setting: Setting) -> Target:
 
 
 def wav2vec2(setting: Setting) -> Target:
-    """Wav2Vec2 base on one second of sound, ten on a GPU."""
+    """Wav2Vec2 base on one second of audio, ten on a GPU."""
     config = make_config(
         "Wav2Vec2Config", {"num_hidden_layers": LAYERS, "apply_spec_augment": False}
     )
@@ -35,7 +35,7 @@ def wav2vec2(setting: Setting) -> Target:
 
 
 class FeedForward(nn.Module):
-    """Half a step of the residual stream."""
+    """A feed-forward layer whose residual update is halved."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Convolution(nn.Module):
 
 
 class Attention(nn.Module):
-    """torch's own."""
+    """Self-attention with torch's own module."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -17,8 +17,8 @@ from stack.demos.suite import Setting
 Target = tuple[nn.Module, tuple[Any, ...]]
 LAYERS = 2
 VOCABULARY = 32000
-SHORT = 8192  # of decoders on a CPU, where the table would be most of the model
-# gradients are to be compared: no dropout, whatever a config calls it
+SHORT = 8192  # vocabulary of decoders on a CPU, where the embedding would be most of the model
+# gradients are compared: no dropout, under any name that configs use
 NO_DROPOUT = dict.fromkeys(
     (
         *("attention_dropout", "attention_probs_dropout_prob", "hidden_dropout_prob", "dropout"),
@@ -44,7 +44,7 @@ class Recipe:
 
 
 def make_config(name: str, values: dict[str, Any]) -> Any:
-    """A config without dropout."""
+    """Returns a config without dropout."""
     transformers.logging.set_verbosity_error()
     kind = getattr(transformers, name)
     plain = kind()
@@ -53,7 +53,7 @@ def make_config(name: str, values: dict[str, Any]) -> Any:
 
 
 class Output(nn.Module):
-    """One result of a model: its logits or its last hidden state; with labels, its loss."""
+    """Returns one result of a model: its logits or its last hidden state; with labels, its loss."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Output(nn.Module):
 
 
 class Causal(Output):
-    """Next-token prediction; labels are the tokens themselves, as the model shifts them."""
+    """Next-token prediction; labels are the tokens themselves, which the model shifts."""
 
     def forward(self, tokens: Any) -> Any:
         if self.training:
@@ -99,7 +99,7 @@ def _make(recipe: Recipe, setting: Setting) -> Target:
 
 
 def _decoder(family: str, small: dict[str, Any], large: dict[str, Any], **more: Any) -> Recipe:
-    """Llama's relatives, which name their sizes alike."""
+    """Returns a recipe for Llama's relatives, whose configs use the same names for sizes."""
     more = {"num_hidden_layers": LAYERS, "pad_token_id": 0, **more}
     return Recipe(
         str(more.pop("config", f"{family}Config")),
@@ -116,7 +116,7 @@ def _sizes(width: int, ffn: int, heads: int, groups: int = 0, **more: Any) -> di
 
 
 def _encoder(family: str, batch: int, **more: Any) -> Recipe:
-    """BERT's relatives in their base size: the defaults of their configs."""
+    """Returns a recipe for BERT's relatives in their base size: the defaults of their configs."""
     shared = {"num_hidden_layers": LAYERS, **more}
     tokens = ((1, 128), (batch, 512))
     return Recipe(f"{family}Config", f"{family}Model", {}, {}, shared, tokens)
@@ -184,7 +184,7 @@ RECIPES: dict[str, Recipe] = {
         ((1, 256), (1, 2048)),
     ),
 }  # fmt: skip
-# the same with attention written out, as a product, a softmax and a product
+# the same models with naive attention: matmul, softmax, matmul
 for _name in ("llama", "gemma3"):
     RECIPES[f"{_name}_written"] = dataclasses.replace(
         RECIPES[_name], shared={**RECIPES[_name].shared, "attn_implementation": "eager"}

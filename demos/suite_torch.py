@@ -16,7 +16,7 @@ LAYERS = 2
 
 
 def transformer(setting: Setting) -> Target:
-    """`nn.Transformer` in the sizes of its paper."""
+    """Returns `nn.Transformer` in the sizes of its paper."""
     batch, length = (16, 512) if setting.large else (1, 64)
     net = nn.Transformer(
         num_encoder_layers=LAYERS, num_decoder_layers=LAYERS, dropout=0.0, batch_first=True
@@ -25,7 +25,7 @@ def transformer(setting: Setting) -> Target:
 
 
 def encoder(setting: Setting) -> Target:
-    """`nn.TransformerEncoder` in the sizes of BERT."""
+    """Returns `nn.TransformerEncoder` in the sizes of BERT."""
     layer = nn.TransformerEncoderLayer(
         768, 12, 3072, dropout=0.0, activation="gelu", batch_first=True
     )
@@ -55,7 +55,7 @@ def _recurrent(kind: str) -> Callable[[Setting], Target]:
 
 
 class MixerBlock(nn.Module):
-    """A perceptron across patches, then one across channels."""
+    """An MLP across patches, then one across channels."""
 
     def __init__(self, patches: int, width: int) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ def mixer(setting: Setting) -> Target:
 
 
 class DLRM(nn.Module):
-    """Bags of categories and a dense part, all their products, and a perceptron on top."""
+    """Bags of categories and a dense part, all their pairwise products, and an MLP on top."""
 
     def __init__(self, tables: int, rows: int, width: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ def _pictures(setting: Setting, large: int = 64) -> torch.Tensor:
 
 
 def _transformer(family: str) -> Callable[[Setting], Target]:
-    """The base size: the defaults of the config."""
+    """Returns a model of the base size: the defaults of the config."""
 
     def make(setting: Setting) -> Target:
         config = make_config(f"{family}Config", {"num_hidden_layers": LAYERS})
@@ -41,7 +41,7 @@ def convnext(setting: Setting) -> Target:
 
 
 class Clip(nn.Module):
-    """How well each text goes with each picture."""
+    """Scores of how well each text matches each image."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Clip(nn.Module):
 
 
 def clip(setting: Setting) -> Target:
-    """CLIP ViT-B/32: a tower for texts, one for pictures."""
+    """CLIP ViT-B/32: a tower for text, one for images."""
     text = {"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "eos_token_id": VOCABULARY - 1}
     config = transformers.CLIPConfig(
         text_config={**text, "attention_dropout": 0.0},

@@ -1,10 +1,10 @@
-"""A training step on the ranks that torchrun started, as a user writes it.
+"""A training step on the ranks started by torchrun, as a user writes it.
 
     torchrun --nproc-per-node 4 -m stack.demos.torchrun
     torchrun --nproc-per-node 8 -m stack.demos.torchrun --mesh "dp=2, tp=4" --steps 10
 
-Every rank traces the model, plans the step and takes its own parts; before the first step ranks
-compare what they are about to run. Where each has a GPU they meet by NCCL, else by gloo.
+Every rank traces the model, plans the step and takes its shards. Before the first step, ranks check
+that they are about to run the same program. They use NCCL if each has a GPU, else gloo.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stack.run.mesh import cuts_of
 
 
 def train(mesh: str, sizes: Sizes, steps: int, limit: float) -> list[float]:
-    """The losses of some steps, the same on all ranks."""
+    """Trains for some steps; returns the losses, which are the same on all ranks."""
     device = rank.join(limit)
     torch.manual_seed(0)
     model, batches = Llama(sizes), data(sizes, steps)

@@ -1,9 +1,9 @@
-"""Training on a mesh: one small Llama under every strategy, its losses beside one process's.
+"""Training on a mesh: one small Llama under every strategy, its losses against one process.
 
     python -m stack.demos.train_mesh [--steps 10] [--only NAME ...] [--out FOLDER]
 
-Then what strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines by
-schedule; and timelines of a step, as drawings and as Perfetto traces.
+Then the cost of strategies, simulated and measured: memory of ZeRO by stage, bubbles of pipelines
+by schedule; and timelines of a step, as drawings and as Perfetto traces.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ ADAM = Optimizer("adam", ("*.weight",), rate=1e-3, epsilon=1e-5)
 
 @dataclass(frozen=True)
 class Strategy:
-    """Where a step lies.
+    """A sharding strategy for a training step.
 
     Attributes:
-        passes: what places it on the mesh.
-        local: what makes the program of a rank of it.
-        model: which model it is for: `llama`, `experts`, or `jax`, the first one written in JAX.
+        passes: passes that shard the step over the mesh.
+        local: passes that produce the program of a rank.
+        model: `llama`, `experts`, or `jax`, which is `llama` written in JAX.
     """
 
     mesh: str
@@ -56,7 +56,7 @@ class Strategy:
 
 
 def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
-    """Strategies by name, on `ranks` ranks; where there are two axes the inner one has `inner`."""
+    """Returns strategies by name on `ranks` ranks; with two axes, the inner one has `inner`."""
     outer, flat = ranks // inner, f"dp={ranks}"
     tensor, context, mixed = (f"dp={outer}, {axis}={inner}" for axis in ("tp", "cp", "ep"))
     both = f"cp={outer}, tp={inner}"
@@ -94,7 +94,7 @@ def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
 
 
 def placing(mesh: str, **passes: Mapping[str, Any]) -> str:
-    """Passes on a mesh, with their options."""
+    """Formats passes on a mesh, with their options."""
     made: list[str] = []
     for name, options in passes.items():
         given = {"mesh": mesh, **options}
@@ -107,9 +107,9 @@ class Planned:
     """A training step on a mesh.
 
     Attributes:
-        placed: the step of whole values, with their places.
-        local: what one rank runs.
-        carried: which results go in again, and for which parameters.
+        placed: the step on whole values, with their shardings.
+        local: the program of one rank.
+        carried: maps results to the parameters that they are fed back to.
     """
 
     mesh: str
@@ -118,13 +118,13 @@ class Planned:
     carried: dict[int, int]
 
     def sent(self) -> tuple[str, str, dict[str, Array], dict[int, int]]:
-        """What a rank is given."""
+        """Returns the data sent to a rank."""
         constants = large_constants([self.local])
         return self.mesh, str(self.local), {n: c.array for n, c in constants.items()}, self.carried
 
 
 def step_of(model: Llama, batch: tuple[torch.Tensor, ...], jax: bool = False) -> Func:
-    """The training step of a model: loss, gradients, Adam; of the same model in JAX, if asked."""
+    """Returns the training step of a model, or of its JAX version: loss, gradients, Adam."""
     fn: Any = model
     args: Sequence[Any] = batch
     if jax:
@@ -137,14 +137,14 @@ def step_of(model: Llama, batch: tuple[torch.Tensor, ...], jax: bool = False) ->
 
 
 def planned(step: Func, strategy: Strategy) -> Planned:
-    """A step on a mesh."""
+    """Plans a step on a mesh."""
     placed = Pipeline(f"{strategy.passes},propagate,reshard").run(step).func
     local = Pipeline(strategy.local).run(placed).func
     return Planned(strategy.mesh, placed, local, carried(step))
 
 
 def arrays_of(step: Func, model: torch.nn.Module, batch: Sequence[torch.Tensor]) -> list[Array]:
-    """Whole arrays for the parameters of a step: weights, inputs, and state that starts at 0."""
+    """Returns whole arrays for the step's parameters: weights, inputs, and zero state."""
     held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     held |= dict(zip("xy", batch))
     found: list[Array] = []
@@ -156,7 +156,7 @@ def arrays_of(step: Func, model: torch.nn.Module, batch: Sequence[torch.Tensor])
 
 
 def split(plan: Planned, arrays: Sequence[Array]) -> list[list[Array]]:
-    """For each rank its parts of the parameters."""
+    """Returns each rank's shards of the parameters."""
     mesh = plan.placed.meshes[0]
     parts = [
         parts_of(a, p.tensor.sharding or replicated(mesh, p.tensor.rank))
@@ -166,7 +166,7 @@ def split(plan: Planned, arrays: Sequence[Array]) -> list[list[Array]]:
 
 
 def inputs_of(plan: Planned, batches: Sequence[Sequence[torch.Tensor]]) -> list[list[Any]]:
-    """For each rank its parts of all batches, by the number of the parameter."""
+    """Returns each rank's shards of all batches, by parameter number."""
     places = {str(p.attrs["name"]): i for i, p in enumerate(plan.placed.params)}
     found: list[list[Any]] = [[] for _ in range(plan.placed.meshes[0].ranks)]
     for batch in batches:
@@ -183,7 +183,7 @@ def inputs_of(plan: Planned, batches: Sequence[Sequence[torch.Tensor]]) -> list[
 def train(
     rank: int, ranks: int, store: str, sent: Any, parts: list[Array], inputs: list[Any]
 ) -> tuple[list[float], int]:
-    """What one rank does: the losses, and the most bytes that it held."""
+    """Runs one rank; returns the losses, and the peak bytes."""
     from stack.frontends.torch_mesh import join
     from stack.frontends.torch_steps import rank_program
 
@@ -204,7 +204,7 @@ def train(
 
 
 def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> list[float]:
-    """Losses of the same steps in PyTorch, in this process; the model is changed."""
+    """Returns the losses of the same steps in PyTorch, in this process; modifies the model."""
     adam = torch.optim.Adam(model.parameters(), lr=ADAM.rate, eps=ADAM.epsilon)
     losses: list[float] = []
     for batch in batches:
@@ -217,7 +217,7 @@ def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> 
 
 
 def model_of(sizes: Sizes) -> Llama:
-    """The model before the first step."""
+    """Returns the model before the first step."""
     torch.manual_seed(0)
     return Llama(sizes)
 
@@ -231,7 +231,7 @@ def _pipelines(
     only: Sequence[str],
     folder: str,
 ) -> list[list[str]]:
-    """Rows of two stages, each with the other ranks as replicas."""
+    """Returns rows of two-stage pipelines, with the other ranks as replicas."""
     from stack.demos import train_pipeline
 
     ranks, rows = len(pool.pipes), list[list[str]]()
@@ -264,7 +264,7 @@ def _pipelines(
 
 @dataclass(frozen=True)
 class Reference:
-    """A model, the steps to take, and the losses of one process in PyTorch."""
+    """A model, its training steps, and the losses of one PyTorch process."""
 
     model: Llama
     step: Func
@@ -274,7 +274,7 @@ class Reference:
 
 
 def reference(name: str, steps: int) -> Reference:
-    """A model by the name that strategies have for it."""
+    """Returns the model with a strategy's name for it."""
     sizes = Sizes(experts=8 * (name == "experts"))
     model, batches = model_of(sizes), data(sizes, steps)
     step = step_of(model, batches[0], jax=name == "jax")
@@ -283,7 +283,7 @@ def reference(name: str, steps: int) -> Reference:
 
 
 def story(steps: int = 10, only: Sequence[str] = (), ranks: int = 8) -> dict[str, float]:
-    """Train under each strategy; the largest difference of a loss from that of one process."""
+    """Trains under each strategy; returns the largest difference of a loss to one process."""
     torch.set_num_threads(1)
     known = strategies(ranks, min(4, ranks))
     chosen = {n: v for n, v in known.items() if not only or n in only}
@@ -321,7 +321,9 @@ def _ends(losses: Sequence[float]) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="a small Llama under every strategy")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="these strategies")
+    parser.add_argument(
+        "--only", nargs="*", default=(), metavar="NAME", help="run only these strategies"
+    )
     parser.add_argument("--out", type=Path, help="folder for timelines of a step")
     args = parser.parse_args()
     story(args.steps, args.only)

@@ -1,4 +1,4 @@
-"""Training in a pipeline: the stages of a small Llama on gloo processes, under every schedule."""
+"""Pipeline training: the stages of a small Llama on gloo processes, under every schedule."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """A model cut for a pipeline of `ranks` stages with as many replicas of each.
+    """A model cut into a pipeline with replicas of each stage.
 
     Attributes:
-        results: what the results are: the loss, then the weights that gradients are of.
+        results: meaning of the results: the loss, then the weights of the gradients.
+        ranks: number of stages.
+        replicas: number of copies of each stage.
     """
 
     stages: Stages
@@ -39,7 +41,7 @@ class Plan:
     chunks: int
 
     def sent(self, kind: str, batches: int) -> tuple[Any, ...]:
-        """What every rank is given."""
+        """Returns the data sent to every rank."""
         funcs = [part.func for part in self.stages.parts.values()]
         data = {n: c.array for n, c in large_constants(funcs).items()}
         parts = {
@@ -57,7 +59,7 @@ def cut(
     chunks: int,
     balance: float = 0.0,
 ) -> Plan:
-    """The stages of a model, for microbatches like this one; `balance`: see `stages_of`."""
+    """Cuts a model into stages, for microbatches like this one; `balance`: see `stages_of`."""
     func = Pipeline(TIDY).run(gradients_of(model, batch)).func
     stages = stages_of(func, chunks, balance=balance)
     weights = [str(p.attrs["name"]) for p in func.params if str(p.attrs["name"]).endswith("weight")]
@@ -74,9 +76,9 @@ def train(
     batches: Sequence[Any],
     pace: float = 0.0,
 ) -> tuple[list[float], int, list[float], list[float]]:
-    """What one rank does: losses, most bytes held, seconds of computing and of all by step.
+    """Runs one rank; returns losses, peak bytes, and busy and total seconds by step.
 
-    `pace`: seconds that a part of a stage takes at least, see `PipelineRank`.
+    `pace`: minimal seconds of a part of a stage, see `PipelineRank`.
     """
     import torch.distributed as dist
 
@@ -115,7 +117,7 @@ def train(
 
 
 class _Update:
-    """Adam on the weights of one rank, which it knows from their first gradients."""
+    """Adam on the weights of one rank, initialized from their first gradients."""
 
     def __init__(self, parts: Mapping[Any, Part]) -> None:
         self.parts = parts
@@ -125,7 +127,7 @@ class _Update:
     def __call__(
         self, held: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """The new weights that there are gradients of."""
+        """Returns the updated weights that have gradients."""
         from stack.frontends.torch_space import TorchSpace
 
         names = list(gradients)
@@ -155,7 +157,7 @@ def _sum(value: float) -> float:
 
 
 def _type(parts: Mapping[Any, Part], name: str) -> Any:
-    """The type of a weight, from a part that reads it."""
+    """Returns the type of a weight, from a part that reads it."""
     return next(
         p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name
     )
@@ -164,7 +166,7 @@ def _type(parts: Mapping[Any, Part], name: str) -> Any:
 def shares(
     batches: Sequence[Sequence[torch.Tensor]], replicas: int, count: int
 ) -> list[list[list[dict[str, Array]]]]:
-    """For each step and replica its microbatches."""
+    """Returns the microbatches of each step and replica."""
     return [
         [
             [

@@ -1,4 +1,4 @@
-"""`stackc bench`."""
+"""`stackc bench`: compare times with other compilers."""
 
 from __future__ import annotations
 
@@ -32,49 +32,54 @@ SHARDING = "sharding"
 OPS = "ops"
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 TEXT = f"""
-    Time a suite, or one program, against other compilers, and print ratios: every system in the
-    same interleaved rounds (at least {LEAST}), medians and quartile distances, results checked
-    against double precision, ceilings (matrix product, copy) measured in the same run. Losing
-    rows stay in the table; a time below the floor of this machine is called impossible.
+    Time a suite, or one program, against other compilers and print ratios.
+
+    All systems run in the same interleaved rounds (at least {LEAST}). The table shows medians and
+    quartile ranges. Results are checked against double precision. Two ceilings, a matmul and a
+    copy, are measured in the same run. Rows that we lose are printed too. A time below the floor
+    of this machine is reported as impossible.
 
     suite cpu, rows:
       C1  transformer blocks (GPT-2, Llama), S = 128, 512, 2048, f32 and bf16
-      C2  attention of 12 heads of 64, from plain products and as the framework's own call
+      C2  attention of 12 heads of 64, from plain matmuls and as the framework's own call
       C3  pointwise functions and norms, 512 rows
       C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
-      C5  odd sizes, 1 and 4 threads, and arrays with strides, beside eager; take --via native
-      C6  products of C1's blocks, 1 to 2048 rows, and squares, f32, bf16 and i8; where their time
-          goes: python -m stack.demos.cpu_products
+      C5  odd sizes, 1 and 4 threads, strided arrays, compared with eager; use --via native
+      C6  matmuls of C1's blocks with 1 to 2048 rows, and square ones; f32, bf16 and i8. For a
+          breakdown of their time: python -m stack.demos.cpu_products
 
-    suite gpu (an NVIDIA GPU is needed), rows:
+    suite gpu (needs an NVIDIA GPU), rows:
       G1, G2    attention forward, heads of 128 and of 64, S = 512 to 16384
       G4        variants of attention, from plain matmul, softmax and matmul; masks and sinks
       G5        decoding one token, grouped-query
-      G6, G7    products of LLM shapes; with what follows them in an MLP
+      G6, G7    matmuls of LLM shapes; the same with the epilogues of an MLP
       G11, G12  norms, and their gradients
       G13, G14  softmax, cross-entropy; the last layer with its loss
       G20       whole blocks, forward and training step
       G21       cold compile in fresh processes with empty caches
 
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
-      M1        models as people write them, forward: Hugging Face's with their default
-                attention, torch's own modules, networks of convolutions, speech, recommendation,
-                JAX programs with scan, vmap and while; torch's in f32 and bf16 on a CPU
+      M1        unmodified models, forward: Hugging Face models with their default attention,
+                torch's own modules, convolutional networks, speech, recommendation, JAX
+                programs with scan, vmap and while; on a CPU the torch ones in f32 and bf16
       M2        their training steps (with --train)
-      M3        first results in fresh processes
-    suite ops, on the CPU or (`ops gpu`) on a GPU, by the rows of the others: hosted operators, what
-    is generated of them beside code by hand, libraries and other projects' kernels.
+      M3        time to the first result in a fresh process
 
-    Each model runs in a process of its own with a limit of time and memory; results are printed
-    as they come. --jobs 8 compiles eight at once, and times them one after another.
+    suite ops, on the CPU or (`ops gpu`) on a GPU, in the rows of the other suites: hosted
+    operators. Generated code is compared with hand-written kernels, libraries and kernels of
+    other projects.
 
-    suite sharding: programs on a mesh of 8 ranks, by the bytes that a rank sends, beside XLA,
-    Shardy and DTensor; nothing is timed, and results of all ranks are compared with the whole.
+    Each model of the suite models runs in its own process with a time and memory limit; results
+    are printed as they arrive. --jobs 8 compiles eight at once and times them one after another.
 
-    Systems get the same naive source; `rivals` in --with are the libraries and hand-written
-    kernels of a case. --backend triton,cuda races several of ours. In G20 all launch kernel by
-    kernel, as Inductor's default mode does; --backend 'triton{{graph=true}}' with
-    'inductor{{mode=reduce-overhead}}' has both replay CUDA graphs.
+    suite sharding: programs on a mesh of 8 ranks, compared with XLA, Shardy and DTensor by the
+    bytes that a rank sends. Nothing is timed. The results of all ranks are compared with the
+    unsharded program.
+
+    All systems get the same naive source. `rivals` in --with stands for the libraries and
+    hand-written kernels of a case. --backend triton,cuda times several of our backends. In G20
+    all systems launch kernel by kernel, as Inductor's default mode does. To replay CUDA graphs
+    in both, use --backend 'triton{{graph=true}}' with 'inductor{{mode=reduce-overhead}}'.
 
     examples:
       stackc bench gpu --quick --json > gpu.json
@@ -94,15 +99,18 @@ TEXT = f"""
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommand's arguments."""
+    """Adds the arguments of `stackc bench`."""
     parser = common.command(subparsers, "bench", run, "ratios to other compilers", TEXT)
     common.add_target(parser)
     parser.add_argument(
-        "device", nargs="?", choices=DEVICES, help="suites models, ops: where (default: cpu)"
+        "device",
+        nargs="?",
+        choices=DEVICES,
+        help="suites models, ops: device to run on (default: cpu)",
     )
     parser.add_argument("--train", action="store_true", help="suite models: training steps")
     parser.add_argument(
-        "--jobs", type=int, default=1, metavar="N", help="suite models: programs compiled at once"
+        "--jobs", type=int, default=1, metavar="N", help="suite models: compile N programs at once"
     )
     parser.add_argument("--rows", metavar="ROWS", help="rows of the suite, as C1,C4")
     parser.add_argument(
@@ -113,38 +121,45 @@ def add(subparsers: common.Subparsers) -> None:
         help="only cases with this value, such as seq=128; repeatable",
     )
     parser.add_argument(
-        "--with", dest="peers", metavar="PEERS", help="in place of the suite's peers"
+        "--with",
+        dest="peers",
+        metavar="PEERS",
+        help="systems to compare with, instead of the suite's peers",
     )
     parser.add_argument(
         "--via",
         choices=WAYS,
-        help="suite cpu and programs: peers take our function alone (ir) or the user's (native)",
+        help="suite cpu and programs: peers run our imported function (ir) or the user's (native)",
     )
     parser.add_argument("--backend", metavar="NAME", help="see `stackc backends`")
     common.add_passes(parser, several=True)
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        metavar="N",
+        help="rounds of timing (default: %(default)s)",
     )
     parser.add_argument(
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="begin no further case after so long",
+        help="start no new case after this time",
     )
-    parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
-    parser.add_argument("--csv", metavar="FILE", help="write the rows")
-    parser.add_argument("--plot", metavar="FILE", help="write pictures (png, svg, pdf)")
+    parser.add_argument("--quick", action="store_true", help="short cases; peers do not tune")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows as CSV")
+    parser.add_argument("--plot", metavar="FILE", help="write plots (png, svg, pdf)")
     parser.add_argument(
-        "--reproducers", metavar="DIR", help="a script without our code for each peer that fails"
+        "--reproducers", metavar="DIR", help="write a standalone script for each peer that fails"
     )
     common.add_json(parser, SCHEMA)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cases and print them."""
+    """Runs the cases and prints them."""
     if args.target == SHARDING:
         return _run_sharding(args)
-    # whoever sets a time limit gets the rows that there are, as with an interrupt
+    # SIGTERM of a time limit is handled as an interrupt is: rows measured so far are printed
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     found = _measured(args)
     if args.csv:
@@ -170,7 +185,7 @@ def _is_on_gpu(args: argparse.Namespace) -> bool:
 
 
 def _measured(args: argparse.Namespace) -> Bench:
-    """What a suite, or one program, was found to take."""
+    """Runs the suite or the program and returns the measurements."""
     cases = cases_of(args)
     timing: dict[str, Any] = {
         "peers": args.peers,
@@ -181,7 +196,9 @@ def _measured(args: argparse.Namespace) -> Bench:
     if _is_on_gpu(args) or args.target == MODELS:
         for option in ("via", "passes"):
             if getattr(args, option):
-                raise UsageError(f"--{option} is for programs and suites on the CPU")
+                raise UsageError(
+                    f"--{option} works only with programs and the suites cpu and ops on a CPU"
+                )
     if args.target == MODELS:
         device = DEVICES[args.device or "cpu"]
         show = common.progress if args.json else _show
@@ -203,7 +220,9 @@ def _measured(args: argparse.Namespace) -> Bench:
 
 def _run_sharding(args: argparse.Namespace) -> int:
     if args.budget is not None:
-        raise UsageError(f"--budget is for suites that take times; {SHARDING} counts bytes")
+        raise UsageError(
+            f"--budget limits timing; the suite {SHARDING} times nothing, it counts bytes"
+        )
     peers = names(PARTITIONERS if args.peers is None else args.peers)
     found = sharding_bench(CASES, peers, common.progress)
     if args.json:
@@ -218,7 +237,7 @@ def _show(text: str) -> None:
 
 
 def cases_of(args: argparse.Namespace) -> list[Case]:
-    """The cases of a suite, or one case for a program."""
+    """Returns the cases of a suite, or one case for a program."""
     if args.target == MODELS:
         cases = model_cases(DEVICES[args.device or "cpu"], args.train, args.quick)
         return select(cases, args.rows, args.only, args.quick)
@@ -226,15 +245,17 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
         cases = ops_cases(DEVICES[args.device or "cpu"], args.quick)
         return select(cases, args.rows, args.only, args.quick)
     if args.device or args.train or args.jobs != 1:
-        raise UsageError(f"a device, --train and --jobs are for the suite {MODELS}")
+        raise UsageError(f"a device, --train and --jobs work only with the suite {MODELS}")
     if args.target in SUITES:
         return select(SUITES[args.target](args.quick), args.rows, args.only, args.quick)
     if args.rows or args.only:
-        raise UsageError(f"--rows and --only are for suites: {', '.join((*SUITES, MODELS, OPS))}")
+        raise UsageError(
+            f"--rows and --only work only with a suite: {', '.join((*SUITES, MODELS, OPS))}"
+        )
     if ":" not in args.target:
         raise UsageError(
-            f"{args.target!r} is no suite ({', '.join((*SUITES, MODELS, OPS))}) and no program"
-            " (`file.py:name`)"
+            f"{args.target!r} is neither a suite ({', '.join((*SUITES, MODELS, OPS))})"
+            " nor a program (`file.py:name`)"
         )
     common.check_frontend(args.frontend)
     return [

@@ -1,4 +1,4 @@
-"""What the subcommands share: argument groups, progress on stderr, JSON on stdout."""
+"""Shared parts of the subcommands: argument groups, progress on stderr, JSON on stdout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = Callable[[argparse.Namespace], int]
 def command(
     subparsers: Subparsers, name: str, run: Command, summary: str, text: str
 ) -> argparse.ArgumentParser:
-    """A subcommand with a help text that ends in examples."""
+    """Adds a subcommand whose help text ends in examples."""
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
@@ -42,7 +42,7 @@ def command(
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """TARGET, its inputs and its frontend."""
+    """Adds TARGET, its inputs and its frontend."""
     parser.add_argument(
         "target",
         metavar="TARGET",
@@ -60,13 +60,13 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--frontend",
         metavar="NAME",
-        help=f"one of: {', '.join(plugins.names('stack.frontends'))} (default: seen from the"
-        " program); factories that take frontend= get it",
+        help=f"one of: {', '.join(plugins.names('stack.frontends'))} (default: detected from the"
+        " program); passed to factories that take frontend=",
     )
 
 
 def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -> None:
-    """How to compile; with `several_passes`, in each of several ways."""
+    """Adds the arguments that control compilation; with `several_passes`, several --passes."""
     parser.add_argument(
         "--backend",
         metavar="NAME",
@@ -79,7 +79,7 @@ def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -
         default="",
         metavar="NAME|FILE",
         help="the machine to compile for, as sm_80 or avx2, see `stackc targets`; or a file that"
-        " `stackc calibrate` wrote (default: the machine at hand)",
+        " `stackc calibrate` wrote (default: this machine)",
     )
     add_passes(parser, several_passes)
     add_schedule(parser)
@@ -89,74 +89,74 @@ def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -
         help="refuse ops that would fall back to the framework: lists them all, exit code 3",
     )
     parser.add_argument(
-        "--dynamic", action="store_true", help="symbolic sizes where the framework can"
+        "--dynamic", action="store_true", help="symbolic sizes, if the framework supports them"
     )
 
 
 def add_mesh(parser: argparse.ArgumentParser) -> None:
-    """The arguments `--mesh` and `--shard`."""
+    """Adds `--mesh` and `--shard`."""
     parser.add_argument(
         "--mesh",
         metavar="AXES",
-        help="split the program over ranks, as dp=2,tp=4, and show the stages of that",
+        help="split the program over ranks, as dp=2,tp=4, and show its stages",
     )
     parser.add_argument(
         "--shard",
         action="append",
         default=[],
         metavar="'NAME: AXES'",
-        help="where a value lies, an entry for each dim: an axis, - for none, ? for what follows,"
-        " {dp, tp}; NAME may have *, or be `return 0`; --strict refuses to choose",
+        help="the sharding of a value, one entry per dim: an axis, - for none, ? for open,"
+        " {dp, tp} for two; NAME may contain *, or be `return 0`; --strict refuses to choose",
     )
 
 
 def add_passes(parser: argparse.ArgumentParser, several: bool) -> None:
-    """--passes; with `several`, a system for each."""
+    """Adds --passes; with `several`, it may be repeated, and each is one system."""
     parser.add_argument(
         "--passes",
         action="append" if several else "store",
         default=None if several else "default",
         metavar="PIPELINE",
-        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
-        " what to change of that, as 'default,+file.py:Mine@fused,-layout'",
+        help="such as 'canonicalize,fuse{max_inputs=8}', instead of the backend's own pipeline; or"
+        " changes to that pipeline, as 'default,+file.py:Mine@fused,-layout'",
     )
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
-    """--schedule."""
+    """Adds --schedule."""
     parser.add_argument(
         "--schedule",
         action="append",
         default=[],
         metavar="NAME:SCHEDULE|FILE",
-        help="how the group of a value is computed, as 'y: m=128 n=64 k=32 stages=3 warps=8'; what"
-        " it leaves open is chosen; or as a list of steps, 'y: split r 64; vectorize r.1'; several,"
-        " or a file with one in each line",
+        help="schedule of the group of a value, as 'y: m=128 n=64 k=32 stages=3 warps=8'; the"
+        " compiler picks the rest; or a list of steps, 'y: split r 64; vectorize r.1'; repeatable,"
+        " or a file with one schedule per line",
     )
 
 
 def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
-    """--json."""
+    """Adds --json."""
     parser.add_argument(
         "--json", action="store_true", help=f"one JSON document (schema {schema}) on stdout"
     )
 
 
 def target_of(args: argparse.Namespace) -> Target:
-    """The target that the arguments name."""
+    """Returns the target named by the arguments."""
     check_frontend(args.frontend)
     return resolve(args.target, args.frontend, args.input)
 
 
 def check_frontend(name: str | None) -> None:
-    """Refuse a frontend that is not installed, with those that are."""
+    """Raises an error that lists the installed frontends if `name` is not one of them."""
     known = plugins.names("stack.frontends")
     if name is not None and name not in known:
         raise unknown_name("no frontend", name, known)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """How the arguments say to compile."""
+    """Returns the compile settings given by the arguments."""
     chosen = None
     if args.backend:
         chosen, *more = parse_backends(args.backend)
@@ -175,10 +175,10 @@ def settings_of(args: argparse.Namespace) -> Settings:
 
 
 def progress(text: str) -> None:
-    """One line about long work, on stderr."""
+    """Prints one line about long work on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on stdout."""
+    """Prints one JSON document on stdout."""
     print(json.dumps(document, indent=2))

@@ -1,4 +1,4 @@
-"""`stackc compare`."""
+"""`stackc compare`: compare compilers on one program."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from stack.run.specs import parse_backends
 PEERS = "inductor,xla,tvm,eager"
 PARTITIONERS = "shardy,xla,dtensor"
 TEXT = f"""
-    Run one program through our compiler and through others, and set them side by side: what each
-    made of it (kernels, library calls, fusion groups by source line), how long compiling took,
-    how fast it runs, how much memory it holds and how far it is from a double precision run.
+    Run one program through our compiler and through others, and compare: the kernels, library
+    calls and fusion groups (by source line) that each one produced, compile time, run time, peak
+    memory, and the error against a double precision run.
 
-    A peer gets the program twice: via "ir", our imported function replayed in its framework, and
-    via "native", the user's own program, where it comes from the peer's own framework. All are
-    timed in the same interleaved rounds (at least {LEAST}), warm-up outside of the clock. A peer
-    that is not installed leaves a row that says what to install; the others still run.
+    Each peer gets the program twice. With "ir", our imported function is replayed in the peer's
+    framework. With "native", the peer runs the user's own program, if that program is written in
+    the peer's framework. All are timed in the same interleaved rounds (at least {LEAST}); warm-up
+    is not timed. If a peer is not installed, its row says what to install; the others still run.
 
-    With --sharding nothing is run: the program is annotated (--mesh, --shard) and partitioned by
+    With --sharding nothing is run. The program is annotated (--mesh, --shard) and partitioned by
     our passes, by XLA (on devices of the host), by Shardy's own passes and by DTensor (on a fake
-    process group): for each its collectives, the bytes that a rank sends, the messages that follow
-    each other, the most memory that a rank holds and how long planning took.
+    process group). The table shows each one's collectives, the bytes that a rank sends, the
+    longest chain of dependent messages, the peak memory of a rank and the planning time.
 
     exit codes: 0 all agree, 1 a system failed or disagrees, 5 a peer is missing
 
@@ -50,34 +50,38 @@ TEXT = f"""
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommand's arguments."""
-    parser = common.command(subparsers, "compare", run, "beside other compilers", TEXT)
+    """Adds the arguments of `stackc compare`."""
+    parser = common.command(subparsers, "compare", run, "compare with other compilers", TEXT)
     common.add_target(parser)
     parser.add_argument(
         "--with",
         dest="peers",
         metavar="PEERS",
         help="separated by commas, with options as in 'tvm{seconds=60}'"
-        f" (default: {PEERS}; of --sharding: {PARTITIONERS})",
+        f" (default: {PEERS}; with --sharding: {PARTITIONERS})",
     )
     common.add_compile(parser, several_passes=True)
     parser.add_argument("--sharding", action="store_true", help="compare partitions")
     common.add_mesh(parser)
     parser.add_argument(
-        "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        metavar="N",
+        help="rounds of timing (default: %(default)s)",
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write all of it as one web page, as `stackc report`"
+        "--html", metavar="FILE", help="write everything as one web page, as `stackc report` does"
     )
     common.add_json(parser, SCHEMA)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare, print, and say by the exit code whether all agree."""
+    """Compares the systems and prints the result; the exit code says if all agree."""
     if args.sharding:
         return _run_sharding(args)
     if args.mesh or args.shard:
-        raise UsageError("--mesh and --shard are for --sharding")
+        raise UsageError("--mesh and --shard work only with --sharding")
     peers = parse_backends(args.peers or PEERS)
     target = common.target_of(args)
     passes: list[str] = args.passes or ["default"]
@@ -109,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
             print(describe(found))
         for system in found.systems:
             if system.is_missing:
-                common.progress(f"{system.label} is missing: {system.problem}")
+                common.progress(f"{system.label} is not available: {system.problem}")
         return found.exit_code
     finally:
         found.close()
@@ -133,5 +137,5 @@ def _run_sharding(args: argparse.Namespace) -> int:
 
 
 def names(text: str) -> list[str]:
-    """Names that are separated by commas."""
+    """Splits a list of names at its commas."""
     return [name.strip() for name in text.split(",") if name.strip()]

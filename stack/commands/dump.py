@@ -1,4 +1,4 @@
-"""`stackc dump`."""
+"""`stackc dump`: compile a program and show every stage."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from stack.run.targets import target_of
 TEXT = """
     Compile a program and show every stage that it goes through.
 
-    Prints a table of the stages (what made each, its time, ops and fusion groups), a table of
-    the kernels with the source lines they come from, the coverage: what was compiled, what was
-    given to a library and what fell back to the framework, and the time of the compilation by
-    phase. With -o, writes all of it to a
-    folder: one file for each stage, kernels/, and manifest.json. IR stages (*.stack) parse back.
+    Prints a table of the stages (the pass or tool that produced each one, its time, ops and fusion
+    groups) and a table of the kernels with their source lines. Then come the coverage (compiled,
+    sent to a library, or fallen back to the framework) and the compile time by phase. With -o,
+    writes everything to a folder: one file per stage, kernels/, and manifest.json. IR stages
+    (*.stack) can be parsed again.
 
     examples:
       stackc dump demos/transformer.py:llama_block -o r1
@@ -53,20 +53,20 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --check
       stackc dump model.py:net -i 'f32[8,128]' --backend triton --target sm_90 --steps
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
-      stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
+      stackc dump model.py:net -i 'f32[8,128]' --target avx2    compile for that CPU
       stackc dump model.py:net -i 'bf16[8,128]' --backend 'triton{excess_precision=false}'
       stackc dump demos/transformer.py:gpt2 --train -o r3    r3/joint, r3/forward, r3/backward
       stackc dump model.py:net -i 'f32[8,128]' --mesh dp=2,tp=4 --shard 'x: dp' --shard 'w*: -, tp'
-      stackc show r1 fused            what the stage says
+      stackc show r1 fused            the text of a stage
       stackc diff r1:canonical r1:fused
 """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommand's arguments."""
+    """Adds the arguments of `stackc dump`."""
     parser = common.command(subparsers, "dump", run, "compile, and show every stage", TEXT)
     common.add_target(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", help="write the run there")
+    parser.add_argument("-o", "--output", metavar="DIR", help="write the run to this folder")
     common.add_compile(parser)
     parser.add_argument(
         "--to", metavar="STAGE", help="stop after this stage, and print it (see `stackc stages`)"
@@ -74,8 +74,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--steps",
         action="store_true",
-        help="how each kernel is made: its plain loop nest, then each step of its schedule; with"
-        " --all the kernel after each, else see `stackc show RUN y.step3` (triton, cuda)",
+        help="show how each kernel is built: its naive loop nest, then each schedule step; with"
+        " --all the kernel after each; for one step: `stackc show RUN y.step3` (triton, cuda)",
     )
     common.add_mesh(parser)
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
@@ -85,20 +85,22 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="interpret every stage on ties, signed zeros, inf and nan, and look for overlaps in"
-        " memory; with --steps each step too; exit code 1 where one is not what the program was",
+        help="interpret every stage on ties, signed zeros, inf and nan, and look for overlapping"
+        " buffers; with --steps check each step too; exit code 1 if one differs from the program",
     )
     parser.add_argument(
-        "--profile", action="store_true", help="run it, and print time and share of the roof too"
+        "--profile",
+        action="store_true",
+        help="run it, and also print times and shares of the roofline",
     )
     common.add_json(parser, SCHEMA)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compile and show."""
+    """Compiles a program and shows its stages."""
     settings = common.settings_of(args)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    target_of(backend, settings.options)  # refuses a machine that the backend does not print for
+    target_of(backend, settings.options)  # refuses a machine that the backend does not support
     target = common.target_of(args)
     if args.mesh or args.shard:
         return _run_on_mesh(args, target)
@@ -151,12 +153,12 @@ def run(args: argparse.Namespace) -> int:
 def _print_steps(
     record: Run, backend: Backend, settings: Settings, args: argparse.Namespace
 ) -> bool:
-    """The steps of each kernel and, where asked, the kernel after each, and whether it is right.
+    """Prints the steps of each kernel; with --all also the kernel after each step.
 
-    Gives whether one is wrong.
+    With --check, compares each step with the loop nest. Returns True if a step is wrong.
     """
     if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
-        raise UsageError(f"--steps are those of stage {STAGE}, which this run does not have")
+        raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
     func, is_wrong = record[STAGE].func, False
     assert func is not None
     for kernel in stepped(func, backend, target_of(backend, settings.options)):
@@ -166,13 +168,18 @@ def _print_steps(
             print(f"\n# {kernel.value}.step{number}: {step.text}\n{text}")
         if args.check:
             wrong = [f"step {n}: {why}" for n, why in check_steps(kernel) if why]
-            print("\n".join(f"   {line}" for line in wrong or ["each step is what the nest was"]))
+            print(
+                "\n".join(
+                    f"   {line}"
+                    for line in wrong or ["each step computes the same as the loop nest"]
+                )
+            )
             is_wrong |= bool(wrong)
     return is_wrong
 
 
 def _print_check(verdicts: Sequence[Verdict]) -> None:
-    """How far every stage is from the program, and what is wrong first."""
+    """Prints the largest error of every stage."""
     kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
     rows: list[list[object]] = []
     for stage in dict.fromkeys(v.stage for v in verdicts):
@@ -180,13 +187,13 @@ def _print_check(verdicts: Sequence[Verdict]) -> None:
         rows.append([stage, *(cells.get(kind) for kind in kinds)])
     print(f"\n{table(['largest error', *kinds], rows)}")
     if all(not v.problem for v in verdicts):
-        print("every stage is what the program was; no overlap in memory")
+        print("every stage computes the same as the program; no buffers overlap")
 
 
 def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
-    """Show the stages of a program that is split over ranks."""
+    """Shows the stages of a program that is split over ranks."""
     if args.train or args.profile or not args.mesh:
-        raise UsageError("--shard goes with --mesh, and neither with --train nor --profile")
+        raise UsageError("--shard needs --mesh; neither works with --train or --profile")
     record = shard_target(target, common.settings_of(args), args.mesh, tuple(args.shard))
     if args.output:
         common.progress(f"wrote {record.save(_folder(args.output))}")
@@ -204,7 +211,7 @@ def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
 
 
 def _run_training(args: argparse.Namespace, target: Target) -> int:
-    """Show every graph of a training step; with -o, each in a folder of its own."""
+    """Shows every graph of a training step; with -o, writes each to its own folder."""
     if args.to or args.profile:
         raise UsageError("--train shows whole graphs: leave out --to and --profile")
     found = train_runs(target, common.settings_of(args))

@@ -1,4 +1,4 @@
-"""`stackc where` and `explain`: what became of a source line, and why."""
+"""`stackc where` and `explain`: trace a source line through the stages, with the reasons."""
 
 from __future__ import annotations
 
@@ -25,65 +25,82 @@ from stack.explore.why import explain_pairs, told
 from stack.run.compile import find_frontend
 
 WHERE = """
-    Where a source line went, and where a node or a kernel came from.
+    Show where a source line went, or where a node or a kernel came from.
 
-    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node, a kernel, or else
-    a word of the code: then all lines that have it. Stages are left out where it is as in the stage
-    before. Without WHAT: what became of every op.
+    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node or a kernel. Any
+    other word selects all source lines that contain it. A stage that shows the same as the stage
+    before it is left out. Without WHAT: the outcome of every op.
 
     examples:
-      stackc where r1                        a kernel, a library call, a fold, ... for each op
+      stackc where r1                        the outcome of each op: a kernel, a fold, ...
       stackc where r1 transformer.py:42
       stackc where r1 softmax
       stackc where r1 kernel_3
 """
 EXPLAIN = """
-    Why a line became what it is: what each pass rewrote there, which groups it formed, what it
-    refused to fuse and which rules nearly applied. With two, A and B: why one kernel computes
-    them both, or why not. Reads the saved stages and runs their pipelines again, so it needs
-    neither the framework nor the model.
+    Explain what each pass did to a line: what it rewrote there, which groups it formed, which
+    fusions it refused and which rules nearly applied. With two, A and B: why one kernel computes
+    both, or why not. The saved stages are read and their passes run again, so neither the
+    framework nor the model is needed.
 
     examples:
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
-      stackc explain r1 y out                why they are, or are not, one kernel
-      stackc explain r1 y.step2              why the policy took step 2 of a kernel, what it did
+      stackc explain r1 y out                why they are (or are not) in one kernel
+      stackc explain r1 y.step2              step 2 of a kernel: what it did, and why
       stackc explain r1 --kernel dot_add     what bounds its time, registers, assembly by line
       stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
-      stackc explain r1 --recompiles         what is taken for granted: else it is compiled again
+      stackc explain r1 --recompiles         the guards: if one fails, it is compiled again
       stackc explain net.py:net -i 'f32[8]' --breaks    where Dynamo leaves the graph, and why
-      stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
-      stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
+      stackc explain r1 --sharding %h        the sharding of a value, and where it came from
+      stackc explain r3/joint block.py:42    in a training step: kept or recomputed, and its cost
 """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of both subcommands."""
     parser = common.command(
         subparsers, "where", run_where, "from source to kernels and back", WHERE
     )
-    parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("what", nargs="?", metavar="WHAT")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    parser.add_argument("saved", metavar="RUN", help="the folder of a saved run")
+    parser.add_argument(
+        "what", nargs="?", metavar="WHAT", help="a line, module, node, kernel or word"
+    )
+    parser.add_argument("--stage", metavar="NAME", help="show only this stage")
     common.add_json(parser, "stack.where/1")
 
-    parser = common.command(subparsers, "explain", run_explain, "why a line became that", EXPLAIN)
+    parser = common.command(
+        subparsers, "explain", run_explain, "why a line was compiled as it was", EXPLAIN
+    )
     parser.add_argument("saved", metavar="RUN", help="the folder of a run; a TARGET for --breaks")
-    parser.add_argument("what", nargs="?", metavar="WHAT")
-    parser.add_argument("other", nargs="?", metavar="B", help="is it one kernel with WHAT, and why")
-    parser.add_argument("--kernel", metavar="NAME", help="why this kernel takes its time")
+    parser.add_argument(
+        "what", nargs="?", metavar="WHAT", help="a line, module, node, kernel or step"
+    )
+    parser.add_argument(
+        "other", nargs="?", metavar="B", help="explain whether B is in one kernel with WHAT"
+    )
+    parser.add_argument("--kernel", metavar="NAME", help="what bounds the time of this kernel")
     parser.add_argument("--tile", metavar="KERNEL", help="the schedules considered for this kernel")
-    parser.add_argument("--recompiles", action="store_true", help="what makes it compile again")
+    parser.add_argument(
+        "--recompiles", action="store_true", help="the conditions that trigger a recompile"
+    )
     parser.add_argument("--breaks", action="store_true", help="graph breaks of a program")
-    parser.add_argument("-i", "--input", action="append", default=[], metavar="SPEC")
-    parser.add_argument("--frontend", metavar="NAME", help="of a TARGET, as for dump")
-    parser.add_argument("--sharding", metavar="VALUE", help="why this value lies where it does")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="inputs of TARGET, as for dump",
+    )
+    parser.add_argument("--frontend", metavar="NAME", help="frontend of TARGET, as for dump")
+    parser.add_argument("--sharding", metavar="VALUE", help="why this value has its sharding")
+    parser.add_argument("--stage", metavar="NAME", help="show only this stage")
     common.add_json(parser, "stack.explain/1")
 
 
 def run_where(args: argparse.Namespace) -> int:
-    """Print the places of WHAT."""
+    """Prints the nodes and kernels of WHAT."""
     run = load_run(args.saved)
     if args.what is None:
         return _print_fates(run, args)
@@ -121,7 +138,7 @@ def _line(place: Place) -> str:
 
 
 def _print_fates(run: SavedRun, args: argparse.Namespace) -> int:
-    """What became of every op of the program."""
+    """Prints the outcome of every op of the program."""
     found = fates(retrace(run))
     if args.json:
         rows = [
@@ -140,27 +157,31 @@ def _print_fates(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def run_explain(args: argparse.Namespace) -> int:
-    """Print what was asked for."""
+    """Prints the explanation that the arguments select."""
     if args.breaks:
         return _print_lines(args, _breaks(args))
     run = load_run(args.saved)
     if args.sharding:
         return _print_lines(args, why(run, args.sharding))
     if args.recompiles:
-        return _print_lines(args, run.note("guards").splitlines() or ["nothing but its inputs"])
+        return _print_lines(
+            args, run.note("guards").splitlines() or ["no guards besides its inputs"]
+        )
     if args.kernel:
         return _print_kernel(run, args)
     if args.tile:
         return _print_tiles(run, args)
     if args.what is None:
-        raise UsageError("explain what? a source line, a node, two, --kernel NAME or --tile NAME")
+        raise UsageError(
+            "nothing to explain: give a source line, a node, two nodes, --kernel or --tile"
+        )
     if is_step(args.what) and not args.other:
         return _print_lines(args, explain_step(run, args.what))
     return _print_pairs(run, args) if args.other else _print_reasons(run, args)
 
 
 def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
-    """What a kernel's time goes into, then its assembly beside the source."""
+    """Prints what bounds a kernel's time, then its assembly with the source lines."""
     rows = slow(run, args.kernel)
     code = beside_source(assembly(run, args.kernel)[1], run.sources)
     if args.json:
@@ -174,7 +195,7 @@ def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:
-    """The schedules that were considered for a kernel."""
+    """Prints the schedules that were considered for a kernel."""
     choice = tiles.choice_of(run, args.tile)
     if args.json:
         common.print_json({"schema": "stack.explain/1", **choice})
@@ -186,11 +207,11 @@ def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _breaks(args: argparse.Namespace) -> list[str]:
-    """Where the framework leaves the graph of a program, and why."""
+    """Returns the graph breaks of a program, with reasons."""
     common.check_frontend(args.frontend)
     target = resolve(args.saved, args.frontend, args.input)
     if not isinstance(target, Program):
-        raise UsageError("--breaks is for programs, as `file.py:name`")
+        raise UsageError("--breaks needs a program, as `file.py:name`")
     breaks = find_frontend(target.fn, target.args, target.frontend).breaks(target.fn, target.args)
     return breaks or ["no graph breaks: it is one graph"]
 
@@ -204,7 +225,7 @@ def _print_lines(args: argparse.Namespace, lines: Sequence[str]) -> int:
 
 
 def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
-    """Why two are, or are not, one kernel."""
+    """Prints why two nodes are, or are not, in one kernel."""
     pairs = explain_pairs(retrace(run), args.what, args.other)
     if args.json:
         rows = [
@@ -219,7 +240,7 @@ def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _print_reasons(run: SavedRun, args: argparse.Namespace) -> int:
-    """What each pass did to a line."""
+    """Prints what each pass did to a line."""
     reasons = [r for r in explain(run, args.what) if args.stage in (None, r.stage)]
     if args.json:
         rows = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]

@@ -1,4 +1,4 @@
-"""`stackc bisect`, `reduce`, `repro`: what is wrong first, and the least that shows it."""
+"""`stackc bisect`, `reduce`, `repro`: find the first wrong step and the smallest program for it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ from stack.run.compile import DEFAULT_BACKEND
 from stack.run.frontend import Captured, Frontend
 
 BISECT = """
-    The first wrong step of a program's way to code: the frontend against eager, then every pass,
-    then every kernel, on inputs with ties, signed zeros, infinities and nan. Of a wrong pass, the
-    first wrong rewrite: rule, node and source line. Exit code 1 where something is wrong.
+    Find the first wrong step of a compilation. Checks the frontend against eager execution, then
+    every pass, then every kernel, on inputs with ties, signed zeros, infinities and nan. If a pass
+    is wrong, finds its first wrong rewrite: rule, node and source line. Exit code 1 if something
+    is wrong.
 
     examples:
       stackc bisect model.py:net -i 'f32[8,128]'
@@ -41,8 +42,8 @@ BISECT = """
       stackc bisect model.py:net -i 'f32[8,128]' --passes 'default,+mine.py:Mine@fused'
 """
 REDUCE = """
-    A smaller function that fails in the same way: with --error-regex, one whose compilation or run
-    raises an error with this text; without, one whose results differ from the interpreter's.
+    Shrink a function while it still fails. With --error-regex, it fails if compiling or running it
+    raises an error that matches. Without, it fails if its results differ from the interpreter's.
 
     examples:
       stackc reduce r1:imported -o small.stack
@@ -50,8 +51,8 @@ REDUCE = """
       stackc reduce r1:imported --pass-pipeline=canonicalize,fuse
 """
 REPRO = """
-    One file that shows one thing: the function of a single kernel of a run, or the whole program;
-    its first line is the command that runs it.
+    Write one file that reproduces one thing: the function of a single kernel of a run, or the
+    whole program. Its first line is the command that runs it.
 
     examples:
       stackc repro r1 --kernel dot_add -o dot_add.stack
@@ -60,26 +61,35 @@ REPRO = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
-    parser = common.command(subparsers, "bisect", run_bisect, "the first wrong step", BISECT)
+    """Adds the arguments of the three subcommands."""
+    parser = common.command(subparsers, "bisect", run_bisect, "find the first wrong step", BISECT)
     common.add_target(parser)
     common.add_compile(parser)
 
-    parser = common.command(subparsers, "reduce", run_reduce, "less that still fails", REDUCE)
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--error-regex", metavar="REGEX", help="what the error says")
-    parser.add_argument("--pass-pipeline", metavar="PIPELINE", help="check it, run nothing else")
-    parser.add_argument("--backend", metavar="NAME", default=DEFAULT_BACKEND)
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+    parser = common.command(subparsers, "reduce", run_reduce, "shrink a failing function", REDUCE)
+    parser.add_argument("file", metavar="FILE", help="a file of IR text, or RUN:STAGE")
+    parser.add_argument(
+        "--error-regex", metavar="REGEX", help="regex that the error text must match"
+    )
+    parser.add_argument(
+        "--pass-pipeline", metavar="PIPELINE", help="only run and check this pipeline"
+    )
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        default=DEFAULT_BACKEND,
+        help="runs the function (default: %(default)s)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
 
-    parser = common.command(subparsers, "repro", run_repro, "one file that shows one thing", REPRO)
-    parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("--kernel", metavar="NAME", help="this kernel alone")
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+    parser = common.command(subparsers, "repro", run_repro, "one file to reproduce a kernel", REPRO)
+    parser.add_argument("saved", metavar="RUN", help="the folder of a saved run")
+    parser.add_argument("--kernel", metavar="NAME", help="only this kernel")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
 
 
 def run_bisect(args: argparse.Namespace) -> int:
-    """Print what is wrong first."""
+    """Prints the first wrong step."""
     settings = common.settings_of(args)
     target = common.target_of(args)
     captured, frontend = capture(target, settings)
@@ -89,12 +99,12 @@ def run_bisect(args: argparse.Namespace) -> int:
         stages, machine = all_stages(captured.func, settings)
         shown = shown_by(backend) if backend.lowering.steps else None
         culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine), shown)
-    print(culprit or "every step is what the program was")
+    print(culprit or "every step computes the same as the program")
     return int(culprit is not None)
 
 
 def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
-    """What the imported function does otherwise than the program, op by op in its framework."""
+    """Returns the first op of the imported function that differs from eager execution."""
     eager: Backend = plugins.load("stack.backends", "eager")
     if eager.missing() is not None or eager.peer is None or eager.peer.native is None:
         return None
@@ -102,7 +112,7 @@ def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
 
 
 def _native(backend: Backend, machine: str) -> Runs | None:
-    """The backend's own code, where it runs here."""
+    """Returns a function that runs the backend's own code, or None if it cannot run here."""
     if machine or backend.missing() is not None or backend.lowering.level == "tensor":
         return None
 
@@ -113,7 +123,7 @@ def _native(backend: Backend, machine: str) -> Runs | None:
 
 
 def run_reduce(args: argparse.Namespace) -> int:
-    """Print a smaller function."""
+    """Prints a smaller function that still fails."""
     func = read(args.file)
     wanted = re.compile(args.error_regex) if args.error_regex else None
 
@@ -123,7 +133,7 @@ def run_reduce(args: argparse.Namespace) -> int:
 
     if not shows(func):
         what = f"no error with {args.error_regex!r}" if wanted else "nothing wrong"
-        raise UsageError(f"{args.file} shows {what}: there is nothing to reduce for")
+        raise UsageError(f"{args.file} shows {what}, so there is nothing to reduce")
     found = reduce(func, shows)
     common.progress(f"{len(found.nodes)} of {len(func.nodes)} nodes are left")
     _write(found, args.output)
@@ -131,7 +141,7 @@ def run_reduce(args: argparse.Namespace) -> int:
 
 
 def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> str:
-    """What goes wrong with a function: an error, or results that differ; "" where nothing does."""
+    """Returns the text of an error, "results differ", or "" if nothing is wrong."""
     try:
         if pipeline:
             Pipeline(pipeline).run(func, check=True)
@@ -149,7 +159,7 @@ def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> s
 
 
 def run_repro(args: argparse.Namespace) -> int:
-    """Print a function with the command that runs it."""
+    """Prints a function with the command that runs it."""
     run = load_run(args.saved)
     backend = str(run.manifest["backend"]) or DEFAULT_BACKEND
     func, stage = alone(run, args.kernel) if args.kernel else (run.func("imported"), "imported")

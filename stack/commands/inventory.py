@@ -1,4 +1,4 @@
-"""`stackc passes`, `stages`, `ops`, `backends`, `glossary`, `env`: what there is."""
+"""`stackc passes`, `stages`, `ops`, `backends`, `glossary`, `env`: tables of what is installed."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from stack.ir.describe import reference
 KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, ...]]] = {
     "passes": (
         "passes and their options",
-        "Every pass that is installed, a third party's included, with its options and defaults.",
+        "Every installed pass, including third-party ones, with its options and defaults.",
         inventory.passes,
         ("name", "options", "doc"),
     ),
     "stages": (
         "stages of every backend",
-        "The stages that a program goes through for each backend, and the pipeline of each.",
+        "For each backend, the stages that a program goes through and their passes.",
         inventory.stages,
         ("backend", "stage", "pipeline"),
     ),
     "ops": (
         "the op table",
-        "Every op: operands, attributes, the levels where it may appear and what it computes;\n"
-        "a family, as attention, has the operators of it.",
+        "Every op: operands, attributes, the levels where it may appear and what it computes.\n"
+        "The name of a family, as attention, shows the operators in it.",
         inventory.ops,
         ("name", "kind", "operands", "attributes", "levels", "doc"),
     ),
     "backends": (
         "backends and peers",
-        "Every backend and peer, and whether it can run here.",
+        "Every backend and peer, and if it can run here.",
         inventory.backends,
         ("name", "role", "takes", "state", "doc"),
     ),
     "glossary": (
-        "what the words mean",
-        "Passes, attributes, options, kinds of kernels, words of notes: what each means, and who"
-        " says so.",
+        "definitions of terms",
+        "Definitions of passes, attributes, options, kinds of kernels and words in notes,"
+        "\nwith a source for each.",
         inventory.glossary,
         ("name", "kind", "line", "source"),
     ),
     "env": (
         "versions and machine",
-        "Versions, machine, threads and plugins: what a report of a problem should hold.",
+        "Versions, machine, threads and plugins. Include these in a bug report.",
         inventory.env,
         ("name", "value"),
     ),
@@ -61,14 +61,14 @@ EXAMPLES = {
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of the subcommands."""
     for name, (summary, text, _, _) in KINDS.items():
         example = f"\n\nexamples:\n  stackc {name}\n  stackc {name} --json"
         if name != "env":
             one = EXAMPLES[name]
             example += f"\n  stackc {name} {one}"
         parser = common.command(subparsers, name, run, summary, text + example)
-        parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")
+        parser.add_argument("name", nargs="?", metavar="NAME", help="show only this entry, in full")
         common.add_json(parser, f"stack.{name}/1")
         parser.set_defaults(kind=name, markdown=False)
         if name == "ops":
@@ -78,7 +78,7 @@ def add(subparsers: common.Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table, or one entry."""
+    """Prints the table, or one entry."""
     if args.markdown:
         print(reference())
         return 0
@@ -98,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
-    """The rows of one name, or of a family of names; raises UsageError with a near name."""
+    """Returns the rows with a name, or of a family of names.
+
+    Raises UsageError with a similar name if there are none.
+    """
     key = "backend" if kind == "stages" else "name"
     found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]
     if not found:
@@ -108,7 +111,7 @@ def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str,
 
 
 def value_text(value: Any) -> str:
-    """One value of a row."""
+    """Formats one value of a row."""
     if isinstance(value, dict):
         return ", ".join(f"{k}={v}" for k, v in value.items())  # pyright: ignore
     if isinstance(value, list | tuple):
@@ -117,5 +120,5 @@ def value_text(value: Any) -> str:
 
 
 def first_line(text: str) -> str:
-    """The first line of a text."""
+    """Returns the first line of a text."""
     return text.split("\n", 1)[0]

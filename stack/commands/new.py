@@ -1,4 +1,4 @@
-"""`stackc new` and `watch`: a pass as a package of its own, and its tests at every save."""
+"""`stackc new` and `watch`: create a package for a new pass; run its tests at every save."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stack.testing.scaffold import KINDS, new_pass
 from stack.testing.watch import watch
 
 NEW = """
-    Write a package with a new pass, outside of this repository: the pass, its entry point, a test
-    with what it makes of a function and what it must leave alone, the same as text with CHECK
-    lines, and a README with the commands to try it.
+    Create a package for a new pass, outside of this repository. It contains the pass, its entry
+    point, a test of what the pass must change and what it must leave unchanged, the same test as
+    text with CHECK lines, and a README with the commands to try it.
 
     examples:
       stackc new pass mine --kind pattern
@@ -22,7 +22,7 @@ NEW = """
       stackc new pass blocks_of_64 --kind schedule        your own steps for every kernel
 """
 WATCH = """
-    Run the tests of some folders or files, and again at every save. Ctrl-C ends it.
+    Run the tests of some folders or files, and run them again at every save. Ctrl-C ends it.
 
     examples:
       stackc watch .
@@ -31,28 +31,30 @@ WATCH = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "new", run_new, "a new pass as a package", NEW)
-    parser.add_argument("what", choices=["pass"])
-    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("what", choices=["pass"], help="the kind of package")
+    parser.add_argument("name", metavar="NAME", help="name of the pass and its package")
     kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
     parser.add_argument("--kind", default="pattern", metavar="KIND", help=kinds)
-    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="where its folder goes")
+    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="folder to create it in")
 
     parser = common.command(subparsers, "watch", run_watch, "tests at every save", WATCH)
-    parser.add_argument("paths", nargs="*", default=["."], metavar="PATH")
+    parser.add_argument(
+        "paths", nargs="*", default=["."], metavar="PATH", help="folders or files (default: .)"
+    )
     parser.add_argument("--turns", type=int, metavar="N", help="end after N runs")
 
 
 def run_new(args: argparse.Namespace) -> int:
-    """Write the package."""
+    """Writes the package."""
     folder = new_pass(args.name, args.kind, args.output)
     print(f"wrote {folder}: read its README.md, then run its tests with `stackc watch {folder}`")
     return 0
 
 
 def run_watch(args: argparse.Namespace) -> int:
-    """Run pytest until it is interrupted; the exit code is that of the last run."""
+    """Runs pytest until interrupted; the exit code is that of the last run."""
     paths = [Path(path) for path in args.paths]
     codes = [0]
 

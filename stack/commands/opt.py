@@ -1,4 +1,4 @@
-"""`stackc opt`: passes over IR text."""
+"""`stackc opt`: run passes over IR text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from stack.schedule import named_schedules
 from stack.target import load
 
 OPT = """
-    Run passes over a function in IR text and print what comes out; a summary of each pass goes
-    to stderr. FILE may be -, and may be RUN:STAGE of a saved run.
+    Run passes over a function in IR text and print the result. A summary of each pass goes to
+    stderr. FILE may be - for stdin, or RUN:STAGE of a saved run.
 
     examples:
       stackc opt block.stack --pass-pipeline='canonicalize,fuse{max_inputs=8}'
@@ -35,22 +35,22 @@ OPT = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of `stackc opt`."""
     parser = common.command(subparsers, "opt", run_opt, "run passes over IR text", OPT)
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", help="a file of IR text, RUN:STAGE, or - for stdin")
     parser.add_argument(
         "--pass-pipeline",
         metavar="PIPELINE",
-        help="names: see `stackc passes` (with --schedule, by default: schedule)",
+        help="passes to run, see `stackc passes` (default with --schedule: schedule)",
     )
     common.add_schedule(parser)
     parser.add_argument(
         "--target",
         metavar="NAME|FILE",
-        help="the machine that passes lower for, see `stackc targets` (default: sm_90 or avx512,"
-        " as a pass is for GPUs or CPUs)",
+        help="the machine to lower for, see `stackc targets` (default: sm_90 for passes of GPUs,"
+        " avx512 for passes of CPUs)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
     parser.add_argument(
         "--check",
         action="store_true",
@@ -60,24 +60,32 @@ def add(subparsers: common.Subparsers) -> None:
         "--fuel", type=int, metavar="N", help="stop rewriting after N rewrites (for bisection)"
     )
     parser.add_argument(
-        "--print-changed", action="store_true", help="after every pass that changed it, to stderr"
+        "--print-changed",
+        action="store_true",
+        help="print the function after every pass that changed it, to stderr",
     )
-    parser.add_argument("--no-lines", action="store_true", help="leave source lines out")
-    parser.add_argument("--stats", action="store_true", help="how often each rule applied, or not")
-    parser.add_argument("--verbose", action="store_true", help="near matches and refusals too")
+    parser.add_argument("--no-lines", action="store_true", help="print no source lines")
+    parser.add_argument(
+        "--stats", action="store_true", help="how often each rule applied or nearly applied"
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="also print near misses and refused fusions"
+    )
 
 
 def read(spec: str) -> Func:
-    """A function from a file, from RUN:STAGE, or from stdin.
+    """Reads a function from a file, from RUN:STAGE, or from stdin.
 
-    Raises ParseError and VerifyError with the place in the file.
+    Raises ParseError and VerifyError with the position in the file.
     """
     if spec == "-":
         func = parse_file_text(sys.stdin.read(), files.load_constants(Path()), Path("stdin"))
     else:
         target = resolve(spec)
         if not isinstance(target, IRText):
-            raise UsageError(f"{spec} is no file of IR text; a stage of a run is RUN:STAGE")
+            raise UsageError(
+                f"{spec} is not a file of IR text; for a stage of a run write RUN:STAGE"
+            )
         func = target.func
     try:
         verify(func)
@@ -90,7 +98,7 @@ def read(spec: str) -> Func:
 
 
 def place_of(node: str, file: str) -> str:
-    """`file:line:column` of a node's text in a file; empty where it is not found."""
+    """Returns `file:line:column` of a node's text in a file, or "" if it is not found."""
     name = node.partition(" =")[0].strip()
     if not name.startswith("%") or not Path(file).is_file():
         return ""
@@ -101,11 +109,11 @@ def place_of(node: str, file: str) -> str:
 
 
 def run_opt(args: argparse.Namespace) -> int:
-    """Passes over text."""
+    """Runs a pipeline over IR text."""
     schedules = named_schedules(args.schedule)
     pipeline = args.pass_pipeline or ("schedule" if schedules else "")
     if not pipeline:
-        raise UsageError("--pass-pipeline names the passes to run, see `stackc passes`")
+        raise UsageError("give the passes to run as --pass-pipeline, see `stackc passes`")
     func = read(args.file)
 
     def on_pass(record: Record) -> None:
@@ -118,7 +126,7 @@ def run_opt(args: argparse.Namespace) -> int:
                 common.progress(f"  {miss.rule} did not apply: {miss.reason}: {miss.node}")
             for refused in record.refused:
                 common.progress(
-                    f"  kept {refused.producer} apart from {refused.consumer}: {refused.reason}"
+                    f"  did not fuse {refused.producer} with {refused.consumer}: {refused.reason}"
                 )
         if args.print_changed and record.changed:
             common.progress(f"// ---- after {record.name}\n{shown(record.after, args.no_lines)}")
@@ -142,7 +150,7 @@ def run_opt(args: argparse.Namespace) -> int:
 
 
 def statistics(records: Sequence[Record]) -> str:
-    """A row for each rule of each pass: how often it applied and nearly applied, and why not."""
+    """Returns a row per rule of each pass: how often it applied or nearly applied, and why not."""
     rows: list[list[object]] = []
     for record in records:
         near = Counter(miss.rule for miss in record.misses)
@@ -151,10 +159,10 @@ def statistics(records: Sequence[Record]) -> str:
             applied = record.by_rule.get(rule, 0)
             rows.append([record.name, rule, applied, near[rule], "; ".join(whys)])
         kept = Counter(refused.reason for refused in record.refused)
-        rows.extend([record.name, "kept apart", 0, n, why] for why, n in kept.most_common())
+        rows.extend([record.name, "not fused", 0, n, why] for why, n in kept.most_common())
     return table(["pass", "rule", "applied", "nearly", "why not"], rows)
 
 
 def shown(func: Func, no_lines: bool) -> str:
-    """A function's text, with or without source lines."""
+    """Returns a function's text, with or without source lines."""
     return (without_lines(str(func)) if no_lines else str(func)).rstrip()

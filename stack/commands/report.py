@@ -16,12 +16,13 @@ from stack.report.make import fresh_report, profiled_report
 from stack.report.page import page
 
 REPORT = """
-    Write what the compiler knows of a program as one web page: the source beside any two stages,
-    stages with what changed, the graph of fusion groups, kernels with their code, times and shares
-    of the roof. The page is one file; it opens from disk, needs no network and names none.
+    Write everything that the compiler knows about a program as one web page: the source next to
+    any two stages, what changed between stages, the graph of fusion groups, and the kernels with
+    their code, times and shares of the roofline. The page is a single file. It opens from disk and
+    loads nothing from the network.
 
     TARGET is a saved run, which is shown as it is, or a program, which is compiled first.
-    `stackc compare TARGET --html FILE` writes the same page with other compilers beside ours.
+    `stackc compare TARGET --html FILE` writes the same page with other compilers added.
 
     examples:
       stackc report r1 -o r1.html
@@ -29,9 +30,9 @@ REPORT = """
       stackc report model.py:net -i 'f32[8,128]' -o net.html
 """
 LIVE = """
-    Serve the page of `stackc report` on this machine's loopback address, and make it again when
-    the file of the program, or a file beside it that it uses, is saved. An error stands at the
-    foot of the last page that worked. Ctrl-C ends it.
+    Serve the page of `stackc report` on this machine's loopback address. It is rebuilt when you
+    save the program's file or a file next to it that the program uses. If the program fails, the
+    error appears at the bottom of the last working page. Ctrl-C ends it.
 
     examples:
       stackc live model.py:net -i 'f32[8,128]'
@@ -40,22 +41,26 @@ LIVE = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "report", run, "a run as one web page", REPORT)
     common.add_target(parser)
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="write the page to this file"
+    )
     common.add_compile(parser)
     parser.add_argument(
-        "--profile", action="store_true", help="run it, and show times and shares of the roof"
+        "--profile", action="store_true", help="run it, and show times and shares of the roofline"
     )
     parser = common.command(subparsers, "live", run_live, "a page that follows your file", LIVE)
     common.add_target(parser)
     common.add_compile(parser)
-    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
+    parser.add_argument(
+        "--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the page."""
+    """Writes the page."""
     text = page(report(args))
     Path(args.output).write_text(text, encoding="utf-8")
     common.progress(f"wrote {args.output} ({len(text.encode()) / 1e6:.2f} MB)")
@@ -63,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> Report:
-    """What the arguments ask to be shown."""
+    """Builds the report that the arguments ask for."""
     if is_run(Path(args.target)) and not args.profile:
         return report_of(load_run(args.target))
     target = common.target_of(args)
@@ -74,15 +79,17 @@ def report(args: argparse.Namespace) -> Report:
 
 
 def run_live(args: argparse.Namespace) -> int:
-    """Serve until interrupted."""
+    """Serves the page until interrupted."""
     target = common.target_of(args)
     if not isinstance(target, Program):
-        raise UsageError(f"{args.target} is no program: a saved run does not change; use `report`")
+        raise UsageError(
+            f"{args.target} is not a program: a saved run does not change, so use `report`"
+        )
     return serve(words_of(args), files_of(target), args.port, common.progress)
 
 
 def words_of(args: argparse.Namespace) -> list[str]:
-    """The arguments that `report` shares with `live`, as they were written."""
+    """Returns the arguments that `report` and `live` share, as the user wrote them."""
     flags = {"frontend": args.frontend, "backend": args.backend, "target": args.machine}
     words = [args.target, "--passes", args.passes]
     words += [f"--{k}={v}" for k, v in flags.items() if v]
@@ -93,7 +100,7 @@ def words_of(args: argparse.Namespace) -> list[str]:
 
 
 def files_of(target: Program) -> list[Path]:
-    """The file of a program, and the files beside it that are loaded."""
+    """Returns the file of a program and the loaded modules in the same folder."""
     first = sys.modules.get(getattr(target.fn, "__module__", type(target.fn).__module__))
     left = Path(target.spec.rpartition(":")[0])
     own = left if left.suffix == ".py" else Path(getattr(first, "__file__", "") or "")

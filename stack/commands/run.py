@@ -1,4 +1,4 @@
-"""`stackc run`: IR text on random inputs, from any stage on, with code by hand for a kernel."""
+"""`stackc run`: run IR text on random inputs, from any stage, or with a hand-written kernel."""
 
 from __future__ import annotations
 
@@ -26,51 +26,59 @@ from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
 RUN = """
-    Run a function in IR text on random inputs: in the reference interpreter, and with --backend
-    through a backend too, whose results are then compared (exit code 1 where they differ).
-    Indices that come from data are checked as the interpreter runs; native code does not check
-    them, and never sees a function that leaves its arrays, except with --unsafe.
+    Run a function in IR text on random inputs. The reference interpreter always runs it. With
+    --backend, a backend runs it too and the results are compared (exit code 1 if they differ).
+    The interpreter checks that data-dependent indices are in bounds. Native code does not check
+    them, so a function with an index out of bounds is not given to it, except with --unsafe.
 
     examples:
       stackc run block.stack
       stackc run r1:fused --backend mlir
       stackc run r1:imported --seed 7 --save out.npz
-      stackc run edited.stack --stage fused --backend mlir    what follows that stage, and no more
-      stackc run --from r1/09-mlir.mlir --stage mlir    kernels as they are in a file, edited
-      stackc run edited.stack --against r1:imported    does it compute what the program was?
-      stackc run r1 --kernel dot_add=hand.py:mine    by hand: checked, and timed beside ours
+      stackc run edited.stack --stage fused --backend mlir    run only what follows that stage
+      stackc run --from r1/09-mlir.mlir --stage mlir    run edited kernels from a file
+      stackc run edited.stack --against r1:imported    does it compute the same as the program?
+      stackc run r1 --kernel dot_add=hand.py:mine    hand-written: checked, timed against ours
 """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommand's arguments."""
+    """Adds the arguments of `stackc run`."""
     parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
-    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", help="IR text, RUN:STAGE, or - for stdin"
+    )
     parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
-    parser.add_argument("--stage", metavar="NAME", help="what FILE is: only what follows is run")
+    parser.add_argument(
+        "--stage", metavar="NAME", help="the stage of FILE: only what follows it is run"
+    )
     parser.add_argument(
         "--against", metavar="FILE", help="compare with this: RUN:STAGE, or a stage of the same run"
     )
     parser.add_argument(
         "--kernel",
         metavar="NAME=CODE",
-        help="FILE is a run; file.py:function computes this kernel of it, is checked and timed",
+        help="FILE is a run; file.py:function replaces this kernel, is checked and timed",
     )
-    parser.add_argument("--backend", metavar="NAME", help="also run there, and compare")
+    parser.add_argument(
+        "--backend", metavar="NAME", help="also run it in this backend, and compare"
+    )
     parser.add_argument(
         "--unsafe",
         action="store_true",
-        help="run it there alone: nobody looks whether indices stay inside of arrays",
+        help="run it only in the backend, without bounds checks on indices",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="seed of the random inputs"
+    )
     parser.add_argument("--save", metavar="NPZ", help="write inputs and results")
     common.add_json(parser, "stack.results/1")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Interpret, and compare with a backend."""
+    """Interprets a function and compares it with a backend."""
     if (args.file is None) == (args.source is None):
-        raise UsageError("run what? one FILE, with or without --from")
+        raise UsageError("give exactly one FILE to run, with or without --from")
     file = args.file or args.source
     if args.against:
         args.against = same_run(args.against, file)
@@ -80,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         return _run_text(args, file)
     func = read(file)
     if args.stage and not args.backend:
-        raise UsageError("--stage says where a backend goes on: add --backend")
+        raise UsageError("--stage is the stage at which a backend continues: add --backend")
     inputs = random_inputs(func, args.seed)
     if args.unsafe and args.backend:
         run_backend(func, inputs, args.backend, args.stage)
@@ -97,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             found = as_list(func.interpret(*inputs))
     except IndexError as error:
         raise UsageError(
-            f"on these inputs {error}; --unsafe gives it to a backend anyway"
+            f"on these inputs {error}; to run it in a backend anyway, add --unsafe"
         ) from None
     if args.save:
         held: dict[str, Any] = {
@@ -117,7 +125,7 @@ def _report(
     who: tuple[str, str],
     **more: Any,
 ) -> int:
-    """Print what results are like, and whether those found agree; the exit code says so too."""
+    """Prints statistics of the results and their errors; the exit code is 1 if they differ."""
     rows: list[dict[str, Any]] = []
     agrees = True
     for i, (result, want) in enumerate(zip(func.results, expected, strict=True)):
@@ -140,13 +148,13 @@ def _report(
 
 
 def _is_kernel_text(args: argparse.Namespace) -> bool:
-    """Whether FILE is text of a backend's own, and no function."""
+    """True if FILE is a backend's own text, not an IR function."""
     backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
     return args.stage in backend.lowering.artifacts
 
 
 def _run_text(args: argparse.Namespace, file: str) -> int:
-    """A run with the kernels of a file in the place of those that were printed for it."""
+    """Runs a program with the kernels in a file instead of those generated for it."""
     saved = run_of(file, args.against)
     func, made = resume(saved, file, args.stage, args.backend or DEFAULT_BACKEND)
     truth = read(args.against) if args.against else func
@@ -157,7 +165,7 @@ def _run_text(args: argparse.Namespace, file: str) -> int:
 
 
 def _run_swapped(args: argparse.Namespace, folder: str) -> int:
-    """A run with code by hand in the place of one kernel: checked, and timed beside it."""
+    """Runs a program with a hand-written replacement for one kernel: checks it and times both."""
     name, equals, code = args.kernel.partition("=")
     if not equals or ":" not in code:
         raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
@@ -177,7 +185,7 @@ def _run_swapped(args: argparse.Namespace, folder: str) -> int:
 
 
 def statistics(array: Any) -> dict[str, Any]:
-    """A few numbers by which results are recognised."""
+    """Returns minimum, mean, maximum and number of nans, to recognize a result."""
     held = np.asarray(array)
     if held.size == 0:
         return {"min": "-", "mean": "-", "max": "-", "nan": 0}
@@ -193,7 +201,7 @@ def statistics(array: Any) -> dict[str, Any]:
 def run_backend(
     func: Func, inputs: Sequence[np.ndarray], backend: str, stage: str | None = None
 ) -> list[np.ndarray]:
-    """Results of a backend as the interpreter holds them; from a stage on where one is named."""
+    """Returns a backend's results in the interpreter's format; starts after `stage` if given."""
     if stage:
         return results_of(executable_from(func, stage, backend), func, inputs)
     target, settings = IRText(func.name, func), Settings(backend)

@@ -1,4 +1,4 @@
-"""`stackc show`, `diff`: looking at runs and at IR text."""
+"""`stackc show`, `diff`: view runs and IR text."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SHOW = """
     examples:
       stackc show r1                   the tables of the run
       stackc show r1 fused             a stage (captured, imported, ..., asm)
-      stackc show r1 fused --no-lines  without source lines
+      stackc show r1 fused --no-lines  no source lines
       stackc show g1 out.step3         the kernel of %out after step 3; step0: its loop nest
       stackc show r1 --kernel k3       the code of a kernel
       stackc show block.stack          parse, check and print IR text
 """
 DIFF = """
-    What changed between two stages: a unified diff. Value names survive passes, so an unchanged
-    value keeps its line; a line that only moved is marked with ~.
+    Show what changed between two stages, as a unified diff. Value names survive passes, so an
+    unchanged value keeps its line. A line that only moved is marked with ~.
 
-    A and B are RUN:STAGE, files, or runs; two runs without --stage are compared stage by stage.
-    Exit code 0 where nothing differs, 1 otherwise.
+    A and B are RUN:STAGE, files, or runs. Two runs without --stage are compared stage by stage.
+    Exit code 0 if nothing differs, else 1.
 
     examples:
       stackc diff r1:canonical r1:fused
@@ -42,24 +42,26 @@ DIFF = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "show", run_show, "a run, a stage, a kernel, IR text", SHOW)
-    parser.add_argument("run_or_file", metavar="RUN_OR_FILE")
-    parser.add_argument("stage", nargs="?", metavar="STAGE")
+    parser.add_argument("run_or_file", metavar="RUN_OR_FILE", help="a saved run, or IR text")
+    parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or a step as y.step3")
     parser.add_argument("--kernel", metavar="NAME", help="print the code of this kernel")
-    parser.add_argument("--no-lines", action="store_true", help="leave source lines out")
+    parser.add_argument("--no-lines", action="store_true", help="print no source lines")
     common.add_json(parser, "stack.run/1")
 
     parser = common.command(subparsers, "diff", run_diff, "what changed between two stages", DIFF)
-    parser.add_argument("a", metavar="A")
-    parser.add_argument("b", metavar="B")
-    parser.add_argument("--stage", metavar="NAME", help="this stage of both runs")
+    parser.add_argument("a", metavar="A", help="RUN:STAGE, a file, or a run")
+    parser.add_argument("b", metavar="B", help="the same; or only a stage of the run of A")
+    parser.add_argument("--stage", metavar="NAME", help="compare this stage of both runs")
     parser.add_argument("--lines", action="store_true", help="compare source lines too")
-    parser.add_argument("-U", "--context", type=int, default=2, metavar="N")
+    parser.add_argument(
+        "-U", "--context", type=int, default=2, metavar="N", help="unchanged lines around a change"
+    )
 
 
 def run_show(args: argparse.Namespace) -> int:
-    """Print what was asked for."""
+    """Prints a run, a stage, a kernel or a file."""
     path = Path(args.run_or_file)
     if path.is_dir():
         return _show_run(load_run(path), args)
@@ -89,12 +91,14 @@ def _show_run(run: SavedRun, args: argparse.Namespace) -> int:
 
 
 def _side(spec: str, stage: str | None) -> tuple[str, str]:
-    """Name and text of one side of a diff."""
+    """Returns the name and text of one side of a diff."""
     path = Path(spec)
     if path.is_dir():
         run = load_run(path)
         if stage is None:
-            raise UsageError(f"which stage of {spec}? write {spec}:STAGE or add --stage")
+            raise UsageError(
+                f"{spec} is a run and needs a stage: write {spec}:STAGE or add --stage"
+            )
         return f"{spec}:{stage}", stage_text(run, stage)
     left, colon, name = spec.rpartition(":")
     if colon and is_run(Path(left)):
@@ -106,7 +110,7 @@ def _side(spec: str, stage: str | None) -> tuple[str, str]:
 
 
 def run_diff(args: argparse.Namespace) -> int:
-    """Print the diff; exit code 1 where there is one."""
+    """Prints the diff; the exit code is 1 if there is one."""
     if args.stage is None and is_run(Path(args.a)) and is_run(Path(args.b)):
         rows = diff_runs(load_run(args.a), load_run(args.b))
         print(table(["stage", "state"], rows))

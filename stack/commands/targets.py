@@ -1,4 +1,4 @@
-"""`stackc targets` and `stackc calibrate`: machines as data."""
+"""`stackc targets` and `stackc calibrate`: descriptions of machines."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from stack.target.record import kind_of, numbers_of
 
 SCHEMA = "stack.targets/1"
 TARGETS = f"""
-    The machines that programs can be lowered for, and the numbers that describe each.
+    List the machines that programs can be lowered for, and the numbers that describe each.
 
-    Passes decide by these numbers, and by nothing else that they know of a machine: how large a
-    tile is, whether a product is split, whether a stream costs less than its parts. So the same
-    program has other schedules for other targets, and none of them needs to be here:
+    Passes know nothing else about a machine. These numbers decide tile sizes, if a reduction is
+    split, and if a streamed reduction is cheaper than separate kernels. So one program gets
+    different schedules for different targets. The machine itself need not be present:
 
       stackc dump model.py:net -i 'f32[8,128]' --backend triton --target sm_80
       stackc dump model.py:net -i 'f32[8,128]' --target avx2
 
-    NAME prints one in full, a file too: each number with its unit, what it means, and where it
-    comes from (a datasheet, a measurement, or a choice and its reason). Without --target a program
-    is lowered for the machine at hand; a bare pipeline, as of `stackc opt`, for
-    {" or ".join(REFERENCE.values())}. A GPU without a file of its own, as sm_86, takes that of the
-    newest one before it.
+    NAME, or a file, prints one target in full: each number with its unit, its meaning and its
+    source (a datasheet, a measurement, or a choice and its reason). Without --target, a program is
+    lowered for this machine; a bare pipeline, as of `stackc opt`, for
+    {" or ".join(REFERENCE.values())}. A GPU without its own file, as sm_86, uses that of the newest
+    GPU before it.
 
     examples:
       stackc targets
@@ -36,14 +36,14 @@ TARGETS = f"""
       stackc targets avx512 --json
 """
 CALIBRATE = """
-    Measure what the machine at hand reaches, and write it as a target file.
+    Measure what this machine reaches, and write it as a target file.
 
-    On a CPU: copies in memory and in the second-level cache by one thread, multiply-adds on all,
-    16-bit products of a library, and what it costs to wake the threads. On a GPU: products and
-    copies of the size that `stackc bench` calls ceilings, copies in the cache, and one more kernel
-    in a CUDA graph. What is not measured is taken from BASE, and the file says which number is
-    which. Let the machine do nothing else meanwhile. Edit the file as you like: --target reads it
-    again, and refuses a number that is missing or absurd by its name.
+    On a CPU: copies in memory and in the L2 cache by one thread, multiply-adds on all threads,
+    16-bit matmuls of a library, and the cost of waking the threads. On a GPU: matmuls and copies
+    of the sizes that `stackc bench` calls ceilings, copies in the cache, and the cost of one more
+    kernel in a CUDA graph. Numbers that are not measured are copied from BASE; the file says which
+    is which. The machine should be idle meanwhile. You may edit the file: --target reads it again
+    and names any number that is missing or absurd.
 
     examples:
       stackc calibrate -o here.toml
@@ -54,9 +54,11 @@ CALIBRATE = """
 
 
 def add(subparsers: common.Subparsers) -> None:
-    """The subcommands' arguments."""
+    """Adds the arguments of both subcommands."""
     parser = common.command(subparsers, "targets", run_targets, "machines to compile for", TARGETS)
-    parser.add_argument("name", nargs="?", metavar="NAME|FILE", help="only this one, in full")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME|FILE", help="show only this target, in full"
+    )
     common.add_json(parser, SCHEMA)
     parser = common.command(
         subparsers, "calibrate", run_calibrate, "measure this machine for passes", CALIBRATE
@@ -64,14 +66,14 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--target",
         metavar="BASE",
-        help="a name or a file: its kind of machine is measured, and it gives the other numbers"
-        " (default: the GPU at hand, where there is one, else the CPU)",
+        help="a name or a file: sets the kind of machine to measure and the numbers not measured"
+        " (default: this machine's GPU if it has one, else its CPU)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to this file, not to stdout")
 
 
 def run_targets(args: argparse.Namespace) -> int:
-    """Print all targets, or one."""
+    """Prints all targets, or one."""
     found = [load(args.name)] if args.name else [load(name) for name in names()]
     if args.json:
         common.print_json({"schema": SCHEMA, "targets": [as_dict(t) for t in found]})
@@ -87,7 +89,7 @@ def run_targets(args: argparse.Namespace) -> int:
 
 
 def rows_of(target: Target) -> list[list[Any]]:
-    """The numbers of a target as rows of a table."""
+    """Returns the numbers of a target as table rows."""
     return [
         [key, shown(getattr(target, key)), spec.metadata["unit"], spec.metadata["doc"],
          target.sources.get(key, "")]
@@ -96,12 +98,12 @@ def rows_of(target: Target) -> list[list[Any]]:
 
 
 def shown(value: float) -> str:
-    """A number as a file may have it: whole ones whole, others short."""
+    """Formats a number for a target file: integers exactly, others with 4 digits."""
     return str(value) if isinstance(value, int) else f"{value:.4g}"
 
 
 def as_dict(target: Target) -> dict[str, Any]:
-    """A target for JSON."""
+    """Returns a target as a dictionary for JSON."""
     numbers = {
         key: {
             "value": getattr(target, key),
@@ -115,7 +117,7 @@ def as_dict(target: Target) -> dict[str, Any]:
 
 
 def run_calibrate(args: argparse.Namespace) -> int:
-    """Measure, and write a target."""
+    """Measures the machine and writes a target file."""
     from stack.measure.calibrate import base_at_hand, calibrated
 
     path = Path(args.output) if args.output else None

@@ -1,1 +1,1 @@
-"""Looking into a run: dump, diff, explain, where, bisect, reduce, report."""
+"""Tools to inspect a run: dump, diff, explain, where, bisect, reduce, report."""

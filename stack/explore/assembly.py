@@ -1,4 +1,4 @@
-"""The assembly of a kernel, with the source lines that its instructions come from."""
+"""Assembly of a kernel, annotated with the source lines of its instructions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Iterator, Mapping
 from stack.explore.kernel_text import sections
 from stack.explore.saved import SavedRun
 
-STAGES = ("sass", "ptx", "asm")  # the last one of a run's
+STAGES = ("sass", "ptx", "asm")  # by preference; of a run's stages, the first of these is used
 NOWHERE = "no source line"
 _LINE = re.compile(rf"\s*(?:;|//|\.loc\s.*//) (\S+:\d+|{NOWHERE})(?::0)?\s*")
 _INSTRUCTION = re.compile(r"\s+(?:[0-9a-f]+:\s+\S|/\*[0-9a-f]{4,}\*/|[a-z@][\w.%@! ]*\s.*;)")
 
 
 def assembly(run: SavedRun, name: str) -> tuple[str, str]:
-    """The stage that is nearest to the machine, and a kernel's part of it; "" where there is none.
+    """Returns the most machine-specific stage of a run, and a kernel's part of it.
 
-    Equal kernels share one text, under the name of the first: others have none of their own.
+    Both are "" if there is none. Equal kernels share one text under the name of the first, so the
+    others have no text.
     """
     stage = next((s for s in STAGES if s in run.stages), "")
     text = run.text(stage) if stage else ""
@@ -26,7 +27,7 @@ def assembly(run: SavedRun, name: str) -> tuple[str, str]:
 
 
 def instructions(text: str) -> dict[str, list[str]]:
-    """Instructions of an assembly by the source line that they come from."""
+    """Groups the instructions of an assembly by their source line."""
     found: dict[str, list[str]] = {}
     for line, instruction in _walk(text):
         found.setdefault(line, []).append(instruction)
@@ -44,7 +45,7 @@ def _walk(text: str) -> Iterator[tuple[str, str]]:
 
 
 def beside_source(text: str, sources: Mapping[str, str]) -> str:
-    """The assembly with the text of each source line that it names, where the run has the file."""
+    """Appends to each source line named in the assembly its text, if the run has the file."""
     return "\n".join(_with_text(line, sources) for line in text.splitlines())
 
 

@@ -1,7 +1,7 @@
-"""The first wrong pass, then the first wrong rewrite in it: rule, node, source line.
+"""Find the first wrong pass, and its first wrong rewrite: rule, node, source line.
 
-Every pass runs by itself over marked functions (see `retrace`), so what is found is exact, and
-nothing outside of the arguments takes part.
+Every pass runs alone over marked functions (see `retrace`), so the result is exact. It depends only
+on the arguments.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ Runs = Callable[[Func, Sequence[np.ndarray]], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class Culprit:
-    """What is wrong first.
+    """Description of the first wrong step.
 
     Attributes:
-        problem: what shows that it is.
-        stage: where: a stage, "frontend" or "backend".
+        problem: the error or difference found.
+        stage: name of the stage, or "frontend" or "backend".
         by: the pass with its options, or the kernel.
-        rule: of the rewrite; empty where the pass is wrong without one.
-        number: of the rewrite in that pass, from 1: `--fuel` one less is right.
-        nodes: of the imported function, that the rewrite is about.
-        source: their lines.
-        step: of the kernel that the rewrite makes: the first wrong one, with its number.
+        rule: rule of the wrong rewrite; empty if the pass is wrong without one.
+        number: of the rewrite in that pass, counted from 1. With `--fuel` one less, it is right.
+        nodes: nodes of the imported function that the rewrite changes.
+        source: their source lines.
+        step: number and text of the first wrong schedule step of the kernel.
     """
 
     problem: str
@@ -72,14 +72,14 @@ def bisect(
     native: Runs | None = None,
     shown_steps: Shown | None = None,
 ) -> Culprit | None:
-    """The first wrong step of a lowering; None where every one is right.
+    """Returns the first wrong step of a lowering, or None if every step is right.
 
     Args:
         stages: names and pipelines, as a backend has them.
-        native: runs a lowered function in the backend's own code, to be looked at last; each step
-            of the program is then run by itself.
-        shown_steps: gives the steps of a kernel, see `Lowering.steps`: a kernel that is wrong is
-            then searched for its first wrong step.
+        native: runs a lowered function in the backend's own code. It is checked last, one step of
+            the program at a time.
+        shown_steps: returns the schedule steps of a kernel, see `Lowering.steps`. If a kernel is
+            wrong, its first wrong step is searched for.
     """
     truth = Truth(func)
     current, marks = marked(truth.func)
@@ -106,7 +106,7 @@ def bisect(
 
 
 def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Target) -> str:
-    """The first step that makes the kernel of a value wrong; "" if it is not made by steps."""
+    """Returns the first step that makes the kernel of a value wrong, or "" if it has no steps."""
     group = next((n for n in func.nodes if f"%{func.body.names.get(n)}" == name), None)
     kernels = shown_steps(group, machine) if group is not None else []
     if group is None or len(kernels) < 2:
@@ -120,9 +120,10 @@ def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Targe
 
 
 def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) -> Culprit | None:
-    """The first result that the imported function computes otherwise than its framework does.
+    """Compares the imported function with eager execution; returns the first wrong result.
 
-    Weights are what they are; the arguments of a call are drawn, see `edge_inputs`.
+    Uses the program's weights; the other arguments are drawn by `edge_inputs`. Returns None if all
+    results agree, or if the function has symbolic sizes.
     """
     func = captured.func
     if func.symbols:
@@ -146,7 +147,7 @@ def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) 
 
 
 def _lines_of(func: Func, name: str) -> tuple[str, ...]:
-    """The source lines of a value; of a group, those of its body."""
+    """Returns the source lines of a value, and of the body of a group."""
     for block, node in walk(func.body):
         if f"%{block.names.get(node)}" == name:
             inside = (line for b in node.blocks for lines in b.locs.values() for line in lines)
@@ -155,7 +156,7 @@ def _lines_of(func: Func, name: str) -> tuple[str, ...]:
 
 
 def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes of the imported function that carried marks, and their source lines."""
+    """Returns the imported nodes whose marks are among `lines`, and their source lines."""
     held = set(lines)
     nodes = tuple(mark for mark in marks if mark in held)
     return nodes, tuple(dict.fromkeys(line for n in nodes for line in marks[n].source))
@@ -168,7 +169,7 @@ def _problem(after: Func, truth: Truth) -> str:
 
 
 def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
-    """The first step whose native code does not do what the interpreter does."""
+    """Returns the first step whose native code differs from the interpreter."""
     for node in func.nodes:
         if node.op in ("const", "item", "reshape", "param"):
             continue

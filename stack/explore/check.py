@@ -1,4 +1,4 @@
-"""Is every stage what the program was? Interpreted, on inputs that show wrong rewrites."""
+"""Check that every stage computes the same as the program, by interpreting both."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stack.run.record import Stage
 
 @dataclass(frozen=True)
 class Verdict:
-    """One stage on one kind of inputs; `problem` is empty where they agree."""
+    """Result of checking one stage on one kind of inputs; `problem` is "" if it agrees."""
 
     stage: str
     kind: str
@@ -29,10 +29,10 @@ class Verdict:
 
 
 class Truth:
-    """What a function computes on inputs of every kind, by the reference interpreter.
+    """The reference results of a function on every kind of inputs.
 
-    Inputs that it does not take, such as indices outside of an array, are left out: `kinds` are
-    those that are there. A function with size symbols is bound to small sizes.
+    Inputs that the function rejects, such as indices out of bounds, are left out; `kinds` lists the
+    rest. Symbolic sizes are bound to small numbers.
     """
 
     def __init__(self, func: Func, seed: int = 0) -> None:
@@ -50,11 +50,11 @@ class Truth:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of inputs that the function takes."""
+        """The kinds of inputs that the function accepts."""
         return tuple(self.inputs)
 
     def error(self, kind: str, found: Sequence[Any]) -> tuple[float, str]:
-        """Largest relative error of results, and what is wrong with them, if anything is."""
+        """Returns the largest relative error of results, and a description if it is too large."""
         worst = 0.0
         for i, (want, have) in enumerate(zip(self.results[kind], found, strict=True)):
             dtype = self.func.results[i].dtype
@@ -65,7 +65,7 @@ class Truth:
         return worst, ""
 
     def problem(self, func: Func, kinds: Sequence[str] = KINDS) -> str:
-        """What is wrong with another function on some kinds of inputs; empty where nothing is."""
+        """Compares another function on some kinds of inputs; returns the problem, or "" if none."""
         bound = func.bind(self.sizes) if func.symbols else func
         for kind in kinds:
             if kind in self.inputs:
@@ -75,22 +75,22 @@ class Truth:
         return ""
 
     def verdict(self, stage: str, kind: str, func: Func) -> Verdict:
-        """A stage held against the truth on one kind of inputs."""
+        """Compares a stage with the reference results on one kind of inputs."""
         try:
             found = interpreted(func, self.inputs[kind])
         except (StackError, TypeError, ValueError, IndexError) as error:
             said = f"{type(error).__name__}: {error}".splitlines()[0]
-            return Verdict(stage, kind, np.inf, f"it is not interpreted: {said}")
+            return Verdict(stage, kind, np.inf, f"it cannot be interpreted: {said}")
         return Verdict(stage, kind, *self.error(kind, found))
 
 
 def interpreted(func: Func, inputs: Sequence[np.ndarray]) -> list[Any]:
-    """Results of the reference interpreter, streams in tiles; infinities and nan are no warning."""
+    """Runs the reference interpreter, with streams in tiles; infinities and nan do not warn."""
     return list(evaluate(func.body, inputs, InTiles()))
 
 
 def check_stages(stages: Sequence[Stage]) -> Iterator[Verdict]:
-    """Every stage of IR, on every kind of inputs, held against the first; and the memory plan."""
+    """Compares every IR stage with the first on all kinds of inputs; checks the memory plan."""
     funcs = [(s.name, s.func) for s in stages if s.func is not None]
     truth = Truth(funcs[0][1])
     for name, func in funcs[1:]:

@@ -1,4 +1,4 @@
-"""What changed between two stages: value names survive passes, so comparing text is enough."""
+"""Diff two stages as text. This suffices, since value names survive passes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _FROM = re.compile(r' from "(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*")*')
 
 
 def without_lines(text: str) -> str:
-    """IR text without the source lines of its nodes."""
+    """Removes the source lines of nodes from IR text."""
     return _FROM.sub("", text)
 
 
 def diff_texts(before: str, after: str, names: tuple[str, str], context: int = 2) -> str:
-    """A unified diff; empty where the texts are the same.
+    """Returns a unified diff, or "" if the texts are the same.
 
-    Nodes that only moved are shown as moved, not as removed and added.
+    Nodes that only moved are marked as moved, not as removed and added.
     """
     old, new = before.splitlines(), after.splitlines()
     lines = list(difflib.unified_diff(old, new, *names, lineterm="", n=context))
@@ -38,7 +38,7 @@ def diff_texts(before: str, after: str, names: tuple[str, str], context: int = 2
 
 
 def diff_runs(a: SavedRun, b: SavedRun) -> list[tuple[str, str]]:
-    """Every stage name of two runs with "same", "differs", "only in A" or "only in B"."""
+    """Compares two runs stage by stage: "same", "differs", "only in A" or "only in B"."""
     rows: list[tuple[str, str]] = []
     for name in list(dict.fromkeys((*a.stages, *b.stages))):
         if name not in b.stages:
@@ -52,7 +52,7 @@ def diff_runs(a: SavedRun, b: SavedRun) -> list[tuple[str, str]]:
 
 
 def summary(text: str) -> str:
-    """`3 added, 5 removed, 1 moved`, counted in a diff."""
+    """Counts the changes of a diff: `3 added, 5 removed, 1 moved`."""
     counts = {"+": 0, "-": 0, "~": 0}
     for line in text.splitlines()[2:]:
         if line[:1] in counts:

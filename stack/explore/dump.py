@@ -1,4 +1,4 @@
-"""The tables of one run: stages, kernels, coverage. Made from a manifest, fresh or saved."""
+"""Tables of one run: stages, kernels, coverage. Built from the manifest of a new or saved run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from stack.explore.table import cut, number, scaled, table
 from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
-CAPTURED = "captured"  # a stage that says so where our passes do not cut a training step
+CAPTURED = "captured"  # its notes say so if a training step is not cut by our passes
 
 
 def stage_table(manifest: Manifest) -> str:
-    """One line for each stage: what made it, how long that took, how large it is."""
+    """Returns one row per stage: the pipeline that produced it, its time and its size."""
     rows: list[list[object]] = []
     for entry in manifest["stages"]:
         is_ir = str(entry["file"]).endswith(".stack")
@@ -32,7 +32,7 @@ def stage_table(manifest: Manifest) -> str:
 
 
 def kernel_table(manifest: Manifest) -> str:
-    """One line for each kernel, library call and fallback, in the order in which they run."""
+    """Returns one row per kernel, library call and fallback, in execution order."""
     rows = [
         [
             entry["name"],
@@ -53,7 +53,7 @@ def kernel_table(manifest: Manifest) -> str:
 
 
 def phase_table(manifest: Manifest) -> str:
-    """Where the time of the compilation went, the longest phase first."""
+    """Returns the compile time by phase, the longest first."""
     taken = {str(p["phase"]): float(p["ms"]) for p in manifest.get("phases", ())}
     total = sum(taken.values())
     rows: list[list[object]] = [
@@ -65,7 +65,7 @@ def phase_table(manifest: Manifest) -> str:
 
 
 def derivations(manifest: Manifest) -> list[str]:
-    """What the stage of streams derived, step by step; what a training step keeps, in a line."""
+    """Returns the derivations of streams, and a line on what a training step saves."""
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
     cuts = [s for s in manifest["stages"] if "partition" in s["rewrites"] or s["name"] == CAPTURED]
     told = (*notes, *(n for s in cuts for n in s.get("notes", ())[:1]))
@@ -73,12 +73,12 @@ def derivations(manifest: Manifest) -> list[str]:
 
 
 def retreats(manifest: Manifest) -> list[str]:
-    """What a compiler refused, and what takes its place."""
+    """Returns notes on the kernels that a compiler refused, and their replacements."""
     return [str(n) for s in manifest["stages"] if s["name"] == STAGE for n in s["notes"]]
 
 
 def coverage_line(coverage: dict[str, Any]) -> str:
-    """What was compiled, given to a library, or left to the framework."""
+    """Returns a line with the ops that were compiled, sent to a library, or fell back."""
     total = int(coverage.get("ops", 0))
     if not total:
         return "coverage: no ops"
@@ -93,7 +93,7 @@ def coverage_line(coverage: dict[str, Any]) -> str:
 
 
 def describe(manifest: Manifest) -> str:
-    """All tables of a run."""
+    """Returns all tables of a run."""
     coverage = manifest["coverage"]
     head = f"{manifest['target'] or 'a function'}: {manifest['frontend']} -> {manifest['backend']}"
     machine = manifest.get("machine")
@@ -110,12 +110,12 @@ def describe(manifest: Manifest) -> str:
 
 
 def intensity(flops: float, size: float) -> str:
-    """Operations for each byte that travels."""
+    """Formats the operations per byte of memory traffic."""
     return number(flops / size) if size else "-"
 
 
 def op_counts(ops: list[str]) -> str:
-    """`dot, add x2`: op names in order of first use."""
+    """Counts ops in order of first use: `dot, add x2`."""
     counts: dict[str, int] = {}
     for op in ops:
         counts[op] = counts.get(op, 0) + 1
@@ -123,7 +123,7 @@ def op_counts(ops: list[str]) -> str:
 
 
 def source_text(lines: list[str], most: int = 3) -> str:
-    """Source lines, those of one file together: `block.py:42,44 mlp.py:7`."""
+    """Joins source lines, grouped by file: `block.py:42,44 mlp.py:7`."""
     files: dict[str, list[str]] = {}
     for line in lines:
         place = line.split(" ")[0]

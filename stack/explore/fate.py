@@ -1,4 +1,4 @@
-"""What became of every node of a program: where it is computed, or who made it unnecessary."""
+"""The outcome of every node of a program: the step that computes it or the rule that removed it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from stack.ir.ops import lookup
 from stack.ir.traits import is_control
 
 KINDS = {
-    "kernel": "computed in a kernel of ours",
+    "kernel": "computed in a generated kernel",
     "library": "computed by a library",
     "hosted": "computed by the code of a hosted operator",
     "fallback": "left to the framework",
-    "view": "read where it lies: no code",
-    "fold": "made unnecessary by a rewrite rule",
-    "recomputation": "computed in several steps: again in each, or in parts",
-    "lost": "no pass says what became of it",
+    "view": "read in place, without code",
+    "fold": "removed by a rewrite rule",
+    "recomputation": "computed in several steps, repeatedly or in parts",
+    "lost": "of unknown outcome: no pass recorded it",
 }
-# what a record of a step calls it
+# how the record of a kernel calls these
 _RUN_BY = {"generated": "kernel", "hand": "hosted", "library": "library", "fallback": "fallback"}
 _ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of one node. `steps` are nodes of the last stage, or the rule and its pass."""
+    """Outcome of one node. `steps` are nodes of the last stage, or the rule and its pass."""
 
     origin: Origin
     kind: str
@@ -35,7 +35,7 @@ class Fate:
 
 
 def fates(run: Retraced) -> list[Fate]:
-    """One for every node of the imported function, in its order."""
+    """Returns the outcome of every node of the imported function, in order."""
     held = _ends(run.func.body, {}, run.kinds)
     found: list[Fate] = []
     for mark, origin in run.origins.items():
@@ -53,7 +53,7 @@ def fates(run: Retraced) -> list[Fate]:
 def _ends(
     block: Block, found: dict[str, dict[str, str]], kinds: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """By mark: the steps of a lowered block that carry it, each with its kind."""
+    """Maps each mark to the steps of a lowered block that carry it, with their kinds."""
     for node in block.nodes:
         name = block.names.get(node)
         if name is None:
@@ -88,7 +88,7 @@ def _kind(node: Node) -> str:
 
 
 def _folded(origin: Origin, steps: Sequence[Step]) -> Fate:
-    """A node that is gone: the rule that took it, or the one that took what needed it."""
+    """Returns the rule that removed a node, or removed the last node that needed it."""
     for step in steps:
         before = holders(step.record.before)
         if origin.mark not in before or origin.mark in holders(step.record.after):
@@ -103,7 +103,7 @@ def _folded(origin: Origin, steps: Sequence[Step]) -> Fate:
 
 
 def _upwards(start: Iterable[tuple[Block, Node]]) -> Iterable[tuple[Block, Node]]:
-    """Nodes, and what needs them, nearest first."""
+    """Yields nodes, then the nodes that depend on them, nearest first."""
     for block, root in start:
         seen = {root}
         yield block, root

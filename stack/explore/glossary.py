@@ -1,4 +1,4 @@
-"""The glossary: one line and a source for every pass, attribute, option, kind and word of notes."""
+"""Glossary: a definition and a source for every pass, attribute, option, kind and word of notes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Entry:
     """One term.
 
     Attributes:
-        term: as it is written in pipelines, IR text and notes.
-        kind: one of `KINDS`: what has this name; of loops, kernels and memory spaces, which.
-        line: what it means.
-        source: whose word it is: a paper, a section, a documentation.
+        term: spelled as in pipelines, IR text and notes.
+        kind: one of `KINDS`. "loop", "kernel" and "space" are for the kinds of those.
+        line: the definition.
+        source: a paper, a section or a documentation page that uses the word.
     """
 
     term: str
@@ -29,7 +29,7 @@ class Entry:
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """The whole glossary, by kind."""
+    """Returns the whole glossary, sorted by kind."""
     text = files("stack.explore").joinpath("glossary.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     return tuple(
@@ -40,5 +40,5 @@ def entries() -> tuple[Entry, ...]:
 
 
 def terms(kind: str) -> frozenset[str]:
-    """The terms of one kind."""
+    """Returns the terms of one kind."""
     return frozenset(e.term for e in entries() if e.kind == kind)

@@ -1,4 +1,4 @@
-"""A run in memory under the eyes of tools that read saved ones, and what it answers in words."""
+"""Give an in-memory run the interface of a saved run, and answer questions about it as text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class HeldRun(SavedRun):
-    """A run that has no folder."""
+    """A run in memory, without a folder."""
 
     run: Run
 
@@ -58,12 +58,12 @@ class HeldRun(SavedRun):
 
 
 def held(run: Run) -> HeldRun:
-    """A run, to be read as a saved one."""
+    """Wraps a run so that it can be read as a saved one."""
     return HeldRun(Path(run.target or "the run"), run.manifest(), run)
 
 
 class Text(str):
-    """Text that prints as it is where a notebook or a prompt shows a value."""
+    """A string that prints without quotes in notebooks and at prompts."""
 
     __slots__ = ()
 
@@ -72,14 +72,14 @@ class Text(str):
 
 
 def diff_text(run: Run, before: str, after: str) -> Text:
-    """What changed between two stages, without source lines; empty where nothing did."""
+    """Returns the diff of two stages without source lines, or "" if they are equal."""
     view = held(run)
     old, new = (without_lines(view.text(name)) for name in (before, after))
     return Text(diff_texts(old, new, (before, after)))
 
 
 def where_text(run: Run, what: str) -> Text:
-    """Where a source line, a value or a kernel went: values by stage, then kernels."""
+    """Lists the values, by stage, and kernels of a source line, value or kernel."""
     found = where(held(run), what)
     lines = [f"{what}: from {', '.join(found.source) or 'no source line'}"]
     for stage, places in found.stages.items():
@@ -89,7 +89,9 @@ def where_text(run: Run, what: str) -> Text:
 
 
 def explain_text(run: Run, what: str, other: str = "") -> Text:
-    """What passes did at a line, a value or a kernel; with two, why one kernel or not."""
+    """Explains what passes did to a line, value or kernel; with two, why they are one kernel or
+    not.
+    """
     if other:
         return Text(told(explain_pairs(retrace(held(run)), what, other)))
     reasons = [f"{r.stage}, {r.pass_name}: {r.text}" for r in explain(held(run), what)]
@@ -97,24 +99,24 @@ def explain_text(run: Run, what: str, other: str = "") -> Text:
 
 
 def steps_of_value(run: Run, value: str) -> Stepped:
-    """The kernel of a value, step by step. Raises UsageError with the names that there are."""
+    """Returns the steps of a value's kernel. Raises UsageError with the known names."""
     backend: Backend = plugins.load("stack.backends", run.backend)
     known = {k.value: k for k in stepped(held(run).func(STEPS), backend, _machine(run))}
     found = known.get(value.removeprefix("%"))
     if found is None:
-        raise unknown_name("no kernel with steps makes", value, list(known))
+        raise unknown_name("no kernel with schedule steps computes", value, list(known))
     return found
 
 
 def _machine(run: Run) -> Target | None:
-    """What a run was lowered for."""
+    """Returns the target that a run was lowered for."""
     backend: Backend = plugins.load("stack.backends", run.backend)
     return target_of(backend, {"target": run.machine} if run.machine else {})
 
 
 @dataclass
 class Resumed:
-    """A run that was taken up again at a stage; call it with arrays of NumPy."""
+    """A run continued from one of its stages; call it with NumPy arrays."""
 
     run: Run
     executable: Executable
@@ -128,9 +130,9 @@ class Resumed:
 
 
 def resume(run: Run, stage: str, func: Func | str | None = None) -> Resumed:
-    """Go on from a stage by the passes that the run went by, with another function if one is given.
+    """Continues from a stage with the passes of the run, with another function if one is given.
 
-    Raises VerifyError where the function breaks a rule, and runs nothing then.
+    Raises VerifyError, before running anything, if the function is invalid.
     """
     at = [s.name for s in run.records]
     if stage not in at or run[stage].func is None:

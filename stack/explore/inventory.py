@@ -1,4 +1,4 @@
-"""What there is: passes, stages, ops, backends, words, versions; as rows for tables and JSON."""
+"""Lists passes, stages, ops, backends, glossary and versions as rows for tables and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def _load(group: str, name: str) -> tuple[Any, str]:
-    """A plugin, or why it cannot be loaded: one broken plugin must not hide the others."""
+    """Loads a plugin; returns an error text if it fails, so that others are still listed."""
     try:
         return plugins.load(group, name), ""
     except (StackError, ImportError, AttributeError) as error:
@@ -32,7 +32,7 @@ def _load(group: str, name: str) -> tuple[Any, str]:
 
 
 def passes() -> list[Row]:
-    """Every pass."""
+    """Lists every pass."""
     rows: list[Row] = []
     for name in plugins.names("stack.passes"):
         loaded, problem = _load("stack.passes", name)
@@ -47,7 +47,7 @@ def passes() -> list[Row]:
 
 
 def backends() -> list[Row]:
-    """Every backend and peer, with what it needs where it cannot run."""
+    """Lists every backend and peer, with what it needs if it cannot run."""
     rows: list[Row] = []
     for name in plugins.names("stack.backends"):
         loaded, problem = _load("stack.backends", name)
@@ -80,7 +80,7 @@ def _state(backend: Backend, need: str | None) -> str:
 
 
 def stages() -> list[Row]:
-    """The stages of every backend, in order."""
+    """Lists the stages of every backend, in order."""
     rows: list[Row] = []
     for name in plugins.names("stack.backends"):
         loaded, _ = _load("stack.backends", name)
@@ -99,7 +99,7 @@ def _stage(backend: str, stage: str, pipeline: str) -> Row:
 
 
 def ops() -> list[Row]:
-    """The op table. `stack.ir.describe` says more of each op where it is present."""
+    """Lists the op table, with the details of `stack.ir.describe` if that is present."""
     try:
         table = importlib.import_module("stack.ir.describe")
     except ModuleNotFoundError:
@@ -123,12 +123,12 @@ def _op(op: OpDef) -> Row:
 
 
 def glossary() -> list[Row]:
-    """The glossary; one term may be a pass, an attribute and a word of notes at once."""
+    """Lists the glossary; one term may be a pass, an attribute and a word of notes at once."""
     return [{"name": e.term, "kind": e.kind, "line": e.line, "source": e.source} for e in entries()]
 
 
 def env() -> list[Row]:
-    """Versions, machine, threads, plugins."""
+    """Lists versions, machine, threads and plugins."""
     rows: list[Row] = [{"name": k, "value": v} for k, v in versions().items()]
     rows.append({"name": "machine", "value": machine()})
     rows.append({"name": "cores", "value": usable_processors()})
@@ -145,7 +145,7 @@ def env() -> list[Row]:
 
 
 def machine() -> str:
-    """The processor's name and architecture."""
+    """Returns the processor's name and architecture."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Text of kernels at a stage of a backend's own: what each kernel has of it, and going on there."""
+"""Text of a backend's own stages: split it by kernel, and compile an edited text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = re.compile(r"(?://|#|;) ---- (.*)")
 
 
 def sections(text: str) -> dict[str, tuple[int, str]]:
-    """Of each kernel of a stage the number of lines before its text, and the text."""
+    """Maps each kernel of a stage to its text and the number of lines before it."""
     lines = text.splitlines()
     heads = [(i, m[1]) for i, line in enumerate(lines) if (m := _HEAD.fullmatch(line))]
     ends = [*(i for i, _ in heads[1:]), len(lines)]
@@ -27,26 +27,30 @@ def sections(text: str) -> dict[str, tuple[int, str]]:
 
 
 def run_of(file: str, against: str | None) -> SavedRun:
-    """The run whose kernels a file has: of `--against RUN:STAGE`, else the folder that it is in."""
+    """Finds the run of a file's kernels: that of `--against RUN:STAGE`, or the file's folder."""
     folder = Path(against.rpartition(":")[0] if against else file)
     folder = folder if against else folder.parent
     if not is_run(folder):
-        raise UsageError(f"{file} lies in no run: add --against RUN:STAGE, whose kernels it has")
+        raise UsageError(
+            f"{file} is in no run's folder: add --against RUN:STAGE to name the run of its kernels"
+        )
     return load_run(folder)
 
 
 def resume(run: SavedRun, file: str, stage: str, name: str) -> tuple[Func, Executable]:
-    """The last function of a run, compiled with the kernels' text of a file.
+    """Compiles the last IR stage of a run with the kernel text of a file.
 
     Raises:
-        UsageError: of a backend or stage that cannot be gone on from, of unknown kernels.
+        UsageError: the backend or stage cannot be resumed, or the run has no such kernel.
         ParseError: with the line and column in the file.
     """
     backend: Backend = plugins.load("stack.backends", name)
     way = backend.lowering.resume
     if way is None or stage not in way.stages:
         taken = ", ".join(way.stages) if way else "none"
-        raise UsageError(f"{name} goes on from the text of no kernel at {stage!r}; from: {taken}")
+        raise UsageError(
+            f"{name} cannot resume from kernel text at {stage!r}; it can from: {taken}"
+        )
     text = Path(file).read_text(encoding="utf-8")
     found = sections(text)
     known = [str(k["name"]) for k in run.kernels if k["kind"] == "generated"]
@@ -54,7 +58,7 @@ def resume(run: SavedRun, file: str, stage: str, name: str) -> tuple[Func, Execu
         if kernel not in known:
             raise unknown_name(f"{file}: {run.folder} has no kernel", kernel, known)
     func = run.func([s for s in run.stages if run.is_ir(s)][-1])
-    # lines before a kernel stay, as empty ones, so that messages count those of the file
+    # empty lines keep the line numbers of the file in error messages
     texts = {kernel: "\n" * before + held for kernel, (before, held) in found.items()}
     try:
         made = way.compile(func, texts, {"call_opaque": IRFrontend().call_opaque})

@@ -1,4 +1,4 @@
-"""From a target to a run: compile it whole, or only down to one stage."""
+"""Compile a target, completely or down to one stage."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from stack.target import Target as Machine
 
 
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
-    """The same program with example arguments drawn for it; for functions from text."""
+    """Returns the program with random example arguments; for functions from IR text."""
     drawn = random_inputs(captured.func, seed)
     params = captured.func.params
     args = tuple(encode(a, p.dtype) for a, p in zip(drawn, params, strict=True))
@@ -50,36 +50,36 @@ def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says about a compilation."""
+    """Compile settings from the command line."""
 
     backend: str | None = None
     passes: str = "default"
     strict: bool = False
     dynamic: bool = False
     frontend: str | None = None
-    machine: str = ""  # the target to lower for; "": the machine at hand
+    machine: str = ""  # the target to lower for; "": this machine
     chosen: Mapping[str, Any] = field(default_factory=dict[str, Any])  # options of the backend
     schedules: tuple[str, ...] = ()  # `NAME: SCHEDULE`, or files of them
 
     @property
     def options(self) -> dict[str, Any]:
-        """What of it a backend takes as options."""
+        """Returns the settings that a backend takes as options."""
         asked: dict[str, Any] = {"target": self.machine, "schedule": self.schedules}
         return {**self.chosen, **{name: value for name, value in asked.items() if value}}
 
     @property
     def rounds(self) -> bool:
-        """Whether 16-bit floats are rounded after each op."""
+        """True if 16-bit floats are rounded after each op."""
         return not self.chosen.get("excess_precision", True)
 
     @property
     def prefer(self) -> str:
-        """What becomes of hosted operators, see pass `hosted`."""
+        """The preferred lowering of hosted operators, see pass `hosted`."""
         return self.chosen.get("hosted", "cost")
 
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
-    """The imported program of a target, and the frontend that it came through."""
+    """Imports a target; returns it with the frontend that was used."""
     if isinstance(target, Program):
         frontend = find_frontend(target.fn, target.args, target.frontend)
         dynamic = settings.dynamic
@@ -100,12 +100,12 @@ def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
 
 
 def label(target: Target) -> str:
-    """How a target is named in a manifest."""
+    """Returns the name of a target in a manifest."""
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
 def compile_target(target: Target, settings: Settings) -> Run:
-    """Compile a target down to something that runs; gives the record."""
+    """Compiles a target to something that runs, and returns the record."""
     if isinstance(target, Program):
         compiled = Compiled(
             target.fn,
@@ -124,7 +124,7 @@ def compile_target(target: Target, settings: Settings) -> Run:
 def graph_of(
     captured: Captured, frontend: Frontend, target: Target, settings: Settings
 ) -> CompiledGraph:
-    """What was captured of a target, compiled by the settings."""
+    """Compiles a captured program with the settings."""
     return CompiledGraph(
         captured,
         frontend,
@@ -137,13 +137,13 @@ def graph_of(
 
 
 def _refuse_freeze(settings: Settings) -> None:
-    """Raise UsageError where weights are to be frozen, which goes by how a program is called."""
+    """Raises UsageError if weights are to be frozen: only programs that run can be frozen."""
     if settings.chosen.get("freeze"):
-        raise UsageError("freeze=true is for programs that are compiled to run here, to the end")
+        raise UsageError("freeze=true needs a program that is compiled completely and runs here")
 
 
 def lower_to(target: Target, settings: Settings, stage: str) -> Run:
-    """The stages up to one of them, without the backend's compiler; it need not be installed."""
+    """Lowers to one stage without the backend's compiler, which need not be installed."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     leading, passes = split(settings.passes)
@@ -154,10 +154,10 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
-            f" --to, then look at it with `stackc show RUN {stage}`"
+            f" --to, then view it with `stackc show RUN {stage}`"
         )
     if stage not in names:
-        raise unknown_name("up to the backend there is no stage", stage, names)
+        raise unknown_name("before the backend there is no stage", stage, names)
     captured, frontend = capture(target, settings)
     if settings.strict:
         check_native(captured.func)
@@ -179,14 +179,14 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
 
 
 def is_printed(backend: Backend, settings: Settings) -> bool:
-    """Whether kernels are printed and not loaded: for GPUs, and for a machine that is named."""
+    """True if kernels are printed but not loaded: for GPUs, and if a target is named."""
     if backend.inspect is None:
         return False
     return bool(settings.machine) or isinstance(target_of(backend, {}), Gpu)
 
 
 def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
-    """The stages that take an imported function to a backend, and the machine that it is for."""
+    """Returns the stages from an imported function to a backend, and the target machine."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     _, passes = split(settings.passes)
@@ -196,7 +196,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
 
 
 def inspect_target(target: Target, settings: Settings) -> Run:
-    """All stages for a machine that need not be here; nothing is run."""
+    """Builds all stages for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     leading, passes = split(settings.passes)
     run = lower_to(target, settings, WEIGHTS if leading else "imported")
@@ -204,7 +204,7 @@ def inspect_target(target: Target, settings: Settings) -> Run:
 
 
 def inspect_again(run: Run, settings: Settings) -> Run:
-    """The imported function of a run, compiled for a machine that need not be here."""
+    """Compiles the imported function of a run for a machine that may be absent."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     imported = run["imported"].func
     assert imported is not None
@@ -241,6 +241,6 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
 
 
 def report_failure(error: StackError) -> str:
-    """An error as the command line shows it, with what passes and readers added."""
+    """Formats an error for the command line, with its notes."""
     notes: list[str] = list(getattr(error, "__notes__", ()))
     return "\n".join([str(error), *(f"  {note}" for note in notes)])

@@ -1,4 +1,4 @@
-"""A smaller function that still shows an error."""
+"""Shrink a function that shows an error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stack.rewrite.engine import Replacement, replace
 
 
 def reduce(func: Func, shows: Callable[[Func], bool]) -> Func:
-    """Cut a function down for as long as it shows what it is reduced for.
+    """Shrinks a function while `shows` is true for it.
 
-    Steps are tried in order, the largest first: one result of several, a value in the middle as
-    the result, an operand in place of what is computed of it, a parameter in place of a value.
-    Each keeps names and source lines.
+    Tries the largest step first: keep one of several results, make an intermediate value the
+    result, replace a value by one of its operands, replace a value by a parameter. Names and source
+    lines are kept.
     """
     smaller = True
     while smaller:
@@ -60,7 +60,7 @@ def _smaller(func: Func) -> Iterator[Func]:
 
 
 def _reading(body: Block, node: Node) -> Block:
-    """The body with a parameter in the place of a node."""
+    """Replaces a node of the body by a new parameter."""
     name = body.names.get(node, node.op)
     if any(p.attrs["name"] == name for p in body.params):
         name += "_in"
@@ -70,7 +70,7 @@ def _reading(body: Block, node: Node) -> Block:
 
 
 def _with(func: Func, body: Block) -> Func:
-    """A function of this body, without parameters that nobody reads."""
+    """Returns a function with this body, without unused parameters."""
     used = {a for n in body.nodes for a in n.args} | set(body.results)
     used.update(c for n in body.nodes for b in n.blocks for c in b.captures)
     params = [p for p in body.params if p in used]

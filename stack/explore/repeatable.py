@@ -1,4 +1,4 @@
-"""Programs that two runs of give two results: there is nothing to hold a compiler against."""
+"""Refuse programs whose results differ from run to run, since nothing can be compared with them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from stack.ir.traits import is_item, maker
 from stack.run.coverage import walk
 from stack.run.frontend import Captured
 
-_WAY_OUT = "a module in training mode is fixed by `.eval()`"
+_WAY_OUT = "for a module in training mode, call `.eval()`"
 
 
 def check_draws(func: Func) -> None:
-    """Raise UsageError where results come from ops that a second run does not repeat."""
+    """Raises UsageError if results depend on random draws or other unrepeatable ops."""
     found = [f"{n.attrs['target']} at {_line(func, n)}" for n in _drawn(func)]
     if found:
         named = ", ".join(dict.fromkeys(found))
-        raise UsageError(f"the program draws: {named}. Two runs of it differ; {_WAY_OUT}")
+        raise UsageError(f"the program uses random draws: {named}. Two runs differ; {_WAY_OUT}")
 
 
 def check_repeatable(captured: Captured) -> None:
-    """Raise UsageError where a run of a program leaves less than it found for the next."""
+    """Raises UsageError if a run of a program changes the state of the next run."""
     check_draws(captured.func)
     written = captured.notes.get("written buffers", "").split("\n")
     if any(written):
         named = ", ".join(written)
-        raise UsageError(f"the program writes to its buffers {named} at each run; {_WAY_OUT}")
+        raise UsageError(f"the program writes to its buffers {named} in each run; {_WAY_OUT}")
 
 
 def _drawn(func: Func) -> list[Node]:
-    """Ops that happen in the program's order and give what others read."""
+    """Returns the ops with side effects whose values are used."""
     nodes = walk(func)
     own = [n for n in nodes if not _is_token(n)]
     read = {d for n in own if "effect" not in n.attrs for d in deps(n)}
@@ -37,7 +37,7 @@ def _drawn(func: Func) -> list[Node]:
 
 
 def _is_token(node: Node) -> bool:
-    """Whether a value only says that a call has happened: the last result of an op with tokens."""
+    """True if a value is only a token: the last result of an op with tokens."""
     made = maker(node)
     if "token" not in made.attrs:
         return False

@@ -1,4 +1,4 @@
-"""From a stage on: what was edited there, or what a person computes by hand in a kernel's place."""
+"""Continue from a stage: run an edited function, or a hand-written replacement for a kernel."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ Arrays = Sequence[np.ndarray]
 
 
 def executable_from(func: Func, stage: str, backend: str, record: Run | None = None) -> Executable:
-    """A function that has been through a stage, lowered and compiled from there on."""
+    """Lowers and compiles a function that has already passed `stage`."""
     options = {"call_opaque": IRFrontend().call_opaque}
     return compile_func(func, backend, record, options=options, after=stage)
 
 
 def results_of(made: Executable, func: Func, inputs: Arrays) -> list[np.ndarray]:
-    """Results of an executable as the interpreter holds them."""
+    """Runs an executable; returns its results in the interpreter's format."""
     ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     return [decode(r, n.dtype) for r, n in zip(made.run(ready), func.results, strict=True)]
 
 
 @dataclass(frozen=True)
 class Swapped:
-    """A function in which code by hand computes what a kernel did.
+    """A function with a hand-written replacement for one kernel.
 
     Attributes:
-        stage: the last stage in which groups are of tensors.
-        before, after: the function there, with the group and with the code by hand.
-        step: the name of the step's value.
+        stage: the last stage whose groups are on tensors.
+        before, after: the function at that stage, with the group and with its replacement.
+        step: the name of the kernel's value.
     """
 
     stage: str
@@ -55,11 +55,11 @@ class Swapped:
 
 
 def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
-    """Put a function of `file.py:function` in the place of a kernel of a run.
+    """Replaces a kernel of a run by the function `file.py:function`.
 
-    It takes the arrays that the kernel reads, in the order of its group's operands, and returns
-    what that computes: NumPy arrays on a CPU, torch tensors on a GPU. Raises UsageError with the
-    names that exist.
+    The function takes the arrays that the kernel reads, in the order of its group's operands. It
+    returns the group's results: NumPy arrays on a CPU, torch tensors on a GPU. Raises UsageError
+    with the known kernels.
     """
     function_of(code)
     stage, before, group = _group(run, kernel)
@@ -75,13 +75,13 @@ def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
 
 
 def alone(run: SavedRun, kernel: str) -> tuple[Func, str]:
-    """What a kernel was made of as a function of its own, and the stage that it stands in."""
+    """Returns the group of a kernel as a function of its own, and its stage."""
     stage, func, group = _group(run, kernel)
     return step_alone(func.body, group), stage
 
 
 def step_alone(block: Block, node: Node) -> Func:
-    """A function of one step. Constants stay what they are; results get places of their own."""
+    """Returns a function of one step. Constants stay; results get their own buffers."""
     new: dict[Node, Node] = {}
     for arg in dict.fromkeys(node.args):
         new[arg] = arg if arg.op == "const" else param(f"p{len(new)}", arg.type)
@@ -99,7 +99,7 @@ def step_alone(block: Block, node: Node) -> Func:
 
 
 def _group(run: SavedRun, kernel: str) -> tuple[str, Func, Node]:
-    """The last stage in which groups are of tensors, and the group that became a kernel."""
+    """Returns the last stage whose groups are on tensors, and a kernel's group in it."""
     entries = {str(k["name"]): k for k in run.kernels}
     if kernel not in entries:
         raise unknown_name(f"{run.folder} has no kernel", kernel, entries)
@@ -109,7 +109,7 @@ def _group(run: SavedRun, kernel: str) -> tuple[str, Func, Node]:
     for node in func.nodes:
         if func.body.names.get(node) == name:
             return stages[-1], func, node
-    raise UsageError(f"the kernel {kernel} is no step of its own in stage {stages[-1]}")
+    raise UsageError(f"the kernel {kernel} has no step of its own in stage {stages[-1]}")
 
 
 def _is_of_tensors(func: Func) -> bool:
@@ -117,7 +117,7 @@ def _is_of_tensors(func: Func) -> bool:
 
 
 def step_seconds(made: Executable, func: Func, inputs: Arrays, step: str) -> float:
-    """Median seconds of one step. Raises StackError where the backend cannot tell."""
+    """Returns the median seconds of one step. Raises StackError if it cannot be measured."""
     if made.profile is None:
         raise StackError("the backend does not measure single kernels")
     ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]

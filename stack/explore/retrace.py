@@ -1,8 +1,8 @@
-"""A run walked again from what it saved, with every node of the program under a mark of its own.
+"""Run the passes of a saved run again, with a unique mark on every node of the program.
 
-Source lines say where a value came from, and several values share a line. Here the lines are
-replaced by marks, one for each imported node, and the recorded pipelines run again: the engine
-carries marks as it carries lines, so that nothing is mistaken for its neighbour.
+Several values can share a source line. So the lines are replaced by marks, one for each imported
+node, and the recorded pipelines run again. The engine carries marks as it carries lines, so each
+value can be traced to its exact nodes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Retraced:
     """The passes of a run in order, over marked functions.
 
     Attributes:
-        func: after the last of them.
-        kinds: what runs a step of it, by its name, where the run knows.
+        origins: the imported nodes by mark.
+        func: the function after the last pass.
+        kinds: the kind of kernel that runs a step, by the step's name, if known.
     """
 
     origins: Marks
@@ -55,7 +56,7 @@ class Retraced:
 
 
 def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
-    """A function with marks such as `%y` and `%loop/y` for source lines, and what they stand for.
+    """Replaces source lines by marks such as `%y` and `%loop/y`; returns also their origins.
 
     Equal bodies, as of equal layers, stay equal: their nodes share a mark.
     """
@@ -86,7 +87,7 @@ def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
 def follow(
     func: Func, stages: Iterable[tuple[str, str]], machine: Target | None = None
 ) -> Retraced:
-    """Run the pipelines of some stages over a function with marks."""
+    """Marks a function and runs the pipelines of some stages over it."""
     func, origins = marked(func)
     steps: list[Step] = []
     for stage, passes in stages:
@@ -97,10 +98,10 @@ def follow(
 
 
 def retrace(run: SavedRun) -> Retraced:
-    """Run the pipelines of a saved run again, from its imported function.
+    """Runs the pipelines of a saved run again, from its imported function.
 
-    A stage that a measurement chose has no pipeline, and is left out: it changes schedules alone.
-    Raises UsageError where the run has no IR text to start from.
+    A stage chosen by measurement has no pipeline and is skipped; it changes only schedules. Raises
+    UsageError if the run has no IR text to start from.
     """
     stages = [name for name in run.stages if run.is_ir(name)]
     if not stages:
@@ -112,7 +113,7 @@ def retrace(run: SavedRun) -> Retraced:
 
 
 def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:
-    """For every mark or source line, the nodes that carry it, with their closed blocks."""
+    """Maps every mark or source line to the nodes that carry it, with their closed blocks."""
     found: dict[str, list[tuple[Block, Node]]] = {}
     for block, node in walk_blocks(func.body):
         for line in block.locs.get(node, ()):

@@ -1,4 +1,4 @@
-"""A run read back from its folder: the stages as text or as functions, the kernels, the tables."""
+"""Load a run from its folder: stages as text or as functions, kernels, tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stack.target import Target, load
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What `stackc dump -o DIR` and `Run.save` wrote."""
+    """A run written by `stackc dump -o DIR` or `Run.save`."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -33,28 +33,28 @@ class SavedRun:
         return [str(s["name"]) for s in self.manifest["stages"]]
 
     def stage(self, name: str) -> dict[str, Any]:
-        """The manifest's entry of a stage; raises UsageError with the names that exist."""
+        """Returns the manifest entry of a stage; raises UsageError with the known names."""
         for entry in self.manifest["stages"]:
             if entry["name"] == name:
                 return entry
         raise unknown_name(f"{self.folder} has no stage", name, self.stages)
 
     def text(self, name: str) -> str:
-        """The text of a stage."""
+        """Returns the text of a stage."""
         return self._read(self.stage(name)["file"])
 
     def _read(self, file: str) -> str:
         try:
             return read_text(inside(self.folder, file))
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"the run {self.folder} is not whole: {error}") from error
+            raise UsageError(f"the run {self.folder} is incomplete: {error}") from error
 
     def is_ir(self, name: str) -> bool:
-        """Whether a stage is in our IR, and not another compiler's text."""
+        """True if a stage is in our IR, not another compiler's text."""
         return str(self.stage(name)["file"]).endswith(".stack")
 
     def func(self, name: str) -> Func:
-        """A stage of our IR as a function."""
+        """Parses a stage of our IR."""
         if not self.is_ir(name):
             raise UsageError(f"stage {name!r} is {self.stage(name)['file']}, not IR text")
         return parse_file_text(self.text(name), self.constants, self.folder / name)
@@ -65,37 +65,39 @@ class SavedRun:
         try:
             inside(self.folder, CONSTANTS)
         except OSError as error:
-            raise UsageError(f"the run {self.folder} is not whole: {error}") from error
+            raise UsageError(f"the run {self.folder} is incomplete: {error}") from error
         return load_constants(self.folder)
 
     @cached_property
     def sources(self) -> dict[str, str]:
-        """The user's files that source lines name, as far as the run has kept them."""
+        """The user's source files that the run saved, by name."""
         return {name: self._read(f"sources/{name}") for name in self.manifest.get("sources", ())}
 
     @property
     def kernels(self) -> list[dict[str, Any]]:
-        """The manifest's kernel entries."""
+        """The kernel entries of the manifest."""
         return list(self.manifest["kernels"])
 
     def note(self, title: str) -> str:
-        """What was noted under a title, such as "guards"; empty where nothing was."""
+        """Returns a note by its title, such as "guards", or "" if there is none."""
         path = f"notes/{title}.txt"
         return self._read(path) if (self.folder / path).is_file() else ""
 
     def kernel_text(self, name: str) -> str:
-        """The code of a kernel; raises UsageError with the names that exist."""
+        """Returns the code of a kernel; raises UsageError with the known names."""
         for entry in self.kernels:
             if entry["name"] == name:
                 if not entry["file"]:
-                    raise UsageError(f"kernel {name!r} is a {entry['kind']} call: no code of ours")
+                    raise UsageError(
+                        f"kernel {name!r} is a {entry['kind']} call and has no generated code"
+                    )
                 return self._read(entry["file"])
         known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
         raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
 
 
 def machine_of(run: SavedRun) -> Target | None:
-    """What the run was lowered for; None where only a file that is gone says it."""
+    """Returns the target of a run, or None if only a file that is gone describes it."""
     name = str(run.manifest.get("machine") or "")
     try:
         return load(name) if name else None
@@ -104,16 +106,16 @@ def machine_of(run: SavedRun) -> Target | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a saved run."""
+    """True if a folder is a saved run."""
     return (folder / "manifest.json").is_file()
 
 
 def load_run(folder: str | Path) -> SavedRun:
-    """Read a run directory; raises UsageError where it is not one."""
+    """Reads a run's folder; raises UsageError if it is not one."""
     root = Path(folder)
     path = root / "manifest.json"
     if not path.is_file():
-        raise UsageError(f"{root} is no saved run: it has no manifest.json")
+        raise UsageError(f"{root} is not a saved run: it has no manifest.json")
     try:
         manifest = json.loads(read_text(inside(root, path.name)))
     except (OSError, ValueError, RecursionError) as error:
@@ -124,12 +126,12 @@ def load_run(folder: str | Path) -> SavedRun:
     found = cast("dict[str, Any]", manifest)
     for what in ("stages", "kernels"):
         if not _are_entries(found.get(what)):
-            raise UsageError(f"{path} is damaged: {what} is no list of names and files")
+            raise UsageError(f"{path} is damaged: {what} is not a list of names and files")
     return SavedRun(root, found)
 
 
 def _of_another_version(root: Path, schema: object, manifest: Any) -> str:
-    """Which version wrote a run that this one does not read, and what can still be done with it."""
+    """Formats an error for a run of another version, with the ways to still use it."""
     held = cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
     versions = held.get("versions")
     known = cast("dict[str, Any]", versions) if isinstance(versions, dict) else {}
@@ -154,7 +156,7 @@ def _are_entries(held: Any) -> bool:
 
 
 def parse_file_text(text: str, constants: Mapping[str, np.ndarray], path: Path) -> Func:
-    """Parse, and name the file in an error."""
+    """Parses IR text; names the file in an error."""
     try:
         return parse(text, constants)
     except ParseError as error:

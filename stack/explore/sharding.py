@@ -1,4 +1,4 @@
-"""A program on a mesh: its stages, what ranks send, and drawings of the mesh and of pieces."""
+"""Lower a program on a mesh; list its collectives; draw the mesh and the shards of values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stack.rewrite import Pipeline
 from stack.run.record import Run, Stage
 from stack.sim import machine, simulate
 
-MACHINE = "h100"  # as passes take by default
+MACHINE = "h100"  # the default of the passes
 STAGES = ("annotated", "propagated", "resharded", "partitioned")
 
 
 def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str, ...]) -> Run:
-    """The stages of a program on a mesh. Raises UsageError for places that nothing can have."""
+    """Returns the stages of a program on a mesh. Raises UsageError for an invalid sharding."""
     run = lower_to(target, settings, "imported")
     func = run["imported"].func
     assert func is not None
@@ -52,14 +52,14 @@ def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str
 
 
 def summary(run: Run) -> str:
-    """Where inputs and outputs lie, what each rank sends, and what the simulator expects."""
+    """Shows the sharding of inputs and outputs, the collectives, and the simulated time."""
     placed, local = run["resharded"].func, run["partitioned"].func
     assert placed is not None
     assert local is not None
     places = [[f"%{p.attrs['name']}", str(p.type), str(q.type)] for p, q in _pairs(placed, local)]
     ends = zip(placed.results, local.results, strict=True)
     places += [[f"return {i}", str(r.type), str(q.type)] for i, (r, q) in enumerate(ends)]
-    found = [table(["value", "lies", "on a rank"], places), table_of(local)]
+    found = [table(["value", "sharding", "on a rank"], places), table_of(local)]
     if placed.meshes and all(isinstance(t.bytes, int) for n in local.nodes for t in n.types):
         known = machine(MACHINE)
         found.append(f"on {known.title}: {simulate(local, placed.meshes[0], known)}")
@@ -71,7 +71,7 @@ def _pairs(placed: Func, local: Func) -> Iterator[tuple[Node, Node]]:
 
 
 def collectives(local: Func) -> list[dict[str, Any]]:
-    """The collectives of a program of one rank, with the bytes that it sends."""
+    """Lists the collectives of one rank's program, with the bytes that the rank sends."""
     found: list[dict[str, Any]] = []
     for block, node in walk(local.body):
         if traffic(node):
@@ -83,7 +83,7 @@ def collectives(local: Func) -> list[dict[str, Any]]:
 
 
 def table_of(local: Func) -> str:
-    """The collectives as a table, and their sum."""
+    """Returns the collectives as a table, with their sum."""
     rows = collectives(local)
     shown = [
         [f"%{r['value']}", r["op"], r["over"], str(r["bytes"]), ", ".join(r["source"])]
@@ -96,9 +96,9 @@ def table_of(local: Func) -> str:
 
 
 def why(run: SavedRun, value: str) -> list[str]:
-    """Where a value lies, what was decided about that by stage, and its pieces.
+    """Explains the sharding of a value: the decisions by stage, and its shards.
 
-    Raises UsageError, with those that there are, for a value that the program does not have.
+    Raises UsageError with the known values if the program has no such value.
     """
     func = run.func("propagated")
     named = {str(p.attrs["name"]): p for p in func.params}
@@ -108,11 +108,11 @@ def why(run: SavedRun, value: str) -> list[str]:
         raise unknown_name(f"@{func.name} has no value", name, named)
     lines = [f"{stage}: {note}" for stage, note in notes_of(run, name)]
     drawn = [pieces(f"%{name}", t) for t in named[name].types if t.sharding is not None]
-    return [*(lines or [f"%{name} lies as it was told to; nothing else was decided"]), *drawn]
+    return [*(lines or [f"%{name} has the sharding that was given; no pass changed it"]), *drawn]
 
 
 def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
-    """What was decided about where a value lies, by stage."""
+    """Returns the decisions on the sharding of a value, by stage."""
     name = "%" + value.lstrip("%")
     found = [
         (stage, note)
@@ -130,7 +130,7 @@ def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
 
 
 def drawing(placed: Func) -> str:
-    """The mesh, and the pieces of each parameter and result."""
+    """Draws the mesh, and the shards of each parameter and result."""
     parts = [mesh_drawing(placed.meshes[0])]
     named = [(f"%{p.attrs['name']}", p.tensor) for p in placed.params]
     named += [(f"return {i}", r.tensor) for i, r in enumerate(placed.results)]
@@ -139,7 +139,7 @@ def drawing(placed: Func) -> str:
 
 
 def mesh_drawing(mesh: Mesh) -> str:
-    """Ranks by the last two axes; other axes one under another."""
+    """Draws the ranks by the last two mesh axes; other axes one under another."""
     axes = [mesh.axis(name) for name, _ in mesh.axes]
     *outer, last = axes
     lines = [f"mesh @{mesh}: rows {', '.join(map(str, outer)) or '-'}, columns {last}"]
@@ -151,7 +151,7 @@ def mesh_drawing(mesh: Mesh) -> str:
 
 
 def pieces(name: str, type_: TensorType) -> str:
-    """Which ranks hold which piece of a value: a row for each piece."""
+    """Lists the shards of a value, one row each, with the ranks that have it."""
     sharding = type_.sharding
     assert sharding is not None
     shape = ", ".join(map(str, sharding.local_shape(type_.shape)))
@@ -166,7 +166,7 @@ def pieces(name: str, type_: TensorType) -> str:
 
 
 def _owners(sharding: Sharding) -> list[tuple[tuple[int, ...], list[int]]]:
-    """For each piece, by its number along each dim, the ranks that hold it."""
+    """Returns the ranks that have each shard, by its number along each dim."""
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in range(sharding.mesh.ranks):
         place: list[int] = []

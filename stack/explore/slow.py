@@ -1,7 +1,7 @@
-"""What a kernel's time goes into, from what the run saved: bounds of the machine, code, registers.
+"""Explain a kernel's time from a saved run: bounds of the machine, code, registers.
 
-Nothing is measured here: `stackc dump --profile` does that. Each line is a number of the record or
-of the machine's file, and the likely limit is the largest of the bounds.
+Nothing is measured here; `stackc dump --profile` measures. Each row is a number of the record or of
+the target file. The likely limit is the largest bound.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _WIDTHS = (
     (re.compile(r"ld\.global\S*\.v4|LDG\S*\.128"), "128-bit loads"),
     (re.compile(r"ld\.global\S*\.v2|LDG\S*\.64"), "64-bit loads"),
     (re.compile(r"cp\.async|LDGSTS|UTMALDG"), "asynchronous copies"),
-    (re.compile(r"wgmma|HGMMA"), "warpgroup products"),
-    (re.compile(r"\bmma\.sync|HMMA"), "warp products"),
+    (re.compile(r"wgmma|HGMMA"), "warpgroup matmuls"),
+    (re.compile(r"\bmma\.sync|HMMA"), "warp matmuls"),
 )
 _WARP = 32
-MOST = 6  # ops and values that are named
+MOST = 6  # ops and values that are listed
 
 
 def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
-    """`(what, value)` about a kernel; raises UsageError with the names that exist."""
+    """Returns `(name, value)` rows about a kernel; raises UsageError with the known names."""
     entries = {str(k["name"]): k for k in run.kernels}
     if name not in entries:
         raise unknown_name(f"{run.folder} has no kernel", name, entries)
@@ -47,7 +47,7 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     group = _group(run, str(entry["stage_node"]))
     flops = _by_op(group[1]) if group is not None else Counter[str]()
     if flops:
-        # the program's operations: a backend's code may do them in other ways
+        # count the program's operations: a backend's code may compute them otherwise
         entry = {**entry, "flops": sum(flops.values())}
     work = f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"
     lines = dict.fromkeys(s for k in run.kernels if k["name"] == name for s in k["source"])
@@ -70,7 +70,7 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
 
 
 def bounds(entry: dict[str, Any], machine: Target) -> dict[str, float]:
-    """Seconds that a kernel takes at least, by what bounds it, on the cores that have work."""
+    """Returns lower bounds of a kernel's seconds, by resource, on the cores that have work."""
     has_dot = "dot" in entry["ops"]
     rate = machine.bf16_rate if has_dot and isinstance(machine, Gpu) else machine.f32_rate
     share = machine.cores if isinstance(machine, Cpu) else 1.0
@@ -84,7 +84,7 @@ def bounds(entry: dict[str, Any], machine: Target) -> dict[str, float]:
 
 
 def _blocks(entry: dict[str, Any]) -> int:
-    """Thread blocks of a kernel for a GPU; 0 where the record does not say."""
+    """Returns the thread blocks of a GPU kernel, or 0 if the record has no count."""
     held = entry.get("resources", {})
     return int(held.get("blocks") or held.get("programs") or 0)
 
@@ -97,9 +97,9 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
 
 
 def _by_op(node: Node) -> Counter[str]:
-    """Operations of a step of the program, by op; bodies of loops count once for each turn."""
+    """Counts the operations of a step by op; a loop's body counts once, not per iteration."""
     flops: Counter[str] = Counter()
-    # of a stream, the first block does the work and the others correct it
+    # the first block of a stream does the work; the others correct it
     inner = node.blocks[:1] if node.op == "stream" else node.blocks
     for each in (n for block in inner for n in block.nodes):
         flops.update(_by_op(each))
@@ -115,7 +115,7 @@ def _shares(flops: Counter[str]) -> str:
 
 
 def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
-    """Bytes that a step reads and writes, by value."""
+    """Yields the bytes that a step reads and writes, by value."""
     if not node.blocks or is_control(node):
         read = {a: a.tensor.bytes for a in node.args if isinstance(a.type, TensorType)}
     else:
@@ -131,7 +131,7 @@ def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
-    """The step of this name in the last stage that is of tensors, and the block that holds it."""
+    """Returns the step of this name in the last tensor-level stage, with its block."""
     for stage in reversed([s for s in run.stages if run.is_ir(s)]):
         for block, node in walk(run.func(stage).body):
             if block.names.get(node) == name and node.op != "kernel":
@@ -140,7 +140,7 @@ def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
 
 
 def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[str, str]]:
-    """What it takes of a GPU's processor, and how many blocks run there at once."""
+    """Yields the resources of a GPU kernel, and how many blocks run on a processor at once."""
     held: dict[str, int] = entry.get("resources", {})
     if not held:
         return
@@ -161,7 +161,7 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
 
 
 def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
-    """Vector width and special instructions, and instructions by source line."""
+    """Yields vector widths, special instructions, and instructions by source line."""
     stage, text = assembly(run, name)
     counts = [(len(found), what) for p, what in _WIDTHS if (found := p.findall(text))]
     if counts:

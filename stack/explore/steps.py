@@ -1,7 +1,7 @@
-"""The steps of a kernel: its plain loop nest, and the kernel after each step of its schedule.
+"""The schedule steps of a kernel: its naive loop nest, and the kernel after each step.
 
-A step is named after the value that the kernel makes: `y.step0` is the nest, `y.step1` the kernel
-after the first step, and so on. Steps are made anew from the group of stage `scheduled`.
+Steps are named after the value that the kernel computes: `y.step0` is the loop nest, `y.step1` the
+kernel after the first step, and so on. They are recomputed from the group at stage `scheduled`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stack.run.backend import Backend
 from stack.target import Target
 
 STAGE = "scheduled"
-MOST_TURNS = 1 << 15  # of the loops of a nest that is interpreted: some seconds
+MOST_TURNS = 1 << 15  # limit of loop iterations for the interpreter: some seconds
 _NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
 Shown = Callable[[Node, Target], list[tuple[str, str, Node]]]
 
@@ -34,8 +34,8 @@ class Step(NamedTuple):
     """One step of a kernel.
 
     Attributes:
-        text: what it says.
-        why: the policy's reason; "" where it gives none.
+        text: the step, as in a schedule.
+        why: the policy's reason; "" if it gives none.
         func: the kernel after it, as a function.
     """
 
@@ -49,15 +49,15 @@ class Stepped:
     """A kernel, step by step.
 
     Attributes:
-        value: the name of the value that it makes.
-        steps: in order, the plain loop nest first.
+        value: the name of the value that it computes.
+        steps: in order, the naive loop nest first.
     """
 
     value: str
     steps: tuple[Step, ...]
 
     def told(self) -> str:
-        """The list of the steps, numbered, with their reasons."""
+        """Returns the numbered list of steps, with their reasons."""
         width = max(len(step.text) for step in self.steps)
         lines = (f"  {i:2} {s.text:{width}}  {s.why}" for i, s in enumerate(self.steps))
         return "\n".join(line.rstrip() for line in lines)
@@ -69,17 +69,17 @@ class Stepped:
 
 
 def is_step(name: str) -> bool:
-    """Whether a name is that of a step, as `y.step3`."""
+    """True if a name is that of a step, as `y.step3`."""
     return _NAME.fullmatch(name) is not None
 
 
 def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Stepped]:
-    """The kernels of a function at stage `scheduled`, step by step.
+    """Yields the kernels of a function at stage `scheduled`, step by step.
 
-    A group that has no kernel of its own, such as one that a library computes, is left out.
+    Groups without a generated kernel, such as library calls, are skipped.
 
     Raises:
-        UsageError: the backend shows no steps.
+        UsageError: the backend has no schedule steps.
     """
     shown = shown_by(backend)
     assert target is not None
@@ -91,27 +91,27 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
 
 
 def shown_by(backend: Backend) -> Shown:
-    """The function of a backend that gives the steps of a kernel. Raises UsageError."""
+    """Returns a backend's function that lists the steps of a kernel. Raises UsageError."""
     if not backend.lowering.steps:
-        raise UsageError(f"backend {backend.name} shows no steps of its kernels")
+        raise UsageError(f"backend {backend.name} has no schedule steps to show")
     return cast("Shown", function_of(backend.lowering.steps))
 
 
 def step_text(name: str, func: Func, backend: Backend, target: Target | None) -> str:
-    """The text of a step of a kernel. Raises UsageError with the names that there are."""
+    """Returns the text of a kernel after a step. Raises UsageError with the known names."""
     match = _NAME.fullmatch(name)
     assert match is not None
     return str(_found(name, func, backend, target).steps[int(match["number"])].func)
 
 
 def _found(name: str, func: Func, backend: Backend, target: Target | None) -> Stepped:
-    """The kernel that the name of a step is about. Raises UsageError."""
+    """Finds the kernel of a step by the step's name. Raises UsageError."""
     match = _NAME.fullmatch(name)
     assert match is not None
     known = {kernel.value: kernel for kernel in stepped(func, backend, target)}
     kernel = known.get(match["value"])
     if kernel is None:
-        raise unknown_name("no kernel with steps makes", match["value"], list(known))
+        raise unknown_name("no kernel with schedule steps computes", match["value"], list(known))
     if int(match["number"]) >= len(kernel.steps):
         last = len(kernel.steps) - 1
         raise UsageError(f"%{kernel.value} has steps 0 to {last}, not {match['number']}")
@@ -119,7 +119,7 @@ def _found(name: str, func: Func, backend: Backend, target: Target | None) -> St
 
 
 def explain_step(run: SavedRun, name: str) -> list[str]:
-    """What a step of a kernel did, as `y.step3`, and why the policy took it.
+    """Explains a step of a kernel, as `y.step3`: what it changed, and the policy's reason.
 
     Raises:
         UsageError: the run has no such step.
@@ -135,7 +135,7 @@ def explain_step(run: SavedRun, name: str) -> list[str]:
     before = kernel.steps[number - 1].func
     return [
         f"%{kernel.value}, step {number}: {step.text}",
-        f"why: {step.why or 'the step before it needs it, or the list was written by hand'}",
+        f"why: {step.why or 'no reason given: it completes the step before or is hand-written'}",
         f"loops: {_loops(before)}",
         f"  now: {_loops(step.func)}",
         f"loads and stores in the text: {_accesses(before)}, now {_accesses(step.func)}",
@@ -143,7 +143,7 @@ def explain_step(run: SavedRun, name: str) -> list[str]:
 
 
 def _loops(func: Func) -> str:
-    """The loops of a kernel: the variable, the extent, and what runs the iterations."""
+    """Lists the loops of a kernel: variable, extent, and kind."""
     found: dict[str, None] = {}
     for node in _nodes(func):
         if is_loop(node):
@@ -159,7 +159,7 @@ def _accesses(func: Func) -> int:
 
 
 def _nodes(func: Func) -> Iterator[Node]:
-    """All nodes of a function and of the blocks in it."""
+    """Yields all nodes of a function, including those in nested blocks."""
     pending = [func.body]
     while pending:
         block = pending.pop(0)
@@ -169,7 +169,7 @@ def _nodes(func: Func) -> Iterator[Node]:
 
 
 def turns(func: Func) -> int:
-    """How many turns all loops of a function's kernels take."""
+    """Counts the iterations of all loops in a function's kernels."""
     total = 0
     pending = [(func.body, 1)]
     while pending:
@@ -182,18 +182,18 @@ def turns(func: Func) -> int:
 
 
 def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
-    """The number of each step, and what is wrong with the kernel after it; "" where nothing is.
+    """Checks every step; yields its number and what is wrong with the kernel, or "".
 
-    Every step is interpreted on inputs of all kinds, and held against the plain loop nest.
+    Every step is interpreted on inputs of all kinds, and compared with the naive loop nest.
 
     Raises:
-        UsageError: the nest takes more turns than are interpreted in seconds.
+        UsageError: the nest has too many iterations to interpret.
     """
     nest = kernel.steps[0].func
     if turns(nest) > MOST_TURNS:
         raise UsageError(
-            f"the nest of %{kernel.value} takes {turns(nest)} turns, too many to interpret (at most"
-            f" {MOST_TURNS}); give smaller inputs with -i"
+            f"the nest of %{kernel.value} has {turns(nest)} iterations, too many to interpret (at"
+            f" most {MOST_TURNS}); give smaller inputs with -i"
         )
     truth = Truth(nest)
     for number, step in enumerate(kernel.steps[1:], 1):
@@ -202,8 +202,10 @@ def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
 
 
 def steps_of(run: SavedRun) -> list[Stepped]:
-    """The kernels of a saved run that are made by several steps, each once; none where its backend
-    shows none."""
+    """Returns the kernels of a saved run that have several steps, each once.
+
+    Returns none if the run's backend has no schedule steps.
+    """
     backend = plugins.load("stack.backends", str(run.manifest["backend"]))
     machine = machine_of(run)
     if not backend.lowering.steps or machine is None or STAGE not in run.stages:
@@ -213,7 +215,7 @@ def steps_of(run: SavedRun) -> list[Stepped]:
 
 
 def stage_text(run: SavedRun, name: str) -> str:
-    """The text of a stage of a saved run, or of a step of one of its kernels, as `y.step3`.
+    """Returns the text of a stage of a saved run, or of a step of a kernel, as `y.step3`.
 
     Raises:
         UsageError: the run has neither.
@@ -225,7 +227,7 @@ def stage_text(run: SavedRun, name: str) -> str:
 
 
 def same_run(spec: str, other: str) -> str:
-    """`RUN:spec` where `other` is a stage or a step of RUN, and `spec` is another; else `spec`.
+    """Completes `spec` to `RUN:spec` if `other` is in RUN and `spec` is a stage or step of RUN.
 
     So the second of two stages may leave out the run.
     """
@@ -236,7 +238,7 @@ def same_run(spec: str, other: str) -> str:
 
 
 def alone(kernel: Node) -> Func:
-    """A function of one kernel, or of one group."""
+    """Returns a function of one kernel, or of one group."""
     params = [param(f"x{i}", a.type) for i, a in enumerate(kernel.args)]
     return Func(
         str(kernel.attrs.get("name") or kernel.op),

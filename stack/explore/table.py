@@ -1,4 +1,4 @@
-"""Plain text tables and short numbers, for terminals and for notes."""
+"""Plain text tables and short numbers, for terminals and notes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 60) -> str:
-    """A table with aligned columns: numbers to the right, text to the left.
+    """Formats a table with aligned columns: numbers to the right, text to the left.
 
-    Cells longer than `widest` are cut in the middle, except in the last column. Where a terminal is
-    too narrow for the columns, each row is a few lines of its own.
+    Cells longer than `widest` are cut in the middle, except in the last column. If the terminal is
+    too narrow, each row is printed as several lines.
     """
     cells = [[_cell(c) for c in row] for row in rows]
     width = terminal_width()
@@ -26,7 +26,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 6
 
 
 def listing(rows: Iterable[tuple[str, str]], column: int = 22) -> str:
-    """`what: value` in lines, values in one column; each wraps where a terminal is narrow."""
+    """Formats `name: value` lines with aligned values; wraps in a narrow terminal."""
     width = terminal_width()
     lines = [f"{what + ':':{column}}{value}" for what, value in rows]
     if width is None or max(map(len, lines), default=0) <= width:
@@ -36,7 +36,7 @@ def listing(rows: Iterable[tuple[str, str]], column: int = 22) -> str:
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that is printed to, or as COLUMNS says; None for a file or a pipe."""
+    """Returns the terminal's columns, or COLUMNS; None for a file or a pipe."""
     asked = os.environ.get("COLUMNS", "")
     if asked.isdigit() and int(asked) > 0:
         return int(asked)
@@ -47,7 +47,7 @@ def terminal_width() -> int | None:
 
 
 def _stacked(head: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> str:
-    """Rows one below the other, a line for each cell that says something."""
+    """Formats each row as a block, one line per non-empty cell."""
     blocks: list[str] = []
     for row in cells:
         pairs = [
@@ -77,7 +77,7 @@ def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], widest: int) -
 
 
 def cut(text: str, width: int) -> str:
-    """A text of at most `width` characters, shortened in the middle."""
+    """Shortens a text to `width` characters by cutting its middle."""
     if len(text) <= width:
         return text
     head = (width - 3) // 2
@@ -100,7 +100,7 @@ def _is_number_column(texts: Sequence[str]) -> bool:
 
 
 def number(value: float) -> str:
-    """About three digits: 0.0123, 1.23, 123, 12300."""
+    """Formats about three digits: 0.0123, 1.23, 123, 12300."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -112,7 +112,7 @@ def number(value: float) -> str:
 
 
 def scaled(value: float | None, unit: str = "") -> str:
-    """A count with a prefix: 1.21 G, 340 k; with a unit 1.21 GB."""
+    """Formats a count with a prefix: 1.21 G, 340 k; with a unit 1.21 GB."""
     if value is None:
         return "-"
     for step, prefix in _STEPS:

@@ -1,4 +1,4 @@
-"""What a person names on the command line: a program, a saved run, or a file of IR text."""
+"""Resolve a target of the command line: a program, a saved run, or a file of IR text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Program:
-    """A callable with example arguments. `frontend` is "auto" where nobody chose."""
+    """A callable with example arguments. `frontend` is "auto" if none was chosen."""
 
     spec: str
     fn: Callable[..., Any]
@@ -56,15 +56,15 @@ def resolve(
     inputs: Sequence[str] = (),
     options: dict[str, Any] | None = None,
 ) -> Target:
-    """Find what a target names.
+    """Finds the object that a target names.
 
     Args:
-        frontend: given to factories that take it, and used for `inputs`.
+        frontend: passed to factories that take it, and used for `inputs`.
         inputs: texts such as "f32[2,16,64]", one for each argument.
         options: more keyword arguments for a factory.
 
     Raises:
-        UsageError: it names nothing; the message says what is near and what would be accepted.
+        UsageError: nothing has this name; the message suggests similar names and accepted forms.
     """
     path = Path(spec)
     if path.is_dir():
@@ -81,20 +81,20 @@ def resolve(
 
 
 def program(spec: str, frontend: str | None = None, inputs: Sequence[str] = ()) -> Program:
-    """Like `resolve`, for commands that need a callable."""
+    """Calls `resolve`, for commands that need a callable."""
     found = resolve(spec, frontend, inputs)
     if not isinstance(found, Program):
-        raise UsageError(f"{spec} is no program: this command takes `file.py:name`")
+        raise UsageError(f"{spec} is not a program: this command takes `file.py:name`")
     return found
 
 
 def _no_colon(spec: str, path: Path) -> str:
     if path.suffix == ".py" and path.is_file():
-        known = ", ".join(candidates(_load_file(path))) or "nothing that would do"
-        return f"which one of {spec}? write `{spec}:name`; it has: {known}"
+        known = ", ".join(candidates(_load_file(path))) or "no callable"
+        return f"{spec} needs a name: write `{spec}:name`; it has: {known}"
     beside = path.parent if path.parent.is_dir() else Path()
     near = difflib.get_close_matches(path.name, [p.name for p in beside.iterdir()], 3)
-    hint = f"; near it: {', '.join(near)}" if near else ""
+    hint = f"; similar: {', '.join(near)}" if near else ""
     return f"{spec!r} is neither a file nor a folder{hint}\n{FORMS}"
 
 
@@ -110,7 +110,7 @@ def _load_file(path: Path) -> types.ModuleType:
         held = getattr(module, "__file__", None)
         if held and Path(held).resolve() == full and module.__name__ != "__main__":
             return module
-    # as `python file.py` does, so that the file can import what lies beside it
+    # as `python file.py` does, so that the file can import its neighbours
     if str(full.parent) not in sys.path:
         sys.path.insert(0, str(full.parent))
     name = path.stem if path.stem not in sys.modules else f"_target_{path.stem}"
@@ -151,7 +151,7 @@ def _import_failed(what: str, error: Exception) -> UsageError:
 
 
 def candidates(module: types.ModuleType) -> list[str]:
-    """Public names of a module that could be targets, in the order of the file."""
+    """Returns the public names of a module that can be targets, in the order of the file."""
     found: list[str] = []
     for name, value in vars(module).items():
         if name.startswith("_") or isinstance(value, _NO_PROGRAM):
@@ -170,14 +170,14 @@ def _find(module: types.ModuleType, name: str, spec: str) -> Any:
             known = candidates(module)
             near = difflib.get_close_matches(part, known, 2)
             hint = f"did you mean {' or '.join(near)}? " if near else ""
-            has = f"it has: {', '.join(known)}" if known else "it has nothing that would do"
+            has = f"it has: {', '.join(known)}" if known else "it has no callable"
             raise UsageError(f"{spec}: no {part!r} in {module.__name__}; {hint}{has}")
         value = getattr(value, part)
     return value
 
 
 def _pair(value: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """`(callable, args)` as such, else None. Arguments may be a list."""
+    """Returns the pair `(callable, args)`, or None for other values. Arguments may be a list."""
     if not isinstance(value, tuple):
         return None
     items = cast("tuple[Any, ...]", value)
@@ -202,7 +202,7 @@ def _program(
     if entry.args is not None and not inputs:
         return Program(spec, found, entry.args, named)
     if isinstance(found, type):
-        raise UsageError(f"{spec} is a class; name an instance, or a factory that makes one")
+        raise UsageError(f"{spec} is a class; name an instance, or a factory that returns one")
     if not callable(found):
         raise UsageError(f"{spec} is {type(found).__name__}, which cannot be called\n{FORMS}")
     if not _may_be_factory(found):
@@ -224,7 +224,9 @@ def _program(
 
 
 def _may_be_factory(found: Callable[..., Any]) -> bool:
-    """Whether it can be called with nothing but, perhaps, `frontend=`. Modules are programs."""
+    """True if a function needs no arguments except `frontend=`. Modules are programs, never
+    factories.
+    """
     if not (inspect.isfunction(found) or inspect.ismethod(found)):
         return False
     return all(
@@ -260,7 +262,7 @@ def _given(
     frontend: str,
     spec: str,
 ) -> tuple[Any, ...]:
-    """The pair's own arguments, or those asked for."""
+    """Returns the pair's own arguments, or random ones for the given inputs."""
     if not inputs:
         return pair[1]
     if len(inputs) != len(pair[1]):
@@ -269,7 +271,7 @@ def _given(
 
 
 def _imported(fn: Callable[..., Any]) -> set[str]:
-    """Packages that the module of a function has names for."""
+    """Returns the packages that the module of a function imports by name."""
     held = getattr(fn, "__globals__", {}).values()
     return {v.__name__.partition(".")[0] for v in held if isinstance(v, types.ModuleType)}
 
@@ -277,7 +279,7 @@ def _imported(fn: Callable[..., Any]) -> set[str]:
 def random_inputs(
     fn: Callable[..., Any], inputs: Sequence[str], frontend: str, spec: str
 ) -> tuple[Any, ...]:
-    """Arrays of the frontend that a callable belongs to."""
+    """Returns random arrays of the framework that a callable belongs to."""
     if frontend == "auto":
         loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
         named = [n for n in loaded if n in _imported(fn)]
@@ -287,7 +289,7 @@ def random_inputs(
         except UsageError:
             if len(loaded) != 1:
                 raise UsageError(
-                    f"cannot tell which framework {spec} belongs to; add --frontend, one of"
+                    f"the framework of {spec} is unclear; add --frontend, one of"
                     f" {', '.join(plugins.names('stack.frontends'))}"
                 ) from None
             frontend = loaded[0]

@@ -12,10 +12,10 @@ HEADINGS = ("schedule", "expected", "measured", "why")
 
 
 def choice_of(run: SavedRun, kernel: str) -> Row:
-    """What was considered for a kernel or group, by its name: the last stage that chose says it.
+    """Returns the schedules considered for a kernel or group, from the last stage that chose.
 
     Raises:
-        UsageError: nothing of that name had a choice; names those that had.
+        UsageError: there was no choice for this name; lists the names with one.
     """
     found = {c["group"]: c for s in run.manifest["stages"] for c in s.get("choices", ())}
     names = {kernel.removeprefix("%")}
@@ -25,12 +25,12 @@ def choice_of(run: SavedRun, kernel: str) -> Row:
             return found[name]
     if any(k["name"] == kernel for k in run.kernels):
         had = ", ".join(f"%{name}" for name in found) or "none"
-        raise UsageError(f"{kernel} had one schedule, by rule; a choice of several had: {had}")
+        raise UsageError(f"{kernel} had one schedule, by rule; kernels with a choice: {had}")
     raise unknown_name(f"{run.folder} has no schedules for", kernel, found)
 
 
 def rows(choice: Row) -> list[list[str]]:
-    """Cells of a table: schedule, time expected, time measured, why it is not the one."""
+    """Returns table cells: schedule, expected time, measured time, and why it was not picked."""
     first = choice["schedules"][0]
     return [
         [c["schedule"], _time(c, "expected"), _time(c, "measured"), _why(c, first, choice["by"])]
@@ -52,11 +52,11 @@ def _why(held: Row, first: Row, by: str) -> str:
         if key in held and key in first:
             factor = held[key] / first[key]
             return f"{factor:.2f}x the time of the first{_bound(held.get('parts', {}))}"
-    return "no model of its time: the first is the policy's, tuning measures the others"
+    return "its time is not modeled: the policy picked the first, tuning measures the others"
 
 
 def _bound(parts: dict[str, float]) -> str:
-    """What takes longest of it."""
+    """Returns the largest part of the expected time."""
     if not parts:
         return ""
     name = max(parts, key=lambda part: parts[part])

@@ -1,4 +1,4 @@
-"""The training step of a program: the records of its graphs, forward and backward."""
+"""Compile the training step of a program; record its forward and backward graphs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from stack.run.record import Run
 
 
 def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
-    """Compile results and gradients of a program, and give the record of each graph by its role.
+    """Compiles results and gradients of a program; returns the record of each graph by its role.
 
-    torch programs make a joint graph for each graph that Dynamo finds, which is cut into a forward
-    and a backward graph; JAX programs make one graph in all. Graphs for a GPU, or for a machine
-    that is named, are only recorded and then compiled for it: it need not be here.
+    For a torch program, each graph of Dynamo gives a joint graph, which is cut into a forward and a
+    backward graph. A JAX program gives one graph. Graphs for a GPU or for a named target are only
+    recorded, then compiled for it; that machine may be absent.
     """
     if not isinstance(target, Program):
-        raise UsageError("--train is for programs: a function from text has no gradient to ask for")
+        raise UsageError("--train needs a program: a function from IR text has no gradients")
     frontend = find_frontend(target.fn, target.args, target.frontend)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     is_here = not is_printed(backend, settings)

@@ -1,4 +1,4 @@
-"""From a source line to what it became, and back: nodes of every stage, kernels, reasons."""
+"""Trace a source line to nodes of every stage and to kernels, and back, with reasons."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Place:
 
 @dataclass
 class Found:
-    """Where something is: nodes by stage, kernels by name."""
+    """The nodes by stage, and the kernels by name, that match a query."""
 
     what: str
     source: tuple[str, ...]
@@ -37,7 +37,7 @@ class Found:
 
 
 def places(func: Func) -> Iterator[Place]:
-    """All nodes of a function with their names and source lines, nested blocks included."""
+    """Yields all nodes of a function with their names and source lines, nested blocks included."""
     yield from _places(func.body, func.body, ())
 
 
@@ -55,7 +55,7 @@ def _name(node: Node, table: Block) -> str:
 
 
 def matches(source: str, what: str) -> bool:
-    """Whether a source line such as "block.py:42 Attn.wq" is what was asked for.
+    """True if a source line such as "block.py:42 Attn.wq" matches a query.
 
     A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`.
     """
@@ -74,11 +74,11 @@ def matches(source: str, what: str) -> bool:
 
 
 def where(run: SavedRun, what: str) -> Found:
-    """Nodes and kernels of a source line, a module path, a node or a kernel.
+    """Finds nodes and kernels by source line, module path, node or kernel.
 
-    A node or a kernel is looked for under its own name; a stage that has no such name shows what
-    shares its source lines. What names nothing may be a word of the user's code: then its lines.
-    Raises UsageError naming what the run has.
+    A node or kernel is searched by its own name. In a stage without that name, the nodes that share
+    its source lines are returned. Any other query is searched as a word in the user's code. Raises
+    UsageError with the names in the run.
     """
     held = {name: tuple(places(run.func(name))) for name in run.stages if run.is_ir(name)}
     own = {str(k["stage_node"]) for k in run.kernels if k["name"] == what} or {what.lstrip("%")}
@@ -98,7 +98,7 @@ def where(run: SavedRun, what: str) -> Found:
 
 
 def _outermost(found: Iterable[Place]) -> list[Place]:
-    """Bodies of groups repeat the name of what they compute: the group counts."""
+    """Keeps the outermost nodes: the body of a group repeats the name of its value."""
     held = list(found)
     depth = min((len(place.path) for place in held), default=0)
     return [place for place in held if len(place.path) == depth]
@@ -114,7 +114,7 @@ def _lines_of(found: Iterable[Place]) -> list[str]:
 
 
 def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> list[str]:
-    """The source lines that `what` names."""
+    """Returns the source lines that match `what`."""
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
     hits = hits or _spelled(run, everything, what)
@@ -124,7 +124,7 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
         names = {place.name for found in held.values() for place in found}
         near = difflib.get_close_matches(what.lstrip("%"), [*files, *kernels, *sorted(names)], 1)
         own = [line for line in files if _by_number(line)[0] == _by_number(what)[0]]
-        if own:  # a line that holds no op: its neighbours, not what is written alike
+        if own:  # a line without an op: suggest the closest line, not a similar text
             near = [min(own, key=lambda line: abs(_by_number(line)[1] - _by_number(what)[1]))]
         raise UsageError(
             f"{run.folder} has no source line, module, node or kernel {what!r};"
@@ -136,7 +136,7 @@ def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> lis
 
 
 def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
-    """Those of the source lines whose code has this word, or words with dots between."""
+    """Returns the source lines whose code contains this word or dotted name."""
     if not all(part.isidentifier() for part in word.split(".")):
         return []
     is_there = re.compile(rf"\b{re.escape(word)}\b")
@@ -150,14 +150,14 @@ def _spelled(run: SavedRun, lines: Iterable[str], word: str) -> list[str]:
 
 
 def _by_number(line: str) -> tuple[str, int]:
-    """`model.py:12` as its file and its number."""
+    """Splits `model.py:12` into its file and number."""
     file, _, number = line.rpartition(":")
     return (file, int(number)) if number.isdigit() else (line, -1)
 
 
 @dataclass(frozen=True)
 class Reason:
-    """What one pass did, or declined to do, at the asked lines."""
+    """An action of one pass on the queried lines, or its reason for none."""
 
     stage: str
     pass_name: str
@@ -165,9 +165,9 @@ class Reason:
 
 
 def explain(run: SavedRun, what: str) -> list[Reason]:
-    """Why the nodes of a line became what they are: runs each recorded pipeline again, and listens.
+    """Runs each recorded pipeline again and returns what its passes did to a line.
 
-    Stages are read from the saved files, so this needs neither the framework nor the model.
+    Stages are read from the saved files, so neither the framework nor the model is needed.
     """
     lines = set(where(run, what).source)
     reasons: list[Reason] = []
@@ -202,7 +202,7 @@ def _told(record: Record, lines: set[str]) -> list[str]:
             saved = f", {group.saved} bytes stay out of memory" if group.saved else ""
             told.append(f"formed {group.kind} group {group.name} of {len(group.ops)} ops{saved}")
     refused = {
-        f"kept {r.producer} apart from {r.consumer}: {r.reason}"
+        f"did not fuse {r.producer} with {r.consumer}: {r.reason}"
         for r in record.refused
         if here(r.source)
     }

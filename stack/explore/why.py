@@ -1,4 +1,4 @@
-"""Why two values are, or are not, computed by one kernel."""
+"""Explain why two values are, or are not, computed by one kernel."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from stack.ir.node import Block, Func, Node, deps, walk
 from stack.ir.traits import is_contraction, is_control, is_group
 from stack.rewrite.verdict import REASONS
 
-# the fixed vocabulary of answers: what fusion says, what becomes of a node, and what stands between
+# the fixed vocabulary of answers: reasons of fusion, outcomes of nodes, and steps between
 WORDS: dict[str, str] = {
     "together": "one step computes both",
     **REASONS,
     **{kind: KINDS[kind] for kind in ("library", "hosted", "fallback", "view", "fold")},
-    "stream": "no pass over the axis was derived that holds both",
-    "split": "one group held both, and a pass cut it",
-    "body": "one is computed inside of a loop or a branch, which is a step of its own",
-    "alone": "an op that no rule of fusion takes: it is a kernel by itself",
-    "between": "a step between them is neither's",
-    "unrelated": "neither is computed from the other, and no rule joins such pairs",
+    "stream": "no single pass over the axis was derived for both",
+    "split": "one group contained both, and a pass split it",
+    "body": "one is computed inside a loop or a branch, which is a separate step",
+    "alone": "no fusion rule accepts the op, so it is a separate kernel",
+    "between": "a separate step lies on the path between them",
+    "unrelated": "neither depends on the other, and no rule fuses such pairs",
 }
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One reason: a word of `WORDS`, what it is about, the pass that decided, and its stage."""
+    """One reason: a word of `WORDS`, its details, the pass that decided, and its stage."""
 
     word: str
     text: str
@@ -38,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two nodes of the imported function, the steps that compute each, and why they are those."""
+    """Two nodes of the imported function, the steps that compute them, and the reasons."""
 
     a: Fate
     b: Fate
@@ -46,15 +46,15 @@ class Pair:
 
     @property
     def is_together(self) -> bool:
-        """Whether one step computes both."""
+        """True if one step computes both."""
         return self.answers[0].word == "together"
 
 
 def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
-    """Every node that A names with every one that B names, each pair with its reasons.
+    """Pairs every node that A names with every node that B names, and gives the reasons.
 
-    A and B are nodes, source lines or module paths. Raises UsageError with the nearest names, and
-    where both name one node.
+    A and B are nodes, source lines or module paths. Raises UsageError with similar names, or if
+    both name one node.
     """
     ends = {fate.origin.mark: fate for fate in fates(run)}
     found = [
@@ -64,12 +64,12 @@ def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
         if x != y
     ]
     if not found:
-        raise UsageError(f"{a} and {b} are one node")
+        raise UsageError(f"{a} and {b} are the same node")
     return found
 
 
 def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
-    """Pairs with the same answers as one: the names of either side, and one of the pairs."""
+    """Merges pairs with the same answers: the names on either side, and one of the pairs."""
     rows: dict[tuple[str, tuple[Answer, ...]], list[str]] = {}
     for pair in pairs:
         rows.setdefault((pair.a.origin.mark, pair.answers), []).append(pair.b.origin.mark)
@@ -81,10 +81,10 @@ def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
 
 
 def told(pairs: Sequence[Pair]) -> str:
-    """Pairs as text: who, whether one kernel computes them, and the reasons."""
+    """Formats pairs as text: names, if one kernel computes them, and the reasons."""
     lines: list[str] = []
     for a, b, pair in alike(pairs):
-        state = "one kernel" if pair.is_together else "apart"
+        state = "one kernel" if pair.is_together else "separate kernels"
         lines.append(f"{', '.join(a)} and {', '.join(b)}: {state}")
         for reason in pair.answers:
             by = f" ({reason.by})" if reason.by else ""
@@ -134,16 +134,16 @@ def _answers(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterato
 
 
 def _outside(a: str, b: str) -> Answer | None:
-    """Where one of them lies in a body that the other is not in."""
+    """Returns an answer if one of them is inside a body that the other is not in."""
     for x, y in ((a, b), (b, a)):
         body = x.rpartition("/")[0]
         if body and not y.startswith(f"{body}/"):
-            return Answer("body", f"what {body} repeats or chooses is computed inside of it")
+            return Answer("body", f"the body of the loop or branch {body} is computed inside it")
     return None
 
 
 def _joined(steps: Iterable[Step], a: str, b: str, where: str) -> Answer:
-    """The first rewrite that was about both."""
+    """Returns the first rewrite that involved both."""
     for step in steps:
         for rewrite in step.record.rewrites:
             if {a, b} <= set(rewrite.source):
@@ -157,7 +157,7 @@ def _by(step: Step) -> str:
 
 
 def _notes(steps: Iterable[Step], mark: str) -> Iterator[str]:
-    """The first lines of what passes said about a node."""
+    """Yields the first lines of pass notes about a node."""
     for step in steps:
         for note in step.record.remarks:
             if mark in note.source:
@@ -165,7 +165,7 @@ def _notes(steps: Iterable[Step], mark: str) -> Iterator[str]:
 
 
 def _refusals(steps: Iterable[Step], a: set[str], b: set[str]) -> Iterator[Answer]:
-    """What fusion said of groups that held one of each."""
+    """Yields the refusals of fusion between groups that contained one of each."""
     for step in steps:
         for refused in step.record.refused:
             first, second = map(set, refused.between)
@@ -175,7 +175,7 @@ def _refusals(steps: Iterable[Step], a: set[str], b: set[str]) -> Iterator[Answe
 
 
 def _streams(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
-    """Where one of them is in a stream: why the other is in none, or in another."""
+    """Yields, if one is in a stream, the notes on why the other is not in it."""
     for step in steps:
         made = [set(r.source) for r in step.record.rewrites if r.rule == "stream"]
         for x, y in ((a, b), (b, a)):
@@ -187,10 +187,10 @@ def _streams(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
 
 
 def _split(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
-    """The pass after which no group holds both any more."""
+    """Yields the pass after which no group contains both."""
     for step in steps:
         if _is_held(step.record.before, a, b) and not _is_held(step.record.after, a, b):
-            yield Answer("split", f"one group held {a} and {b} before it", _by(step))
+            yield Answer("split", f"one group contained {a} and {b} before it", _by(step))
 
 
 def _is_held(func: Func, a: str, b: str) -> bool:
@@ -200,13 +200,13 @@ def _is_held(func: Func, a: str, b: str) -> bool:
 
 
 def _between(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
-    """The steps on the way from one to the other, or that there is no way."""
+    """Yields the steps on the path from one to the other, or that there is no path."""
     by_name = _steps(run.func.body)
     for x, y in ((a, b), (b, a)):
         way = _way(by_name, told[x].steps, told[y].steps)
         if len(way) > 2:
             names = ", ".join(way[1:-1])
-            yield Answer("between", f"{names}: on the way from {way[0]} to {way[-1]}")
+            yield Answer("between", f"{names}: on the path from {way[0]} to {way[-1]}")
             return
         if way:
             yield from _of_steps(run, told, way[0], way[-1])
@@ -216,7 +216,7 @@ def _between(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterato
 
 
 def _steps(block: Block) -> dict[str, Node]:
-    """The steps of a lowered block by name, and those in the bodies of its loops and branches."""
+    """Maps names to steps of a lowered block, including those in loops and branches."""
     found = {f"%{name}": node for node, name in block.names.items()}
     for body in (b for node in block.nodes if is_control(node) for b in node.blocks):
         found = _steps(body) | found
@@ -224,11 +224,11 @@ def _steps(block: Block) -> dict[str, Node]:
 
 
 def _of_steps(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
-    """Why two steps, of which one reads the other, are two."""
+    """Explains why two steps, one of which reads the other, are not one."""
     held = [{mark for mark, fate in told.items() if step in fate.steps} for step in (a, b)]
     refused = list(dict.fromkeys(_refusals(run.steps, *held)))
     alone = [
-        Answer("alone", f"no rule of fusion takes {step}, which is a {op}")
+        Answer("alone", f"no fusion rule accepts {step}, which is a {op}")
         for step in (a, b)
         if (op := _lone_op(run.steps, step))
     ]
@@ -236,24 +236,24 @@ def _of_steps(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterat
 
 
 def _lone_op(steps: Iterable[Step], name: str) -> str:
-    """The op of a step that no group could have held when groups were formed; "" for others."""
+    """Returns the op of a step if no group could have contained it, else ""."""
     formed = [step for step in steps if step.record.formed]
     func = formed[-1].record.after if formed else None
     for block, node in walk(func.body) if func is not None else ():
         if f"%{block.names.get(node)}" == name:
-            # a product alone needs no group, and may be in one
+            # a lone matmul needs no group, but may be in one
             can_be_held = is_group(node) or node.op == "stream" or is_contraction(node)
             return "" if can_be_held else node.op
     return ""
 
 
 def _way(by_name: Mapping[str, Node], start: Iterable[str], end: Iterable[str]) -> list[str]:
-    """The steps of a shortest way along values, ends included; empty where there is none."""
+    """Returns the steps of a shortest path along values, ends included, or [] if there is none."""
     names = {node: name for name, node in by_name.items()}
     goal = {by_name[s] for s in start if s in by_name}
     ways: list[tuple[Node, ...]] = [(by_name[s],) for s in end if s in by_name]
     seen = {way[0] for way in ways}
-    for way in ways:  # grows as it is walked
+    for way in ways:  # grows during the loop
         if way[0] in goal:
             return [names[n] for n in way if n in names and n.op not in ("item", "reshape")]
         for dep in deps(way[0]):

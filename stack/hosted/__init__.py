@@ -1,4 +1,4 @@
-"""Hosted operators: one declaration makes an operator of every framework and of the IR."""
+"""Hosted operators: one declaration defines an operator for every framework and for the IR."""
 
 from stack.hosted.declaration import Kernel, Op
 from stack.hosted.registry import add_file, declared, enter, find, op, register

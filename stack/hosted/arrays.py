@@ -1,9 +1,9 @@
-"""NumPy's names over values of the IR: a decomposition written for NumPy traces to nodes.
+"""NumPy's API on values of the IR: traces a decomposition written for NumPy to nodes.
 
-A subset of NumPy that leaves nothing to guess: operands of one element type (numbers take that of
-the array beside them), NumPy's broadcasting, sizes that may be symbolic. What is written for it
-runs in NumPy as it stands: `decomposition(numpy, x, w)` and `decomposition(Namespace(b), x, w)`.
-Where a rule is broken a RuleError says which.
+This is a strict subset of NumPy. Operands have one element type; numbers take the type of the array
+next to them. Shapes broadcast as in NumPy, and sizes may be symbolic. A decomposition also runs in
+NumPy unchanged: `decomposition(numpy, x, w)` and `decomposition(Namespace(b), x, w)`. Violations
+raise a RuleError that names the rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.ir.node import Node
 from stack.ir.types import DTYPES, F32, DType, TensorType
 
 Number = int | float | bool
-Axes = int | tuple[int, ...] | None  # of a reduction; None: all
+Axes = int | tuple[int, ...] | None  # axes of a reduction; None for all
 Shape = tuple[Dim, ...]
 
 
@@ -53,17 +53,17 @@ class Array:
         return self.node.dtype
 
     def astype(self, dtype: DType) -> Array:
-        """Another element type; itself where it has that one."""
+        """Casts to another element type; returns itself if the type is the same."""
         if dtype is self.dtype:
             return self
         return self.space.made("cast", self, type=self.node.tensor.with_dtype(dtype))
 
     def view(self, dtype: DType) -> Array:
-        """The same bits as another element type of that width."""
+        """Reinterprets the bits as another element type of the same width."""
         return self.space.made("bitcast", self, type=self.node.tensor.with_dtype(dtype))
 
     def reshape(self, *shape: Any) -> Array:
-        """Another shape; one size may be -1."""
+        """Changes the shape; one size may be -1."""
         sizes: list[Dim] = list(shape if isinstance(shape[0], int | Expr) else shape[0])
         if -1 in sizes:
             rest = product([s for s in sizes if s != -1])
@@ -73,11 +73,11 @@ class Array:
         return self.space.made("reshape", self, type=self.node.tensor.with_shape(tuple(sizes)))
 
     def transpose(self, *axes: int) -> Array:
-        """Axes in another order."""
+        """Permutes the axes."""
         return self.space.made("transpose", self, perm=tuple(a % self.ndim for a in axes))
 
     def swapaxes(self, first: int, second: int) -> Array:
-        """Two axes in each other's place."""
+        """Swaps two axes."""
         order = list(range(self.ndim))
         order[first], order[second] = order[second], order[first]
         return self.transpose(*order)
@@ -92,7 +92,7 @@ class Array:
         return self.space.made("not", self)
 
     def __bool__(self) -> bool:
-        raise RuleError("a value of the IR is not known while it is traced: use where()")
+        raise RuleError("a value of the IR is unknown during tracing: use where()")
 
     __add__, __radd__ = _operator("add"), _operator("add", True)
     __sub__, __rsub__ = _operator("sub"), _operator("sub", True)
@@ -149,7 +149,7 @@ def _reduction(kind: str) -> Callable[..., Array]:
 
 
 class Namespace:
-    """What a decomposition sees as `numpy`; nodes are made by `b`."""
+    """The `numpy` argument of a decomposition; builds nodes with `b`."""
 
     float16, bfloat16, float32, float64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
     int8, int16, int32, int64 = (DTYPES[n] for n in ("i8", "i16", "i32", "i64"))
@@ -169,53 +169,53 @@ class Namespace:
     # ---- making nodes
 
     def made(self, op: str, *args: Array, **attrs: Any) -> Array:
-        """One node."""
+        """Builds one node."""
         hint = attrs.pop("type", None)
         return Array(self, self.b.op(op, [a.node for a in args], attrs, hint=hint))
 
     def full(self, shape: Shape, value: Number, dtype: DType = F32) -> Array:
-        """One value everywhere."""
+        """Returns an array filled with one value."""
         return self.broadcast_to(Array(self, constant(value, dtype)), shape)
 
     def asarray(self, values: Sequence[Number], dtype: DType) -> Array:
-        """A table of numbers."""
+        """Returns a constant array."""
         return Array(self, constant(values, dtype))
 
     def arange(self, stop: Dim, dtype: DType = DTYPES["i32"]) -> Array:
-        """0, 1, ... below `stop`."""
+        """Returns 0, 1, ... below `stop`."""
         return self.made("iota", axis=0, type=TensorType(dtype, (stop,)))
 
     def binary(self, op: str, x: Any, y: Any) -> Array:
-        """Two operands, broadcast to one shape."""
+        """Broadcasts two operands and applies an op."""
         return self.made(op, *self._together(x, y))
 
     def divmod(self, x: Any, y: Any) -> tuple[Array, Array]:
-        """The quotient that is rounded down, and the remainder, which has the divisor's sign."""
+        """Returns the floored quotient and the remainder, which has the divisor's sign."""
         return floored(self, *self._together(x, y))
 
     def floor_divide(self, x: Any, y: Any) -> Array:
-        """The quotient that is rounded down; of an integer by 0 it is 0."""
+        """Returns the quotient rounded down; for integers, division by 0 gives 0."""
         return self.divmod(x, y)[0]
 
     def remainder(self, x: Any, y: Any) -> Array:
-        """What is left of `x`, with the sign of `y`; of an integer by 0 it is 0."""
+        """Returns the remainder with the sign of `y`; for integers, division by 0 gives 0."""
         return self.divmod(x, y)[1]
 
     mod = remainder
 
     def fmod(self, x: Any, y: Any) -> Array:
-        """What is left of `x`, with its own sign; of an integer by 0 it is 0."""
+        """Returns the remainder with the sign of `x`; for integers, division by 0 gives 0."""
         first, second = self._together(x, y)
         rest = self.made("rem", first, second)
         is_zero = self.binary("eq", second, 0)
         return rest if first.dtype.is_float else self.where(is_zero, 0, rest)
 
     def truncated_divide(self, x: Array, y: Array) -> Array:
-        """The quotient of integers that is rounded towards 0."""
+        """Returns the quotient of integers, rounded towards 0."""
         return self.made("div", x, y)
 
     def where(self, condition: Array, x: Any, y: Any) -> Array:
-        """`x` where the condition holds, else `y`."""
+        """Selects `x` where the condition is true, else `y`."""
         first, second = self._together(x, y)
         shape = _common([condition.shape, first.shape])
         return self.made(
@@ -240,7 +240,7 @@ class Namespace:
         return size if dtype is size.dtype else self.b.cast(size, type=TensorType(dtype, ()))
 
     def divided(self, size: Dim, by: Dim) -> Dim:
-        """A quotient of sizes that comes out even. Raises RuleError."""
+        """Divides sizes that must divide evenly. Raises RuleError."""
         found = floordiv(size, by)
         if equal(mul(found, by), size) is False:
             raise RuleError(f"a size of {size} is not a multiple of {by}")
@@ -249,12 +249,12 @@ class Namespace:
     # ---- types and shapes
 
     def result_type(self, *values: Any) -> DType:
-        """The widest float among arrays and element types."""
+        """Returns the widest float type among arrays and element types."""
         dtypes = [v if isinstance(v, DType) else v.dtype for v in values]
         return max(dtypes, key=lambda d: (d.is_float, d.bits))
 
     def broadcast_to(self, x: Array, shape: Shape) -> Array:
-        """NumPy's broadcasting: missing axes and axes of size 1 repeat."""
+        """Broadcasts as NumPy does: missing axes and axes of size 1 repeat."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
@@ -266,15 +266,15 @@ class Namespace:
         return self.made("broadcast", x, axes=axes, type=x.node.tensor.with_shape(shape))
 
     def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
-        """Arrays one after the other."""
+        """Concatenates arrays along an axis."""
         return self.made("concat", *arrays, axis=axis % arrays[0].ndim)
 
     def flip(self, x: Array, axis: int) -> Array:
-        """An axis from its end to its start."""
+        """Reverses an axis."""
         return self.made("reverse", x, axes=(axis % x.ndim,))
 
     def take_along_axis(self, x: Array, index: Array, axis: int) -> Array:
-        """Elements of one axis, by an index for each place of the others."""
+        """Gathers along one axis, with an index for each element of the others."""
         axes = names(x.ndim + 1)
         at = axis % x.ndim
         own, *rest = axes[-1], *axes[:-1]
@@ -284,7 +284,7 @@ class Namespace:
         return self.made("gather", x, index, rule=rule)
 
     def take(self, x: Array, index: Array, axis: int = 0) -> Array:
-        """Slices of one axis, by index."""
+        """Gathers slices of one axis by index."""
         axes = names(x.ndim + index.ndim)
         own, place = list(axes[: x.ndim]), list(axes[x.ndim :])
         at = axis % x.ndim
@@ -297,7 +297,7 @@ class Namespace:
     # ---- reductions and products
 
     def reduced(self, kind: str, x: Array, axis: Axes, keepdims: bool) -> Array:
-        """One reduction over some axes, all where none is given."""
+        """Reduces some axes, or all if `axis` is None."""
         axes = _places(axis, x.ndim)
         done = self.made("reduce", x, kind=kind, axes=axes)
         if not keepdims:
@@ -305,22 +305,22 @@ class Namespace:
         return done.reshape([1 if i in axes else s for i, s in enumerate(x.shape)])
 
     def mean(self, x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
-        """The sum over the number of elements."""
+        """Returns the mean: the sum divided by the number of elements."""
         total = self.reduced("sum", x, axis, keepdims)
         return total / product([x.shape[a] for a in _places(axis, x.ndim)])
 
     def argmax(self, x: Array, axis: int) -> Array:
-        """The first place of the largest element."""
+        """Returns the index of the first maximum."""
         at = axis % x.ndim
         shape = tuple(s for i, s in enumerate(x.shape) if i != at)
         return self.made("argreduce", x, kind="max", axis=at, type=TensorType(DTYPES["i64"], shape))
 
     def cumsum(self, x: Array, axis: int) -> Array:
-        """Running sums."""
+        """Returns cumulative sums."""
         return self.made("scan", x, kind="sum", axis=axis % x.ndim, reverse=False)
 
     def einsum(self, text: str, x: Array, y: Array, dtype: DType | None = None) -> Array:
-        """A product of two arrays; `dtype` is what it sums in and gives."""
+        """Contracts two arrays; `dtype` is the type of the accumulator and the result."""
         left, _, made = text.replace(" ", "").partition("->")
         spaced = [" ".join(part) for part in (*left.split(","), made)]
         rule = f"{spaced[0]}, {spaced[1]} -> {spaced[2]}"
@@ -328,7 +328,7 @@ class Namespace:
         return self.made("dot", x, y, rule=rule, type=TensorType(dtype or x.dtype, shape))
 
     def matmul(self, x: Array, y: Array, dtype: DType | None = None) -> Array:
-        """Products of matrices; axes before the last two go together, or `y` has none."""
+        """Multiplies matrices, batched over leading axes; `y` may have none."""
         if x.ndim < 2 or y.ndim < 2 or y.ndim not in (2, x.ndim):
             raise RuleError(f"matmul of {x.node.type} and {y.node.type}: see einsum for others")
         axes = "".join(names(x.ndim + 1))

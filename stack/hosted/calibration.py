@@ -1,13 +1,13 @@
-"""Calibration: what a product's weight is rounded to, chosen by a sample of what it is given.
+"""Calibration: choose the rounding of a matmul's weight from a sample of its inputs.
 
     @calibrator("qgemm.gptq")
     def gptq(product):
         '''Columns are rounded one after the other, and those to come make up for the error.'''
         return replace(product, operands=...)
 
-A calibrator takes a `Product` and gives one: it turns both sides, so that their product stays and
-rounding does less harm, or it chooses the operands itself. Several go one after the other:
-"hadamard+gptq".
+A calibrator maps a `Product` to another. It either transforms both sides so that their matmul is
+unchanged and rounding does less harm, or it computes the packed operands itself. Several run one
+after the other: "hadamard+gptq".
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CALIBRATORS: dict[str, Calibrator] = {}
 
 @dataclass(frozen=True)
 class Product:
-    """`x @ weight.T` on its way to an operator that packs weights.
+    """`x @ weight.T`, before it is replaced by an operator with packed weights.
 
     Attributes:
         scheme: the operator.
-        group: neighbours that share a scale, where the operator leaves that open.
-        x: `[rows, k]`, a sample of what the product is given, after `turns`.
-        weight: `[n, k]`, as it meets that.
-        turns: what x goes through first.
-        operands: what the operator takes after x, where a calibrator has chosen it.
+        group: number of consecutive elements that share a scale, if the operator leaves it open.
+        x: `[rows, k]`, a sample of the matmul's input, after `turns`.
+        weight: `[n, k]`, transformed to match x.
+        turns: transformations applied to x first.
+        operands: the operator's operands after x, if a calibrator computed them.
     """
 
     scheme: Op
@@ -49,7 +49,7 @@ class Product:
     operands: tuple[Array, ...] | None = None
 
     def packed(self) -> tuple[Array, ...]:
-        """What the operator takes after x. Raises ValueError where the weight does not fit."""
+        """Returns the operator's operands after x. Raises ValueError if the weight does not fit."""
         return self._packed(self.weight) if self.operands is None else self.operands
 
     def _packed(self, weight: Array) -> tuple[Array, ...]:
@@ -57,16 +57,16 @@ class Product:
         return tuple(np.asarray(a) for a in self.scheme.packs(weight, self.group))
 
     def run(self, x: Array, weight: Array) -> Array:
-        """What the operator gives for some rows and a weight, rounded to the nearest."""
+        """Runs the operator on some rows and a weight, rounded to nearest."""
         packed = self._packed(weight)
         return self.scheme.decomposition(np, x, *packed, **self.scheme.read({}))
 
     def turned(self, turn: Turn, weight: Array) -> Product:
-        """Both sides turned: `turn` for x, and the weight that meets what it gives."""
+        """Applies `turn` to x, and replaces the weight by the matching one."""
         return replace(self, x=turn(np, self.x), weight=weight, turns=(*self.turns, turn))
 
     def scaled(self, scale: Array) -> Product:
-        """x over a scale for each of k, and the weight times it."""
+        """Divides x by a scale per element of k, and multiplies the weight by it."""
 
         def turn(np: Any, x: Any) -> Any:
             return x * np.asarray(1 / scale, x.dtype)
@@ -75,7 +75,7 @@ class Product:
 
 
 def calibrator(name: str) -> Callable[[Calibrator], Calibrator]:
-    """Declare one, as "family.name"; those of a family are declared with its operators."""
+    """Declares a calibrator as "family.name"; a family declares its own with its operators."""
 
     def declare(run: Calibrator) -> Calibrator:
         _CALIBRATORS[name] = run
@@ -85,7 +85,7 @@ def calibrator(name: str) -> Callable[[Calibrator], Calibrator]:
 
 
 def find_calibrator(name: str) -> Calibrator:
-    """One of a family that is loaded. Raises UsageError with those that there are."""
+    """Returns a calibrator of a loaded family. Raises UsageError with the known names."""
     if name not in _CALIBRATORS:
         raise unknown_name("no calibrator", name, sorted(_CALIBRATORS))
     return _CALIBRATORS[name]

@@ -1,4 +1,4 @@
-"""A hosted operator: one declaration, from which every framework's operator follows.
+"""A hosted operator: one declaration defines it for every framework.
 
     @op("norm.rms_norm", rule="... d!, d! -> ... d!", kernels=(Kernel("cuda", launch),))
     def rms_norm(np, x, weight, *, eps: float = 1e-6):
@@ -6,9 +6,10 @@
         wide = x.astype(np.result_type(x, np.float32))
         ...
 
-The function is the decomposition: arrays by position, attributes by keyword, written for NumPy
-(see `stack.hosted.arrays`) or, with `language="torch"` or `"jax"`, for that framework. The axis
-rule is that of the IR's ops; `...` stands for any leading axes, which makes it map over batches.
+The function is the decomposition: it takes arrays by position and attributes by keyword. It is
+written for NumPy (see `stack.hosted.arrays`) or, with `language="torch"` or `"jax"`, for that
+framework. The axis rule is that of the IR's ops. `...` stands for any leading axes, over which the
+operator is batched.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ _ATTRIBUTES: dict[str, type] = {t.__name__: t for t in (bool, int, float, str)}
 
 @dataclass(frozen=True)
 class Kernel:
-    """Code by hand for an operator: a Python function that launches it.
+    """A hand-written kernel of an operator: a Python function that launches it.
 
         stack.Kernel("cuda", launch, "mine", dtypes=("f32", "bf16"))
 
-    `launch(x, *, top)` is given arrays by position and attributes by name, on a GPU also where JAX
-    calls it. `stack.hosted.native` compiles C and CUDA C++.
+    `launch(x, *, top)` gets arrays by position and attributes by name. On a GPU, JAX calls it with
+    torch tensors too. `stack.hosted.native` compiles C and CUDA C++.
 
     Attributes:
-        device: "cpu": `run` takes NumPy arrays; "cuda": torch tensors. Both are dense; what it
-            returns has memory of its own.
+        device: "cpu": `run` takes NumPy arrays; "cuda": torch tensors. Both are dense. Results must
+            not alias the arguments.
         run: `(*arrays, **attributes) -> array`, or a tuple of them; "module:function" is imported
-            when it is called.
-        name: what `stackc ops` and tables of kernels call it.
-        dtypes: element types of the float operands that it has code for.
-        refuses: `(*types, **attributes) -> why not`, "" where it has code for them.
-        share: of the machine's rates that it reaches, as measured: what it costs goes by that.
-        capturable: whether a CUDA graph can hold what it launches.
-        kind: "hand", or "library" where it calls one.
-        arch: the only GPUs that it has code for, as "sm_90"; "" for any.
+            at the first call.
+        name: shown by `stackc ops` and in tables of kernels.
+        dtypes: supported element types of float operands.
+        refuses: `(*types, **attributes) -> reason` for unsupported operands, "" for others.
+        share: measured share of the machine's peak rates; the cost model uses it.
+        capturable: True if a CUDA graph can capture its launches.
+        kind: "hand", or "library" if it calls one.
+        arch: the only GPU architecture that it supports, as "sm_90"; "" for any.
     """
 
     device: str
@@ -75,7 +76,7 @@ class Kernel:
         return _imported(self.run)(*arrays, **attributes)
 
     def why_not(self, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> str:
-        """Why it has no code for operands of these types; "" where it has."""
+        """Returns the reason why operands of these types are unsupported, or ""."""
         other = next(
             (t for t in types if t.dtype.is_float and t.dtype.name not in self.dtypes), None
         )
@@ -90,7 +91,7 @@ class Kernel:
 
 
 def _gpu_at_hand() -> str:
-    """`sm_90`; "" without one, and until torch is there."""
+    """Returns this GPU's architecture, as `sm_90`; "" without a GPU or before torch is imported."""
     return _capability() if "torch" in sys.modules else ""
 
 
@@ -113,14 +114,14 @@ def _imported(run: Callable[..., Any] | str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A keyword of an operator: a number, a truth value or a text."""
+    """A keyword of an operator: a bool, int, float or str."""
 
     name: str
     kind: type
     default: Any = None
 
     def read(self, owner: str, value: Any) -> Any:
-        """The value as the operator takes it. Raises UsageError naming it."""
+        """Checks and converts a value. Raises UsageError naming the attribute."""
         if self.kind is float and type(value) is int:
             return float(value)
         if type(value) is not self.kind:
@@ -130,24 +131,25 @@ class Attribute:
 
 @dataclass(frozen=True, eq=False)
 class Op:
-    """A declared operator. Call it on arrays of NumPy, torch or JAX.
+    """A declared operator. Call it on NumPy, torch or JAX arrays.
 
     Attributes:
         name: "family.operator"; the family is the entry point in `stack.ops` that declares it.
         rule: axes of operands and results; `...` stands for the same leading axes everywhere.
-            Operands are of floats, or as said after their axes: `n: i32`, `n: int`, `n: any`; with
-            limits of integers, `n: int < v`: see `element_types`.
+            Operands are floats unless a type follows their axes: `n: i32`, `n: int`, `n: any`.
+            Integers may have limits, `n: int < v`: see `element_types`.
         decomposition: `(numpy, *arrays, **attributes)`, see the module.
-        language: what the decomposition is written for: "numpy", "torch" or "jax".
-        reference: the algorithm to be read, on NumPy arrays; default: the decomposition.
-        kernels: code by hand, best first.
+        language: the framework of the decomposition: "numpy", "torch" or "jax".
+        reference: a readable version of the algorithm, on NumPy arrays; default: the decomposition.
+        kernels: hand-written kernels, best first.
         gradient: the operator `(*operands, *results, *gradients) -> gradients of float operands`;
-            by default the derivative of the decomposition.
-        autocast: under torch.autocast, floats become "f32", the "low" type of autocast, or stay.
-        packs: `(weight [n, k], group) -> operands after the first`, of NumPy, where the operator is
-            a product with weights that are stored in another way: pass `quantize` goes by it.
-        values: `(*arrays, **attributes)` of NumPy, raises RuleError for integers that the operator
-            does not take and limits do not say. Of other arrays it sees the shapes.
+            default: the derivative of the decomposition.
+        autocast: under torch.autocast, floats become "f32", or the "low" type of autocast; "" keeps
+            them.
+        packs: `(weight [n, k], group) -> operands after the first`, on NumPy arrays, if the
+            operator is a matmul with packed weights. Pass `quantize` calls it.
+        values: `(*arrays, **attributes)` on NumPy arrays; raises RuleError for invalid integers
+            that limits cannot express. Of other arrays it sees only the shapes.
     """
 
     name: str
@@ -183,13 +185,13 @@ class Op:
                     raise unknown_name(f"{self.name}: nothing is called", word, names)
         if len(self._sides[0]) != len(self.operands):
             count = len(self.operands)
-            raise UsageError(f"{self.name} takes {count} arrays, its rule is {self.rule!r}")
+            raise UsageError(f"{self.name} takes {count} arrays, but its rule is {self.rule!r}")
 
     # ---- its signature
 
     @property
     def doc(self) -> str:
-        """What it computes."""
+        """The docstring of the decomposition."""
         return inspect.getdoc(self.decomposition) or ""
 
     @cached_property
@@ -199,12 +201,12 @@ class Op:
 
     @cached_property
     def operands(self) -> tuple[str, ...]:
-        """Names of the arrays that it takes."""
+        """Names of the array operands."""
         return tuple(p.name for p in self._parameters if p.kind is not p.KEYWORD_ONLY)
 
     @cached_property
     def attributes(self) -> dict[str, Attribute]:
-        """What it takes by keyword."""
+        """The keyword attributes, by name."""
         found: dict[str, Attribute] = {}
         for p in self._parameters:
             if p.kind is not p.KEYWORD_ONLY:
@@ -218,7 +220,7 @@ class Op:
         return found
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """All attributes, those given and the defaults. Raises UsageError naming the wrong one."""
+        """Returns all attributes with defaults. Raises UsageError naming a wrong one."""
         for name in given:
             if name not in self.attributes:
                 raise unknown_name(f"{self.name} has no attribute", name, self.attributes)
@@ -236,26 +238,26 @@ class Op:
 
     @cached_property
     def elements(self) -> tuple[element_types.Elements, ...]:
-        """What elements operands are to have."""
+        """The element types and limits of the operands."""
         left = self.rule.partition("->")[0]
         return tuple(element_types.split(side)[1] for side in left.split(","))
 
     @cached_property
     def asked(self) -> tuple[str, ...]:
-        """Types of elements that operands are to have, see `element_types`."""
+        """The kinds of elements of the operands, see `element_types`."""
         return tuple(e.kind for e in self.elements)
 
     @property
     def results(self) -> int:
-        """How many arrays it gives."""
+        """The number of results."""
         return len(self._sides[1])
 
     def batched(self) -> tuple[bool, ...]:
-        """Which operands have the leading axes `...`."""
+        """Returns, for each operand, if it has the leading axes `...`."""
         return tuple("..." in side for side in self._sides[0])
 
     def rule_for(self, ranks: Sequence[int]) -> Rule:
-        """The axis rule for operands of these ranks. Raises RuleError naming the operand."""
+        """Returns the axis rule for operands of these ranks. Names the operand in a RuleError."""
         lead: list[str] | None = None
         for name, side, rank in zip(self.operands, self._sides[0], ranks, strict=True):
             own = len(parse_rule(f"{side.replace('...', '')} ->").inputs[0])
@@ -276,7 +278,7 @@ class Op:
         return parse_rule(text.replace("...", " ".join(lead or ())))
 
     def shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
-        """Shapes of the results by the rule. Raises RuleError naming the argument and the rule."""
+        """Returns the result shapes. Raises RuleError naming the argument and the rule."""
         if len(shapes) != len(self.operands):
             takes = ", ".join(self.operands)
             raise RuleError(
@@ -295,7 +297,7 @@ class Op:
             raise RuleError(f"{self.name}({shown}): {named}") from error
 
     def check_elements(self, types: Sequence[TensorType]) -> None:
-        """Raise RuleError by the name of the argument whose elements the rule does not ask for."""
+        """Raises RuleError naming an argument whose element type does not match the rule."""
         try:
             element_types.check(self.operands, self.asked, types)
         except RuleError as error:
@@ -303,7 +305,7 @@ class Op:
 
     @cached_property
     def has_limits(self) -> bool:
-        """Whether there are integers that it does not take."""
+        """True if the operator restricts the values of integers."""
         return self.values is not None or any(e.relation for e in self.elements)
 
     def check_values(
@@ -312,12 +314,13 @@ class Op:
         attributes: Mapping[str, Any],
         held: Callable[[Any], np.ndarray[Any, Any]] = np.asarray,
     ) -> None:
-        """Raise RuleError by the name of the argument that has integers past its limits.
+        """Raises RuleError naming an argument with integers outside its limits.
 
-        Arrays of any framework, whose sizes fit: `shapes`. Those on a GPU are waited for.
+        Takes arrays of any framework, whose shapes are already checked. For arrays on a GPU it
+        waits.
 
         Args:
-            held: an array as one of NumPy, for `values`.
+            held: converts an array to NumPy, for `values`.
         """
         if not self.has_limits:
             return
@@ -332,29 +335,29 @@ class Op:
             self.values(*map(held, arrays), **attributes)
 
     def _refuse_empty(self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]) -> None:
-        """Raise RuleError for an axis of size 0 that is reduced: of nothing there is no result."""
+        """Raises RuleError for a reduced axis of size 0, which has no result."""
         kept = {name for side in rule.outputs for axis in side for name in axis.names}
         for operand, names in self._empty(rule, shapes):
             if not kept.issuperset(names):
                 shown = " ".join(names)
-                raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+                raise RuleError(f"{operand!r} has size 0 along {shown!r}, which is reduced")
 
     def _empty(
         self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Operands that have an axis of size 0, and what that is called."""
+        """Yields the operands with an axis of size 0, and the axis names."""
         for operand, side, shape in zip(self.operands, rule.inputs, shapes, strict=True):
             yield from ((operand, axis.names) for axis, size in zip(side, shape) if size == 0)
 
     def why_empty(self, shapes: Sequence[tuple[Dim, ...]]) -> str:
-        """Which argument has nothing along which axis, the first one; "" where all have."""
+        """Describes the first argument with an axis of size 0, or returns ""."""
         found = self._empty(self.rule_for([len(s) for s in shapes]), shapes)
-        return next((f"{name!r} has nothing along {' '.join(axis)!r}" for name, axis in found), "")
+        return next((f"{name!r} has size 0 along {' '.join(axis)!r}" for name, axis in found), "")
 
     def kernel_for(
         self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]
     ) -> Kernel | None:
-        """The first kernel of a device that has code for these operands."""
+        """Returns the first kernel of a device that supports these operands."""
         return next(
             (k for k in self.kernels if k.device == device and not k.why_not(types, attributes)),
             None,
@@ -363,7 +366,7 @@ class Op:
     # ---- calls
 
     def on(self, framework: str) -> Callable[..., Any]:
-        """The operator of a framework: "torch", "jax"."""
+        """Returns the operator of a framework: "torch" or "jax"."""
         if framework not in self.callables:
             self.callables[framework] = plugins.load("stack.frontends", framework).hosted(self)
         return self.callables[framework]
@@ -385,7 +388,7 @@ class Op:
         held = [np.asarray(a) for a in arrays]
         read = self.read(attributes)
         types = tuple(TensorType(dtype_of(a), a.shape) for a in held)
-        decomposed(self, types, tuple(sorted(read.items())))  # refuses what is wrong
+        decomposed(self, types, tuple(sorted(read.items())))  # raises errors for wrong operands
         self.check_values(held, read)
         if self.reference is not None:
             return self.reference(*held, **read)
@@ -393,6 +396,6 @@ class Op:
 
 
 def _is_of(array: Any, framework: str) -> bool:
-    """Whether an array is a framework's, or stands for one while it traces."""
+    """True if an array belongs to a framework, or is a tracer of it."""
     name = type(array).__module__
     return name == framework or name.startswith((f"{framework}.", f"{framework}lib"))

@@ -9,7 +9,7 @@ from stack.hosted.registry import declared, find
 
 
 def hosted_rows() -> list[dict[str, Any]]:
-    """One row for each operator: what it is, takes, and who wrote code for it."""
+    """Returns a row for each operator: its signature, kernels and documentation."""
     return [_row(find(name)) for name in declared()]
 
 

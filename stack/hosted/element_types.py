@@ -1,12 +1,12 @@
-"""Elements of an operator's arrays: what its rule asks for, and which types would go together.
+"""Element types of an operator's arrays: the ones that its rule accepts, and valid combinations.
 
-The axes of an operand may end in `: i32`, one element type, `: int`, integers, or `: any`; other
-operands are of floats. Integers that stand for places of an axis have limits:
+The axes of an operand may be followed by `: i32`, one element type, `: int`, integers, or `: any`.
+Other operands are floats. Integers that index an axis have limits:
 
     n: int < v                an index of axis v, from 0 on
     n: int < v or -1          or that number; instead of a number, the name of an attribute
-    n: 1 <= int <= t          a count of what lies along axis t, of one at least
-    n: sum int <= s           counts that are no more than s together
+    n: 1 <= int <= t          a count of elements along axis t, at least one
+    n: sum int <= s           counts whose sum is at most s
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stack.errors import RuleError
 from stack.ir.types import DTYPES, DType, TensorType
 
 ANY = "any"
-KINDS: dict[str, tuple[str, list[DType]]] = {  # in words, and which these are
+KINDS: dict[str, tuple[str, list[DType]]] = {  # each kind: its name in messages, and its types
     "float": ("floats", [d for d in DTYPES.values() if d.is_float]),
     "int": ("integers", [d for d in DTYPES.values() if d.is_integer]),
     ANY: ("any type", list(DTYPES.values())),
@@ -36,16 +36,16 @@ _ASKED = re.compile(
 
 @dataclass(frozen=True)
 class Elements:
-    """What a rule asks of the elements of an operand.
+    """Requirements of a rule on the elements of an operand.
 
     Attributes:
         kind: their type, of `KINDS`.
-        text: all that is asked, as the rule says it.
-        least: the smallest one.
-        relation: "<" or "<="; "" where there are no limits.
+        text: the requirement as written in the rule.
+        least: the smallest allowed value.
+        relation: "<" or "<="; "" if there are no limits.
         limit: an axis or a number.
-        beside: a value that is taken too: an attribute or a number; "" for none.
-        is_sum: whether the limit is that of their sum, too.
+        beside: another allowed value: an attribute or a number; "" for none.
+        is_sum: True if the limit also applies to their sum.
     """
 
     kind: str = "float"
@@ -57,7 +57,7 @@ class Elements:
     is_sum: bool = False
 
     def refuse(self, values: Any, named: Mapping[str, Any]) -> None:
-        """Raise RuleError where values of an array of any framework are past the limits.
+        """Raises RuleError if values of an array of any framework exceed the limits.
 
         `named`: sizes of axes, and attributes.
         """
@@ -65,7 +65,7 @@ class Elements:
             return
         most = _number(self.limit, named) - (self.relation == "<")
         if self.beside:
-            values = values * (values != _number(self.beside, named))  # 0 in its place
+            values = values * (values != _number(self.beside, named))  # replaced by 0
         found = [int(values.min()), int(values.max())]
         if self.is_sum:
             found.append(int(values.sum()))
@@ -82,7 +82,7 @@ def _number(text: str, named: Mapping[str, Any]) -> int:
 
 
 def split(side: str) -> tuple[str, Elements]:
-    """The axes of an operand, and what its elements are."""
+    """Splits an operand of a rule into its axes and its element requirements."""
     axes, _, asked = side.partition(":")
     asked = asked.strip()
     found = _ASKED.fullmatch(asked)
@@ -101,7 +101,7 @@ def split(side: str) -> tuple[str, Elements]:
 
 
 def check(operands: Sequence[str], asked: Sequence[str], types: Sequence[TensorType]) -> None:
-    """Raise RuleError by the name of the argument whose elements are not what its rule asks for."""
+    """Raises RuleError naming the first argument whose element type the rule does not accept."""
     for name, kind, held in zip(operands, asked, types, strict=True):
         words, taken = KINDS[kind]
         if held.dtype not in taken:
@@ -114,7 +114,7 @@ def others(
     types: Sequence[TensorType],
     takes: Callable[[Sequence[TensorType]], bool],
 ) -> str:
-    """Which argument's elements do not go with the others', and what they may be; "" for none."""
+    """Lists arguments whose element type does not match the others, with valid types; or ""."""
     found: list[str] = []
     for i, (name, kind) in enumerate(zip(operands, asked, strict=True)):
         own = types[i].dtype
@@ -126,12 +126,14 @@ def others(
             and takes([*types[:i], types[i].with_dtype(d), *types[i + 1 :]])
         ]
         if fits:
-            found.append(f"{name!r} has elements of {own}, beside the others: {_shown(fits)}")
+            found.append(
+                f"{name!r} has elements of {own}; to match the others it may have {_shown(fits)}"
+            )
     return "; or ".join(found)
 
 
 def _shown(dtypes: Sequence[DType]) -> str:
-    """Element types in a list, all of a kind by its name."""
+    """Lists element types; a complete kind is listed by its name."""
     left, shown = list(dtypes), list[str]()
     for words, kind in (KINDS["float"], KINDS["int"]):
         if set(kind) <= set(left):

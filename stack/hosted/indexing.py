@@ -1,4 +1,4 @@
-"""NumPy's basic indexing of values of the IR: integers, slices, new axes and an ellipsis."""
+"""NumPy's basic indexing on values of the IR: integers, slices, new axes and an ellipsis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def indexed(x: Array, index: Any) -> Array:
-    """`x[index]`. Raises RuleError for an index that is an array, or has too many parts."""
+    """Returns `x[index]`. Raises RuleError for an index that is an array or has too many parts."""
     parts = _complete(index, x.ndim)
     kept: list[Any] = [p for p in parts if p is not None]
     ranges = [_range(p, size) for p, size in zip(kept, x.shape, strict=True)]
@@ -25,7 +25,7 @@ def indexed(x: Array, index: Any) -> Array:
 
 
 def _complete(index: Any, rank: int) -> list[Any]:
-    """The parts of an index: one for each axis, and None for new ones."""
+    """Returns the parts of an index: one for each axis, and None for new ones."""
     parts: list[Any] = list(cast("tuple[Any]", index)) if isinstance(index, tuple) else [index]
     taken = sum(p is not None and p is not Ellipsis for p in parts)
     if taken > rank:
@@ -42,7 +42,7 @@ def _is_place(part: Any) -> bool:
 
 
 def _range(part: Any, size: Dim) -> tuple[Dim, Dim, int]:
-    """Start, limit and step of what one part takes of its axis."""
+    """Returns start, limit and step of one part along its axis."""
     if _is_place(part):
         first = _place(part, size, 0)
         return first, add(first, 1), 1
@@ -53,7 +53,7 @@ def _range(part: Any, size: Dim) -> tuple[Dim, Dim, int]:
 
 
 def _place(value: Any, size: Dim, default: Dim) -> Dim:
-    """A place of an axis, counted from its end where negative, no further than its ends."""
+    """Returns a position on an axis: negative values count from the end, and it is clamped."""
     if value is None:
         return default
     if isinstance(value, int) and isinstance(size, int):

@@ -1,4 +1,4 @@
-"""Native code for a kernel by hand: C through ctypes, CUDA C++ through NVRTC.
+"""Native code for a hand-written kernel: C through ctypes, CUDA C++ through NVRTC.
 
 Both are compiled at the first call. Arrays are passed as pointers, integers as `int64_t`, floats as
 `double`.
@@ -24,14 +24,14 @@ import numpy as np
 from stack.errors import StackError
 from stack.releases import install_hint
 
-STATIC_SHARED = 48 << 10  # bytes; for more a kernel has to be told
+STATIC_SHARED = 48 << 10  # bytes; a kernel needs an attribute to use more
 
 
 @dataclass(frozen=True)
 class CFunction:
-    """A function of C that returns nothing, called on dense NumPy arrays and numbers.
+    """A C function that returns nothing, called on dense NumPy arrays and numbers.
 
-    `CC` names the compiler (cc). Raises StackError with what it says.
+    `CC` names the compiler (cc). Raises StackError with its messages.
     """
 
     source: str
@@ -60,7 +60,7 @@ def _library(source: str) -> ctypes.CDLL:
         done = subprocess.run([*compiler, *flags], input=source, capture_output=True, text=True)
         if done.returncode:
             raise StackError(f"{compiler[0]} refused a kernel:\n{done.stderr}")
-        return ctypes.CDLL(str(file))  # mapped: the file may go
+        return ctypes.CDLL(str(file))  # mapped, so the file can be deleted
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class CudaFunction:
 
     Attributes:
         shared: bytes of dynamic shared memory.
-        is_early: whether it starts while kernels before it end, for whose results it waits itself
+        is_early: True if it starts before earlier kernels end, and waits for their results itself
             (`griddepcontrol.wait`).
     """
 
@@ -79,11 +79,11 @@ class CudaFunction:
     is_early: bool = False
 
     def cubin(self, arch: str) -> bytes:
-        """Machine code for "sm_90"; needs no GPU. Raises StackError with NVRTC's log."""
+        """Returns machine code for "sm_90"; needs no GPU. Raises StackError with NVRTC's log."""
         return bytes(_compiled(self.source, arch).code)
 
     def __call__(self, blocks: int, threads: int, *args: Any) -> None:
-        """Launch on torch's current stream."""
+        """Launches on torch's current stream."""
         import torch
 
         core = _core()
@@ -97,7 +97,7 @@ class CudaFunction:
 
 
 def missing_nvrtc() -> str:
-    """What must be installed before CUDA C++ can be compiled; "" where nothing must."""
+    """Returns the packages needed to compile CUDA C++, or "" if they are installed."""
     if find_spec("cuda") and find_spec("cuda.core"):
         return ""
     return f"CUDA C++ needs the extra: {install_hint('cuda')}"
@@ -125,7 +125,7 @@ def _compiled(source: str, arch: str) -> Any:
 
 @cache
 def _loaded(source: str, name: str, arch: str, device: int, shared: int) -> Any:
-    """The kernel on a device, whose context torch has made."""
+    """Loads the kernel on a device whose context torch has created."""
     _core().Device(device).set_current()
     kernel = _compiled(source, arch).get_kernel(name)
     if shared > STATIC_SHARED:

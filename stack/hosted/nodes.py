@@ -1,4 +1,4 @@
-"""Operators as nodes of the IR: `custom`, with the decomposition for a block."""
+"""Operators as nodes of the IR: `custom`, with the decomposition as its block."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Attributes = tuple[tuple[str, Any], ...]
 
 
 def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, Any]) -> list[Node]:
-    """The results of an operator on some nodes.
+    """Adds an operator on some nodes and returns its results.
 
     Raises:
-        RuleError: sizes or element types that the operator does not take, by name of the argument.
-        UsageError: an attribute that it does not have.
+        RuleError: sizes or element types that the operator does not accept; names the argument.
+        UsageError: an unknown attribute.
     """
     types = tuple(a.tensor for a in args)
     held = tuple(sorted(made.read(attributes).items()))
@@ -42,7 +42,7 @@ def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, 
 
 @cache
 def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) -> Func:
-    """What an operator computes, as a function at the tensor level."""
+    """Traces an operator's decomposition to a function at the tensor level."""
     shapes = made.shapes([t.shape for t in types])
     made.check_elements(types)
     func = _traced(made, types, dict(attributes))
@@ -63,7 +63,7 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
     except (RuleError, TypeError) as error:
         if isinstance(error, TypeError) and not any(type_symbols(t) for t in types):
             raise
-        # what is written for numbers may not take a size with symbols
+        # code for numbers may reject a symbolic size
         shown = ", ".join(f"{n}: {t}" for n, t in zip(made.operands, types))
         takes = partial(_takes, made, attributes)
         why = element_types.others(made.operands, made.asked, types, takes) or error
@@ -71,7 +71,7 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
 
 
 def _written_out(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
-    """What is written for NumPy, on values of the IR."""
+    """Traces a decomposition written for NumPy on values of the IR."""
     b = Builder()
     space = Namespace(b)
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
@@ -81,7 +81,7 @@ def _written_out(made: Op, types: Sequence[TensorType], attributes: Mapping[str,
 
 
 def _takes(made: Op, attributes: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
-    """Whether the code of an operator takes operands of these types."""
+    """True if the decomposition accepts operands of these types."""
     try:
         _written_out(made, types, attributes)
     except (RuleError, TypeError, ZeroDivisionError):
@@ -90,15 +90,15 @@ def _takes(made: Op, attributes: Mapping[str, Any], types: Sequence[TensorType])
 
 
 def attributes_of(node: Node) -> dict[str, Any]:
-    """The attributes of the operator that a `custom` node calls."""
+    """Returns the attributes of the operator that a `custom` node calls."""
     pairs: Attributes = node.attrs.get("params") or ()
     return dict(pairs)
 
 
 def check_calls(func: Func, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Raise RuleError where arguments of a function are integers that its operators do not take.
+    """Raises RuleError if integer arguments of a function violate the limits of its operators.
 
-    Of operators whose integers are all parameters: nothing is computed.
+    Nothing is computed: only operators whose integers are all parameters are checked.
     """
     known = dict(zip(func.params, arrays, strict=True))
     for node in func.nodes:
@@ -113,14 +113,14 @@ def check_calls(func: Func, arrays: Sequence[np.ndarray[Any, Any]]) -> None:
 
 
 def _unknown(node: Node) -> np.ndarray[Any, Any]:
-    """Floats of its shape."""
+    """Returns floats of the node's shape."""
     return np.broadcast_to(np.float32(0), tuple(map(int, node.shape)))  # pyright: ignore[reportArgumentType]
 
 
 def kernel_of(node: Node, device: str) -> Kernel:
-    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here.
+    """Returns the hand-written kernel of a `custom` node. Raises StackError if it is not declared.
 
-    A kernel called `file.py:function` stands for itself: no operator is declared for it.
+    A kernel named `file.py:function` needs no declared operator.
     """
     name = str(node.attrs.get("kernel", ""))
     if ":" in name:
@@ -133,6 +133,6 @@ def kernel_of(node: Node, device: str) -> Kernel:
 
 
 def with_kernel(node: Node, kernel: str) -> Node:
-    """The node, to be run by code by hand of that name."""
+    """Returns the node with a hand-written kernel of that name."""
     attrs = {**node.attrs, "kernel": kernel}
     return Node(node.op, node.args, attrs, node.type, node.blocks)

@@ -1,4 +1,4 @@
-"""Declared operators by name; a family that is not loaded yet is found by its entry point."""
+"""Declared operators by name; families that are not loaded yet are found by entry point."""
 
 from __future__ import annotations
 
@@ -31,35 +31,37 @@ def op(
     packs: Callable[..., Any] | None = None,
     values: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an operator whose decomposition is the decorated function.
+    """Declares an operator whose decomposition is the decorated function.
 
         @stack.op("acme.clamp", rule="... a -> ... a", kernels=(stack.Kernel("cpu", by_hand),))
         def clamp(np, x, *, top: float = 6.0):
             '''x between 0 and a bound.'''
             return np.minimum(np.maximum(x, 0.0), top)
 
-    The function takes NumPy's names, arrays by position, and attributes by name, each with a type
-    (bool, int, float or str) and a default. Its docstring is the operator's. What is made is called
-    as `clamp(x, top=2.0)`, on arrays of NumPy, torch or JAX, and stands in `stackc ops acme.clamp`.
+    The function takes NumPy's API, arrays by position, and attributes by name, each with a type
+    (bool, int, float or str) and a default. Its docstring becomes the operator's. The result is
+    called as `clamp(x, top=2.0)` on NumPy, torch or JAX arrays, and is listed by `stackc ops
+    acme.clamp`.
 
     Args:
         name: "family.operator".
         rule: axes of operands and results, `"... k, n k -> ... n"`: the same name is the same size,
-            `...` any leading axes, `d!` an axis that is needed whole. Operands are of floats, or as
-            said after their axes: `n: i32`, one type, `n: int`, integers, `n: any`. Integers have
-            limits where the rule says so: `n: int < v`, see `stack.hosted.element_types`.
-        language: "torch" or "jax" where the decomposition is written for these.
-        reference: the algorithm to be read, on NumPy arrays.
-        kernels: code by hand, best first; what none has code for is decomposed. See `stack.Kernel`.
-        gradient: an operator `(*operands, *results, *gradients) -> gradients of float operands`; by
-            default the derivative of the decomposition.
+            `...` any leading axes, `d!` an axis that is needed whole. Operands are floats unless a
+            type follows their axes: `n: i32`, one type, `n: int`, integers, `n: any`. Integers may
+            have limits: `n: int < v`, see `stack.hosted.element_types`.
+        language: "torch" or "jax" if the decomposition is written for these.
+        reference: a readable version of the algorithm, on NumPy arrays.
+        kernels: hand-written kernels, best first. Operands that none supports are decomposed. See
+            `stack.Kernel`.
+        gradient: an operator `(*operands, *results, *gradients) -> gradients of float operands`;
+            default: the derivative of the decomposition.
         autocast: under torch.autocast floats become "f32", or its "low" type.
-        packs: for a product with weights that are stored in another way, what stores them.
-        values: raises RuleError for integers that the operator does not take and limits do not
-            say: which pages of a table are used.
+        packs: for a matmul with packed weights: the function that packs them.
+        values: raises RuleError for invalid integers that limits cannot express, such as which
+            pages of a table are used.
 
     Raises:
-        UsageError: a name that is taken, a rule of another number of arrays, an attribute without
+        UsageError: the name is taken, the rule has another number of arrays, or an attribute has no
             type or default.
     """
 
@@ -82,14 +84,14 @@ def op(
 
 
 def register(made: Op) -> Op:
-    """Enter an operator, and make it one of the frameworks that are loaded already.
+    """Registers an operator, and defines it in the frameworks that are already loaded.
 
-    Raises UsageError where the name is another's.
+    Raises UsageError if the name is taken.
     """
     held = _DECLARED.get(made.name)
     if held is not None and _place(held) != _place(made):
         raise UsageError(f"operator {made.name!r} is declared already, in {_place(held)}")
-    _ = made.attributes  # a wrong signature is told here
+    _ = made.attributes  # raises errors of a wrong signature here
     _DECLARED[made.name] = made
     for framework in plugins.names("stack.frontends"):
         if hasattr(sys.modules.get(framework), "__version__"):
@@ -98,9 +100,9 @@ def register(made: Op) -> Op:
 
 
 def enter(framework: str) -> None:
-    """Make every operator one of a framework's, for declarations that came before it was loaded.
+    """Defines every operator in a framework, for those declared before it was loaded.
 
-    Asked ahead of a trace: to define an operator while a program is traced ends the trace.
+    Called before a trace, since defining an operator during a trace ends it.
     """
     for made in list(_DECLARED.values()):
         made.on(framework)
@@ -112,21 +114,21 @@ def _place(made: Op) -> str:
 
 
 def find(name: str) -> Op:
-    """A declared operator. Raises UsageError with what there is and how to bring one in."""
+    """Returns a declared operator. Raises UsageError with the known names and how to add a file."""
     _load_files()
     family = name.partition(".")[0]
     if name not in _DECLARED and family in plugins.names(GROUP):
         plugins.load(GROUP, family)
     if name not in _DECLARED:
         raise UsageError(
-            f"{unknown_name('no operator', name, declared())}; the file that declares it is given"
-            " by --plugin FILE"
+            f"{unknown_name('no operator', name, declared())}; to load the file that"
+            " declares it, add --plugin FILE"
         )
     return _DECLARED[name]
 
 
 def declared() -> list[str]:
-    """Names of all operators, those of every family that can be loaded."""
+    """Returns the names of all operators of every family that can be loaded."""
     _load_files()
     for family in plugins.names(GROUP):
         try:
@@ -137,7 +139,7 @@ def declared() -> list[str]:
 
 
 def add_file(path: str) -> None:
-    """Run a file that declares operators, here and in processes that this one starts."""
+    """Runs a file that declares operators, here and in child processes."""
     held = [p for p in os.environ.get(FILES, "").split(os.pathsep) if p]
     os.environ[FILES] = os.pathsep.join([*held, str(Path(path).resolve())])
     _load_files()

@@ -1,6 +1,6 @@
-"""NumPy's `%` and `//` from the remainder of the IR, which has the dividend's sign as in C.
+"""NumPy's `%` and `//` from the IR's remainder, which has the dividend's sign as in C.
 
-NumPy's remainder has the sign of the divisor, and an integer by 0 is 0.
+NumPy's remainder has the sign of the divisor. For integers, division by 0 gives 0.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def floored(np: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The quotient that is rounded down, and the remainder.
+    """Returns the quotient rounded down, and the remainder.
 
     Args:
-        np: NumPy's names over what `x` is.
+        np: NumPy's API for the type of `x`.
         x: an array.
-        y: an array of its element type that it broadcasts with.
+        y: an array of the same element type, which broadcasts with x.
     """
     is_float, is_signed = x.dtype.is_float, x.dtype.kind != "u"
     rest = np.fmod(x, y)
@@ -33,7 +33,7 @@ def _remainder(np: Any, y: Any, rest: Any, crosses: Any) -> Any:
 
 
 def _quotient(np: Any, x: Any, y: Any, rest: Any, crosses: Any) -> Any:
-    """The exact quotient is a whole number; its division rounds, and is put right."""
+    """Returns the quotient. It is an integer, so the rounding of the division is corrected."""
     plain = x / y
     exact = (x - rest) / y
     exact = np.where(crosses, exact - 1, exact)

@@ -1,4 +1,4 @@
-"""Suites of cases, every system in one run: rows for JSON and CSV, ratio tables for people."""
+"""Run suites of cases, every system in one run; rows for JSON and CSV, and ratio tables."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Row = dict[str, Any]
 
 @dataclass
 class Bench:
-    """Everything a bench found. `rows` have the keys of COLUMNS.
+    """Results of a benchmark. `rows` have the keys of COLUMNS.
 
-    `problems` are systems that failed or disagreed (`failures`) and times below the floor;
-    `missing` are peers that are not installed; `skipped` says which cases were not run, and why;
-    `notes` say how each system was set up.
+    `problems` lists systems that failed or disagreed (`failures`), and times below the floor.
+    `missing` lists peers that are not installed. `skipped` gives the reason for each case that was
+    not run. `notes` describe the setup of each system.
     """
 
     device: str
@@ -58,12 +58,12 @@ class Bench:
     failures: list[Failure] = field(default_factory=list[Failure])
 
     def fail(self, case: Case, system: str, problem: str) -> None:
-        """A system that failed on a case, or disagreed."""
+        """Records a system that failed on a case, or disagreed."""
         self.failures.append(Failure(case, system, problem))
         self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
 
     def skip(self, case: Case, backend: str) -> None:
-        """A case that is not run: its row has the reason for a note."""
+        """Adds a row for a case that is not run, with the reason as its note."""
         row = entry_of(case.row, case.case, f"stack-{backend}", "generated")
         row.update(note=f"skipped: {case.skip}", is_ours=True)
         self.rows.append(row)
@@ -71,11 +71,11 @@ class Bench:
 
     @property
     def exit_code(self) -> int:
-        """1 where something failed, 5 where a peer is missing, else 0."""
+        """1 if something failed, 5 if a peer is missing, else 0."""
         return 1 if self.problems else 5 if self.missing else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `--json`."""
+        """Returns the document of `--json`."""
         return {
             "schema": SCHEMA,
             "device": self.device,
@@ -89,7 +89,7 @@ class Bench:
         }
 
     def as_csv(self) -> str:
-        """The rows, a column for each key of a case."""
+        """Formats the rows as CSV, with a column for each key of a case."""
         keys = list(dict.fromkeys(k for r in self.rows for k in r["case"]))
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -113,16 +113,16 @@ def bench(
     budget: float | None = None,
     say: Say = lambda _: None,
 ) -> Bench:
-    """Run every case.
+    """Runs every case.
 
     Args:
         peers: replaces those of the cases.
-        passes: of several, each is a system.
-        ways: of peers, that are taken: "ir", "native".
-        budget: seconds after which no further case is begun; `notes` name those left out.
-            An interrupt ends it likewise, with the rows that there are.
+        passes: each pipeline is a system.
+        ways: how peers get the program: "ir", "native".
+        budget: seconds after which no new case starts; `notes` list the cases left out. An
+            interrupt also ends the run, with the rows so far.
     """
-    say("measuring what this machine can do")
+    say("measuring the ceilings of this machine")
     found = Bench(device_text(), measure_ceilings(quick))
     end = math.inf if budget is None else time.monotonic() + budget
     for i, case in enumerate(cases, 1):
@@ -152,14 +152,14 @@ def bench(
 
 
 def programs_of(case: Case) -> list[Program]:
-    """The case's program in its frontend, then in those whose compilers take it natively."""
+    """Captures the case's program in its frontend, then in those of its native compilers."""
     programs: list[Program] = []
     for name in (case.frontend, *case.native):
         try:
             target = resolve(case.spec, name, case.inputs, case.options)
         except (StackError, ImportError):
             if programs:
-                continue  # the other framework is not installed: its own way falls away
+                continue  # the other framework is not installed: skip its native way
             raise
         assert isinstance(target, TargetProgram)
         frontend = find_frontend(target.fn, target.args, target.frontend)
@@ -223,20 +223,20 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
 
 
 def _kind(system: System) -> str:
-    """What kernels of ours are: "hand" or "library" where one of them is."""
+    """Returns the kind of our kernels: "hand" or "library" if one of them is, else "generated"."""
     kinds = {k.kind for k in system.runner.kernels} if system.runner else set[str]()
     return next((k for k in ("hand", "library") if k in kinds), "generated")
 
 
 def entry_of(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
-    """A row without numbers."""
+    """Returns a row without numbers."""
     entry: Row = dict.fromkeys(COLUMNS)
     entry.update(row=row, case=case, system=system, kind=kind)
     return entry
 
 
 def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
-    """A fresh process for every system and frontend that it takes natively."""
+    """Compiles in a fresh process for every system and every frontend that it takes natively."""
     frontends = [f for f in (case.frontend, *case.native) if f]
     ways: list[tuple[str, Any, str, str]] = [
         (f"stack-{DEFAULT_BACKEND} from {f}", None, OWN, f) for f in frontends
@@ -249,7 +249,7 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
     for label, peer, via, frontend in ways:
         say(f"{label}: {case.title} in a fresh process")
         cold = cold_compile(case, peer, via, frontend)
-        if cold.problem and "no way of its own" in cold.problem:
+        if cold.problem and "no native way" in cold.problem:
             continue
         if cold.problem:
             found.fail(case, label, cold.problem)
@@ -263,9 +263,9 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
 
 
 def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
-    """Ratios and shares of rows (default: all), once they and the ceilings are there.
+    """Fills in ratios and shares of rows (default: all), once all times and ceilings are known.
 
-    A ratio that spreads over more than NOISY is none: the note of its row says how much.
+    A ratio that varies by more than NOISY is left out, and the note of its row gives the spread.
     """
     held = found.rows if rows is None else rows
     for case in by_case(held):
@@ -289,20 +289,20 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
 
 
 def _noisy(system: str, found: Ratio) -> str:
-    """Why a ratio to a system is none, "" where it is one."""
+    """Returns the note of a ratio that is too noisy, else ""."""
     if not found.is_noisy:
         return ""
     share = 100 * found.spread / found.median
-    return f"noisy: {system} over it spreads over {share:.0f} % (most: {100 * NOISY:.0f} %)"
+    return f"noisy: the ratio of {system} varies by {share:.0f} % (limit: {100 * NOISY:.0f} %)"
 
 
 def _ratio(other: Row, own: Row) -> Ratio:
-    """How many times as long as ours, by rounds where there were any."""
+    """Returns the ratio of another system's time to ours, by rounds if there are any."""
     return ratio(*(r["rounds_ms"] or [r["ms"]] for r in (own, other)))
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
-    """Rows of the same case together, in order."""
+    """Groups rows by case, in order."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(f"{row['row']} {row['case']}", []).append(row)
@@ -310,12 +310,12 @@ def by_case(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def geomean(values: Sequence[float]) -> float:
-    """The geometric mean; nan of nothing."""
+    """Returns the geometric mean, or nan for an empty sequence."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
 
 
 def describe(found: Bench) -> str:
-    """Ratio tables: our time against every other's in the same rounds."""
+    """Formats tables of ratios between our times and all others, by rounds."""
     parts = [found.device, _ceiling_text(found.ceilings)]
     for name in dict.fromkeys(r["row"] for r in found.rows):
         parts.append(_row_table(name, [r for r in found.rows if r["row"] == name]))
@@ -341,9 +341,9 @@ def _ceiling_text(ceilings: Ceilings) -> str:
 
 
 def _row_table(name: str, rows: Sequence[Row]) -> str:
-    """A line for each case and system of ours; where there are several, they are columns too.
+    """Formats one line per case and system of ours; several systems of ours are also columns.
 
-    Times may be noisy, the number of kernels is not.
+    Times can be noisy; the number of kernels cannot.
     """
     systems = list(dict.fromkeys(r["system"] for r in rows))
     ours = [s for s in systems if s.startswith("stack-")]
@@ -382,13 +382,11 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     head = ["case"] if len(ours) == 1 else ["case", "ours"]
     head += ["ours ms", "spread", "kernels"]
     text = table([*head, *columns, "best other", "of limit"], lines)
-    return (
-        f"{name}: how many times as long as ours each takes (above 1.00x: ours is faster)\n{text}"
-    )
+    return f"{name}: time of each system relative to ours (above 1.00x: ours is faster)\n{text}"
 
 
 def _told(row: Row | None, own: Row) -> float | str | None:
-    """How many times as long as ours; "noisy" where that moves too much."""
+    """Returns the ratio to our time, or "noisy" if it varies too much."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
     found = _ratio(row, own)

@@ -1,4 +1,4 @@
-"""Empty caches: every system compiles from the same state."""
+"""Empty caches, so that every system compiles from the same state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-# every place where one of the systems keeps what it compiled
+# environment variables of every folder where a system caches compiled code
 CACHES = (
     *("STACK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"),
     *("JAX_COMPILATION_CACHE_DIR", "TVM_CACHE_DIR"),
@@ -20,9 +20,9 @@ CACHES = (
 
 
 def empty_caches(folder: str) -> dict[str, str]:
-    """An environment in which every compiler keeps what it makes in an empty folder.
+    """Returns an environment in which every compiler uses an empty cache folder.
 
-    Python's bytecode is no cache of a compiler: it is used and kept, as after an installation.
+    Python's bytecode cache is kept, as after an installation.
     """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return environment | {name: str(Path(folder, name.lower())) for name in CACHES}
@@ -30,14 +30,14 @@ def empty_caches(folder: str) -> dict[str, str]:
 
 @contextmanager
 def fresh_caches() -> Generator[None]:
-    """Empty caches for what one system compiles in this process."""
+    """Provides empty caches for one system that compiles in this process."""
     with ExitStack() as held:
-        # the folder stays while something may still be loaded from it
+        # ignore cleanup errors: files may still be loaded from the folder
         folder = held.enter_context(
             tempfile.TemporaryDirectory(prefix="stack-fresh-", ignore_cleanup_errors=True)
         )
         if "torch" in sys.modules:
-            # Inductor keeps what it compiled in memory too, and knows how to forget it
+            # Inductor also has an in-memory cache, which `fresh_cache` clears
             inductor: Any = importlib.import_module("torch._inductor.utils")
             held.enter_context(inductor.fresh_cache(dir=folder, delete=False))
         held.enter_context(mock.patch.dict(os.environ, empty_caches(folder)))

@@ -1,7 +1,7 @@
-"""A target from measurements: the numbers of the machine at hand in the place of those of a file.
+"""Calibrate a target: replace the numbers of a target file by measurements of this machine.
 
-What is not measured here keeps the number of the base, and says so. A busy machine gives numbers
-that are too low: this is for one that does nothing else.
+Numbers that are not measured are copied from the base, and marked so. The machine should be idle;
+on a busy one the numbers are too low.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from stack.target import Cpu, Gpu, Target, cpu_at_hand
 from stack.target.host import NATIVE
 from stack.target.record import numbers_of
 
-FAR = 256 << 20  # bytes of a copy that no cache holds
-WHOLE = 8  # the part of a cache that one side of a copy within it takes
-CHAIN = 200  # kernels of a CUDA graph that do next to nothing
+FAR = 256 << 20  # bytes of a copy that fits no cache
+WHOLE = 8  # a copy inside a cache uses this fraction of it per side
+CHAIN = 200  # kernels in a CUDA graph that do almost nothing
 LINE = Path("/sys/devices/system/cpu/cpu0/cache/index2/size")  # of the second-level cache
 Found = dict[str, tuple[float, str]]  # by number: what was measured, and how
 Say = Callable[[str], None]
 
 
 def base_at_hand() -> Target:
-    """The target of the GPU at hand; of the CPU where there is none."""
+    """Returns the target of this machine's GPU, or of its CPU if it has none."""
     backend: Backend = plugins.load("stack.backends", DEVICE_BACKEND)
     name = DEVICE_BACKEND if backend.missing() is None else DEFAULT_BACKEND
     backend = plugins.load("stack.backends", name)
@@ -44,12 +44,12 @@ def base_at_hand() -> Target:
 
 
 def calibrated(base: Target, name: str, say: Say = lambda _: None) -> Target:
-    """A target with what was measured here.
+    """Returns a target with the measurements of this machine.
 
     Args:
-        base: gives its kind, and the numbers that are not measured.
+        base: gives the kind of machine, and the numbers that are not measured.
         name: of the new target.
-        say: is told what is being measured.
+        say: called with progress messages.
 
     Raises:
         BackendMissing: the base is a GPU, and there is none here.
@@ -86,7 +86,7 @@ def _cpu_numbers(base: Cpu, say: Say) -> tuple[str, Found]:
         unit = {"K": 1 << 10, "M": 1 << 20}[text[-1]]
         found["cache_bytes"] = int(text[:-1]) * unit, "read from the system"
     cache = int(found["cache_bytes"][0]) if found else base.cache_bytes
-    say("copies in memory, and in the second-level cache")
+    say("copies in memory and in the L2 cache")
     found["memory_rate"] = _copy_rate(FAR), f"a copy of {FAR >> 20} MiB by one thread"
     near = cache // WHOLE
     found["cache_rate"] = _copy_rate(near), f"a copy of {near >> 10} KiB by one thread"
@@ -101,17 +101,17 @@ def _cpu_numbers(base: Cpu, say: Say) -> tuple[str, Found]:
         torch: Any = importlib.import_module("torch")
     except ImportError:
         return machine(), found
-    say("products of 16-bit floats")
+    say("matmuls of 16-bit floats")
     rate = lone_rate(torch, torch.bfloat16, 20)
-    found["bf16_rate"] = rate, "a library's product, by one thread"
+    found["bf16_rate"] = rate, "a library matmul, by one thread"
     return machine(), found
 
 
 def _copy_rate(size: int) -> float:
-    """Bytes read and written each second by one thread."""
+    """Returns the bytes read and written per second by one thread."""
     source = np.ones(size // 4, dtype=np.float32)
     target = np.empty_like(source)
-    times = max(1, (1 << 24) // size)  # one call of a small copy is mostly the call
+    times = max(1, (1 << 24) // size)  # for a small copy, call overhead would dominate
 
     def copies() -> None:
         for _ in range(times):
@@ -121,9 +121,10 @@ def _copy_rate(size: int) -> float:
 
 
 def _wake_seconds(base: Cpu, peak: float, threads: int) -> float:
-    """What a kernel that threads share takes longer than half of it on one thread."""
+    """Returns the overhead of a kernel on two threads, compared with half of it on one."""
     programs, rounds = 2, 2000
-    work = base.launch * base.clock * base.lanes  # from which kernels are shared among threads
+    # threshold above which kernels are shared among threads
+    work = base.launch * base.clock * base.lanes
     steps = max(1, round(work / fma_count(programs, 1)))
     alone = fma_seconds(programs, max(1, steps // 2), rounds)
     shared = fma_seconds(programs, 2 * steps, rounds)
@@ -136,14 +137,14 @@ def _wake_seconds(base: Cpu, peak: float, threads: int) -> float:
 
 def _gpu_numbers(base: Gpu, say: Say) -> tuple[str, Found]:
     torch = load_torch()
-    say("products of 8192^3, and copies")
+    say("matmuls of 8192^3, and copies")
     ceilings = gpu_ceilings(torch, kinds=("bf16", "f32"))
     found: Found = {
         "memory_rate": (ceilings.bytes, "a copy of 1 GiB"),
-        "bf16_rate": (ceilings.of("bf16"), "a library's product of 8192^3, on random data"),
-        "f32_rate": (ceilings.of("f32"), "likewise in f32, without TF32"),
+        "bf16_rate": (ceilings.of("bf16"), "a library matmul of 8192^3, on random data"),
+        "f32_rate": (ceilings.of("f32"), "a library matmul in f32, without TF32"),
     }
-    say("copies in the cache, and kernels that do nothing")
+    say("copies in the cache, and empty kernels")
     size = base.cache_bytes // WHOLE
     found["cache_rate"] = _cache_rate(torch, size), f"copies of {size >> 10} KiB in a CUDA graph"
     found["launch"] = _launch_seconds(torch), "one more kernel in a CUDA graph"
@@ -156,7 +157,7 @@ def _gpu_numbers(base: Gpu, say: Say) -> tuple[str, Found]:
 
 
 def _replayed(torch: Any, call: Callable[[], object], times: int) -> float:
-    """Seconds of one of many calls that a CUDA graph holds."""
+    """Returns the seconds of one call, from a CUDA graph with many of them."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -1,4 +1,4 @@
-"""A process that runs cases: JSON lines in and out, and limits that it cannot break."""
+"""Run cases in a child process: JSON lines in and out, with enforced limits."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ JAX_SHARE = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",
 }
-PATIENCE = 240.0  # seconds without a word after which a process hangs
-GLANCE = 0.25  # seconds between two looks at its memory
+PATIENCE = 240.0  # seconds without a message after which a process counts as hanging
+GLANCE = 0.25  # seconds between two checks of its memory
 
 
 class Lost(StackError):
-    """A process ended, or does not answer. `at` says what it was about to do: for a system its name
-    (under "at"), its kind, and whether it is ours."""
+    """A process ended or does not answer.
+
+    `at` describes its last step: for a system its name (under "at"), its kind, and whether it is
+    ours.
+    """
 
     def __init__(self, why: str, at: Mapping[str, Any]) -> None:
         super().__init__(f"{why} at {at['at']}" if at else why)
@@ -37,13 +40,13 @@ class Lost(StackError):
 
 
 class Worker:
-    """A process that runs cases.
+    """A child process that runs cases.
 
     Args:
-        module: what it is: `python -m module`.
-        environment: in place of this process's.
-        patience: seconds without a word after which it is ended.
-        memory: bytes of its own beyond which it is ended; None does not look.
+        module: started as `python -m module`.
+        environment: replaces this process's.
+        patience: seconds without a message after which it is killed.
+        memory: bytes of resident memory above which it is killed; None for no limit.
     """
 
     def __init__(
@@ -57,16 +60,16 @@ class Worker:
         self.say = say
         self.at: dict[str, Any] = {}
         self.patience = patience
-        self.why = ""  # it was ended by us
+        self.why = ""  # reason, if we killed it
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # JAX keeps what it once took: it shall leave most of the device to torch
+            # JAX never returns memory: leave most of the device to torch
             env={**JAX_SHARE, **(environment or os.environ)},
-            start_new_session=True,  # what it starts ends with it
+            start_new_session=True,  # its children end with it
         )
         self.lines: queue.Queue[str] = queue.Queue()
         self.errors: list[str] = []
@@ -77,7 +80,7 @@ class Worker:
 
     @functools.cached_property
     def device(self) -> str:
-        """The device in words: the first thing that it says."""
+        """A description of the device: its first message."""
         return str(self.listen()["device"])
 
     def _read(self) -> None:
@@ -100,12 +103,12 @@ class Worker:
             time.sleep(GLANCE)
 
     def listen(self) -> dict[str, Any]:
-        """The next message. Raises Lost."""
+        """Returns the next message. Raises Lost."""
         try:
             line = self.lines.get(timeout=self.patience)
         except queue.Empty:
             self.kill()
-            raise Lost(f"no word for {self.patience:.0f} seconds", self.at) from None
+            raise Lost(f"no message for {self.patience:.0f} seconds", self.at) from None
         if not line:
             code = self.process.wait()
             last = next((e for e in reversed(self.errors) if e), "no message")
@@ -113,7 +116,7 @@ class Worker:
         return json.loads(line)
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Send a request. Raises Lost."""
+        """Sends a request. Raises Lost."""
         assert self.device
         assert self.process.stdin is not None
         self.at = {}
@@ -121,10 +124,10 @@ class Worker:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise Lost(f"the process does not listen: {error}", self.at) from error
+            raise Lost(f"the process does not accept requests: {error}", self.at) from error
 
     def answer(self) -> dict[str, Any]:
-        """The next message that is not about what the process is doing.
+        """Returns the next message that is not a progress report.
 
         Raises Lost, or StackError for a case that cannot be run.
         """
@@ -142,22 +145,22 @@ class Worker:
                 return message
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a request. Raises as `answer`."""
+        """Sends a request and returns the reply. Raises as `answer`."""
         self.tell(request)
         return self.answer()["done"]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process and what it started."""
+        """Sends a signal to the process and its children."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, number)
 
     def kill(self) -> None:
-        """End the process and what it started."""
+        """Kills the process and its children."""
         self.signal(signal.SIGKILL)
         self.process.wait()
 
     def close(self, patience: float = 20) -> None:
-        """End the process, after so many seconds by force."""
+        """Ends the process; kills it after `patience` seconds."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -167,7 +170,7 @@ class Worker:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of memory that a process holds; 0 where it is gone."""
+    """Returns the resident memory of a process in bytes, or 0 if it is gone."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):

@@ -22,18 +22,18 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Cold:
-    """Seconds of the first graph of a process, and of a second one."""
+    """Seconds of the first graph of a process, and of the second, if any."""
 
     seconds: list[float]
     problem: str = ""
 
 
 def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) -> Cold:
-    """Compile a case's program in a fresh process; then `case.second`, if there is one.
+    """Compiles a case's program in a fresh process; then `case.second`, if there is one.
 
-    `peer` is None for our own compiler. The clock runs from the user's program (via "ir": from our
-    function) to the end of the first call; what a compiler loads of itself counts. The framework
-    has traced the program once before, whoever compiles it then.
+    `peer` is None for our own compiler. Time is measured from the user's program (via "ir": from
+    our function) to the end of the first call. Loading the compiler counts. The framework has
+    traced the program once before, for every system.
     """
     request = {
         "spec": case.spec,
@@ -65,7 +65,7 @@ def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) 
 
 
 def _child() -> None:
-    """The fresh process: reads a request, compiles, prints seconds."""
+    """Runs in the fresh process: reads a request, compiles, prints seconds."""
     out = silence_stdout()
     request: dict[str, Any] = json.loads(sys.stdin.read())
     seconds: list[float] = []
@@ -82,7 +82,7 @@ def _child() -> None:
 
 
 def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
-    """Seconds of one program."""
+    """Compiles one program and returns the seconds."""
     from stack.explore.target import Program, resolve
     from stack.run.compile import find_frontend
 
@@ -95,7 +95,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
         return own_system(program, None, "default", "").compile_s or 0.0
     found = peer_systems(program, BackendSpec(*request["peer"]), (request["via"],), lambda _: None)
     if not found:
-        raise StackError("has no way of its own for this framework")
+        raise StackError("has no native way for this framework")
     if found[0].problem or found[0].compile_s is None:
         raise StackError(found[0].problem)
     taken = found[0].compile_s

@@ -1,4 +1,4 @@
-"""One program, every compiler: correct, counted, timed in the same rounds."""
+"""Compare compilers on one program: correctness, kernel counts, and times in the same rounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Comparison:
-    """What a comparison found. `rows` have the keys of COLUMNS, `given` is as in `Program`."""
+    """Results of a comparison. `rows` have the keys of COLUMNS, `given` is as in `Program`."""
 
     device: str
     func: Func
@@ -47,13 +47,13 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """1 where a system fails or disagrees, 5 where one is missing, else 0."""
+        """1 if a system fails or disagrees, 5 if one is missing, else 0."""
         missing = {s.name for s in self.systems if s.is_missing}
         failed = {f"{r['system']}/{r['via']}" for r in self.rows if not r["ok"]} - missing
         return 1 if failed else 5 if missing else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `--json`."""
+        """Returns the document of `--json`."""
         return {
             "schema": SCHEMA,
             "device": self.device,
@@ -62,21 +62,21 @@ class Comparison:
         }
 
     def close(self) -> None:
-        """Let go of arrays and workers."""
+        """Releases arrays and workers."""
         for system in self.systems:
             if system.runner is not None:
                 system.runner.close()
 
 
 def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Converts infinities and nan to text, since JSON has none; shortens floats."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return round(value, 6) if isinstance(value, float) and abs(value) > 1 else value
 
 
 def device_text() -> str:
-    """The machine in words."""
+    """Describes the machine."""
     cores = usable_processors()
     return f"{machine()}, {cores} cores, {thread_count()} threads"
 
@@ -94,12 +94,12 @@ def compare(
     ir_only: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Comparison:
-    """Compile with every system, check, and time all of them in interleaved rounds.
+    """Compiles with every system, checks the results, and times all in interleaved rounds.
 
-    The first program goes through our compiler, every peer's replay and their own ways; further
-    ones (the same computation in another framework) only through the own way of that framework's
-    compiler. Of several `passes` each is a system. `ways` are those of peers that are taken,
-    `ir_only` names peers whose own way is left out. Of several in `backend`, each is a system.
+    The first program goes through our compiler, and through each peer, both replayed and natively.
+    Further programs are the same computation in another framework; they go only to that framework's
+    compiler. Each of several `passes` or backends is one system. `ways` selects how peers get the
+    program. Peers in `ir_only` do not run it natively.
     """
     first = programs[0]
     say("compiling with stack")
@@ -126,7 +126,7 @@ def compare(
 def measure(
     program: Program, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> Comparison:
-    """Time and check systems that are compiled."""
+    """Times and checks compiled systems."""
     running = [s for s in systems if s.runner is not None]
     say(f"timing {len(running)} systems in {rounds} interleaved rounds")
     timings: dict[int, Timing] = {}
@@ -146,7 +146,7 @@ def measure(
 
 
 class Checks:
-    """Errors of results: against double precision, and against the framework op by op."""
+    """Errors of results: relative to double precision, and to the framework op by op."""
 
     def __init__(self, program: Program, systems: Sequence[System]) -> None:
         self.types = [r.tensor for r in program.func.results]
@@ -163,11 +163,11 @@ class Checks:
         self.allowed = allowed
 
     def against(self, expected: Sequence[np.ndarray] | None, found: Sequence[np.ndarray]) -> float:
-        """Largest error of any result; nan where there is nothing to compare with."""
+        """Returns the largest error of any result, or nan if there is nothing to compare with."""
         return math.nan if expected is None else error_of(expected, found, self.types)
 
     def errors(self, results: Sequence[np.ndarray]) -> tuple[float | None, float | None, bool]:
-        """Against double precision, against eager, and whether that will do."""
+        """Returns the errors relative to double precision and eager, and if they are acceptable."""
         eager = None
         if self.eager is not None:
             held = [e.copy() for e in self.eager]
@@ -184,7 +184,7 @@ def _held(arrays: Sequence[np.ndarray], types: Sequence[Any]) -> list[np.ndarray
 
 
 def _eager_results(program: Program, systems: Sequence[System]) -> list[np.ndarray] | None:
-    """What the framework computes op by op: the eager peer's results, measured or not."""
+    """Returns the results of op-by-op execution, from the eager peer if it is measured."""
     for system in systems:
         if system.label == "eager" and system.via == "native" and system.runner is not None:
             return system.runner.results()
@@ -227,7 +227,7 @@ def _row(system: System, timing: Timing | None, checks: Checks) -> dict[str, Any
 
 
 def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
-    """The rows for a terminal; times also as ratios to our own."""
+    """Formats the rows for a terminal, with ratios to our own times."""
     own = next((r for r in comparison.rows if r["via"] == "own"), None)
     rows: list[list[object]] = []
     for row in comparison.rows:
@@ -254,7 +254,7 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
-    """How many times as long as ours, by rounds, where that holds still."""
+    """Formats the ratio to our time by rounds, or "noisy" if it varies too much."""
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
     found = ratio(own["rounds_ms"], row["rounds_ms"])
@@ -266,7 +266,7 @@ def _error_text(value: float | None) -> str:
 
 
 def legend(comparison: Comparison) -> str:
-    """What the columns mean, and what each system counts."""
+    """Explains the columns, and what each system counts."""
     counts = dict.fromkeys(
         f"{r['system']}/{r['via']} counts {r['counts_what']}"
         for r in comparison.rows
@@ -275,15 +275,15 @@ def legend(comparison: Comparison) -> str:
     columns = (
         "error: largest difference from a double precision run, relative to the largest value."
         " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
-        " call, caches empty for each system.\nvs ours: by rounds; noisy where these ratios spread"
-        f" over more than {100 * NOISY:.0f} %. via ir: our function\nreplayed; native: the user's"
+        " call, caches empty for each system.\nvs ours: by rounds; noisy if these ratios vary by"
+        f" more than {100 * NOISY:.0f} %. via ir: our function\nreplayed; native: the user's"
         " own program; own: ours, called as its user calls it."
     )
     return columns + "\n" + "\n".join(counts)
 
 
 def describe(comparison: Comparison) -> str:
-    """The tables of a comparison, with what their columns mean."""
+    """Formats the tables of a comparison, with a legend."""
     notes = [f"{r['system']}/{r['via']}: {r['note']}" for r in comparison.rows if r["note"]]
     return "\n\n".join(
         [

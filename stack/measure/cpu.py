@@ -1,4 +1,4 @@
-"""CPU rows: blocks, attention, rows, cold compile, odd sizes, products (C1 to C6)."""
+"""CPU rows: blocks, attention, pointwise and norms, cold compile, odd sizes, matmuls (C1 to C6)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK_COLD_PEERS = "inductor,xla"
 
 
 def cpu_cases(quick: bool = False) -> list[Case]:
-    """All cases; `quick` takes peers that compile in seconds."""
+    """Returns all cases; `quick` uses only peers that compile in seconds."""
     return [
         *_blocks(quick),
         *_attention(),
@@ -48,7 +48,7 @@ def _blocks(quick: bool) -> list[Case]:
 
 
 def _attention() -> list[Case]:
-    """From plain products and a softmax; and as the framework's own call."""
+    """Attention from plain matmuls and a softmax, and as the framework's own call."""
     return [
         Case(
             "C2",
@@ -133,7 +133,7 @@ def _cold(quick: bool) -> list[Case]:
 
 
 def _awkward() -> list[Case]:
-    """Odd sizes, numbers of threads, and arrays that do not lie row by row, beside eager."""
+    """Odd sizes, numbers of threads, and strided arrays, compared with eager."""
     ways = [
         *((511, 769, "dense", threads) for threads in (0, 1, 4)),
         (1, 1, "dense", 0),
@@ -155,7 +155,7 @@ def _awkward() -> list[Case]:
 
 
 def _products() -> list[Case]:
-    """Those of the blocks of C1 (depth, columns) by tokens, and squares."""
+    """Matmuls of the blocks of C1 (depth, columns) by number of tokens, and square ones."""
     layers = [
         *((768, n) for n in (256, 768, 2048, 2304, 3072)),
         *((n, 768) for n in (2048, 3072)),

@@ -1,4 +1,4 @@
-"""The GPU rows of the bench: attention, products, norms, losses, whole blocks, cold compile."""
+"""GPU rows of the bench: attention, matmuls, norms, losses, whole blocks, cold compile."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VARIANTS = (
     *("sigmoid", "learned", "finite_mask", "sink_column", "sink_floor", "softmax_plus_one"),
 )
 DECODES = ((8, 32768), (64, 4096), (1, 32768))
-# with what limits them: tensor cores, or memory where each channel has a window of its own
+# bound by tensor cores, or by memory if each channel has its own window
 CONVOLUTIONS = (
     *("resnet_3x3", "resnet_1x1", "resnet_stem", "vgg_3x3", "unet_up", "gan_up", "resnext"),
     *("mobilenet", "convnext", "whisper_stem", "conformer", "video"),
 )
 MOVES = ("gather", "embedding_gradient", "least_of_middle", "diagonal_product")
-# rows, columns and depth of products in Llama-3 8B and 70B
+# rows, columns and depth of matmuls in Llama-3 8B and 70B
 PRODUCTS = (
     *((16, 4096, 4096), (16, 28672, 4096), (64, 4096, 14336), (128, 6144, 4096)),
     *((128, 28672, 8192), (256, 8192, 8192), (512, 4096, 4096), (1024, 28672, 4096)),
@@ -36,7 +36,7 @@ MODELS = ("llama3-8b", "gpt2", "bert", "vit", "moe", "mamba2")
 
 
 def gpu_cases(quick: bool = False) -> list[Case]:
-    """All cases; `quick` leaves out peers that tune for long."""
+    """Returns all cases; `quick` leaves out peers that tune for long."""
     return [
         *_attention("G1", 128),
         *_attention("G2", 64),
@@ -66,7 +66,7 @@ def _attention(row: str, width: int) -> list[Case]:
             {"attention": variant, "D": width, "seq": seq},
             ATTENTION,
             {"variant": variant, "batch": TOKENS // seq, "heads": 16, "seq": seq, "width": width},
-            # the naive source holds all scores: op by op it is out of the race on long sequences
+            # the naive source stores all scores: op by op it is too slow for long sequences
             "eager,inductor,xla,rivals" if seq <= 4096 else "xla,rivals",
             quick=seq == 4096,
         )
@@ -76,7 +76,7 @@ def _attention(row: str, width: int) -> list[Case]:
 
 
 def _tuned(quick: bool) -> str:
-    """Inductor in its best mode, beside its default."""
+    """Returns Inductor's tuned mode, as an additional peer."""
     return "" if quick else f",{TUNED}"
 
 

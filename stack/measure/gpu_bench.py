@@ -1,4 +1,4 @@
-"""The GPU suite: cases in a worker process that is started again where the device is lost."""
+"""The GPU suite: cases run in a worker process, which is restarted if the device is lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stack.measure.systems import Say
 from stack.measure.timing import ROUNDS
 
 OWN = "triton"
-COLD_RUNS = 2  # fresh processes of a system; the first writes what Python's bytecode lacks
+COLD_RUNS = 2  # fresh processes per system; the first one also writes missing Python bytecode
 
 
 class GpuBench:
@@ -36,7 +36,7 @@ class GpuBench:
 
     @property
     def is_spent(self) -> bool:
-        """Whether the budget is."""
+        """True if the time budget is spent."""
         return self.end is not None and time.monotonic() > self.end
 
     def _ceilings(self) -> Ceilings:
@@ -54,7 +54,7 @@ class GpuBench:
         }
 
     def run(self, case: Case) -> None:
-        """Time one case; systems that take the device down get a row that says so."""
+        """Times one case; a system that crashes the device gets a row with the error."""
         if case.skip:
             self.found.skip(case, OWN)
             return
@@ -65,7 +65,7 @@ class GpuBench:
                 break
             except Lost as lost:
                 self.found.problems.append(f"{case.row} {case.title}: {lost}")
-                self.say(f"{lost}; a new process goes on")
+                self.say(f"{lost}; continuing in a new process")
                 self.worker.close()
                 self.worker = Worker(self.say)
                 if "kind" not in lost.at or lost.at["at"] in skip:
@@ -102,9 +102,9 @@ class GpuBench:
         self.found.rows.append(row)
 
     def cold(self, case: Case) -> None:
-        """Compile times, every system in a fresh process with empty caches.
+        """Measures compile times, every system in fresh processes with empty caches.
 
-        Systems take turns; once the budget is spent, those that have a time get no second turn.
+        Systems alternate. After the budget is spent, systems that have a time are not run again.
         """
         request = self._request(case)
         ways = [(f"stack-{p.strip()}", p.strip(), "") for p in self.own.split(",")]
@@ -130,9 +130,9 @@ class GpuBench:
                 rows[name].update(_fastest(times[name]))
 
     def finish(self, is_cut: bool = False) -> Bench:
-        """Ceilings again where something was timed against them, then ratios and shares.
+        """Measures the ceilings again if something was timed, then computes ratios and shares.
 
-        `is_cut`: somebody waits for what there is.
+        `is_cut`: True after an interrupt, to return the rows at once.
         """
         timed = [r for r in self.found.rows if r["ms"] and r.get("flops")]
         if timed and not is_cut:
@@ -151,7 +151,7 @@ class GpuBench:
 
 
 def listing(found: Bench) -> str:
-    """Every system of every case: its time, kind, share of the limit and error."""
+    """Formats every system of every case: time, kind, share of the limit, error and more."""
     lines: list[list[object]] = []
     for rows in by_case(found.rows):
         title = " ".join(str(v) for v in rows[0]["case"].values())
@@ -175,25 +175,35 @@ def listing(found: Bench) -> str:
                     row.get("note", ""),
                 ]
             )
-    head = ["row", "case", "system", "kind", "ms", "spread", "best other / it", "of limit", "error"]
+    head = [
+        "row",
+        "case",
+        "system",
+        "kind",
+        "ms",
+        "spread",
+        "best other / it",
+        "of limit",
+        "error",
+    ]
     return table([*head, "peak", "compile s", "note"], lines)
 
 
 def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
-    """Seconds that no implementation beats: tensor cores, exponentials or bytes; 0 if unknown."""
+    """Returns a lower bound in seconds from tensor cores, exponentials and bytes; 0 if unknown."""
     flops, moved, exps = (float(row.get(k) or 0) for k in ("flops", "bytes", "exps"))
     return max(flops / ceilings.of("bf16"), exps / EXP_RATE, moved / ceilings.bytes)
 
 
 def _fastest(times: Sequence[float]) -> dict[str, Any]:
-    """What a row says of compile times in fresh processes."""
+    """Returns the row entries for compile times in fresh processes."""
     best = min(times)
     note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
     return {"compile_s": best, "ms": best * 1e3, "note": note}
 
 
 def _cold_seconds(request: dict[str, Any]) -> float:
-    """Compile in a fresh process with empty caches."""
+    """Compiles in a fresh process with empty caches and returns the seconds."""
     with tempfile.TemporaryDirectory(prefix="stack-cold-") as folder:
         worker = Worker(lambda _: None, empty_caches(folder))
         try:
@@ -217,19 +227,19 @@ def gpu_bench(
     budget: float | None = None,
     say: Say = lambda _: None,
 ) -> Bench:
-    """Run every case of the GPU suite.
+    """Runs every case of the GPU suite.
 
     Args:
         peers: replaces those of the cases.
         own: our backends, as `triton,cuda`.
-        budget: seconds after which no further case is begun; `notes` name those left out.
-            An interrupt ends it likewise, with the rows that there are.
+        budget: seconds after which no new case starts; `notes` list the cases left out. An
+            interrupt also ends the run, with the rows so far.
 
     Raises:
         BackendMissing: there is no GPU here.
     """
     load_torch()
-    say("measuring what this GPU can do")
+    say("measuring the ceilings of this GPU")
     bench = GpuBench(own or OWN, peers, rounds, budget, say)
     for count, case in enumerate(cases, 1):
         left = ", ".join(f"{c.row} {c.title}" for c in cases[count - 1 :])

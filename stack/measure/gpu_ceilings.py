@@ -1,4 +1,4 @@
-"""What this GPU can do, measured in the same run as everything else."""
+"""Ceilings of this GPU, measured in the same run as everything else."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stack.measure.roofline import Ceilings
 from stack.releases import install_hint
 
 SIDE = 8192
-COPY = 1 << 30  # bytes read; as many are written
+COPY = 1 << 30  # bytes read; the same number is written
 WARM = 10
 DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 def load_torch() -> Any:
-    """torch, on a machine with a CUDA device. Raises BackendMissing saying what is missing."""
+    """Imports torch on a machine with a CUDA device. Raises BackendMissing without either."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -34,7 +34,7 @@ def load_torch() -> Any:
 
 
 def gpu_ceilings(torch: Any, rounds: int = 7, kinds: Sequence[str] = ("bf16",)) -> Ceilings:
-    """Operations of products of 8192^3 on random data, bytes of a device copy of 1 GiB.
+    """Measures the flop/s of 8192^3 matmuls on random data, and the rate of a 1 GiB device copy.
 
     `kinds` of "bf16", "f16" and "f32" (in full precision).
     """
@@ -49,7 +49,7 @@ def gpu_ceilings(torch: Any, rounds: int = 7, kinds: Sequence[str] = ("bf16",)) 
 
 
 def _product(torch: Any, dtype: Any, rounds: int) -> float:
-    """Seconds of one product."""
+    """Returns the seconds of one matmul."""
     a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=dtype) for _ in range(2))
     for _ in range(WARM if dtype.itemsize == 2 else 1):
         torch.mm(a, b)
@@ -57,7 +57,7 @@ def _product(torch: Any, dtype: Any, rounds: int) -> float:
 
 
 def gpu_text(torch: Any) -> str:
-    """The device in words."""
+    """Describes the device."""
     found = torch.cuda.get_device_properties(0)
     memory = found.total_memory / 2**30
     return f"{found.name}, {found.multi_processor_count} SMs, {memory:.0f} GiB, CUDA " + str(

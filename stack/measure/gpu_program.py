@@ -1,4 +1,4 @@
-"""What a case of the GPU bench runs: a naive program on the device, its rivals, its least work."""
+"""Program of a GPU bench case: a naive function on the device, its rivals, its minimal work."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-EXP_RATE = 3.7e12  # exponentials each second that the special function units of Hopper give
+EXP_RATE = 3.7e12  # exponentials per second of the special function units of Hopper
 MODES = ("forward", "backward", "train")
 
 
 @dataclass(frozen=True)
 class Rival:
-    """Another way to the same results.
+    """Another implementation with the same results.
 
     Attributes:
         kind: "hand" (ours), "library" or "peer".
-        make: gives what takes the program's arguments and returns its results. Raises where it
-            cannot run here: that is a row with an error.
-        spoils: whether it writes to its arguments: it is checked on copies.
-        wait: returns when its work is done, where that runs on streams of its own.
+        make: returns a function from the program's arguments to its results. If it raises because
+            the rival cannot run here, the row shows the error.
+        spoils: True if it writes to its arguments; it is then checked on copies.
+        wait: returns when its work is done, for work on streams of its own.
     """
 
     kind: str
@@ -35,13 +35,13 @@ class GpuProgram:
     Attributes:
         fn: the naive source that all compilers get.
         args: tensors (and plain values).
-        mode: "forward" times `fn(*args)` without autograd; "backward" the gradients of a forward
-            that ran before; "train" both.
-        wanted: numbers of the arguments whose gradients are asked for; a module's parameters too.
-        flops, bytes, exps: least work of what is timed.
-        split: for each argument the axis along which the reference may be cut, None for those that
-            go into every part; the results are cut along `join`. () does not cut.
-        parts: how many.
+        mode: "forward" times `fn(*args)` without autograd. "backward" times the gradients of an
+            earlier forward pass; "train" times both.
+        wanted: indices of arguments that need gradients; a module's parameters always do.
+        flops, bytes, exps: minimal work of the timed part.
+        split: for each argument the axis along which the reference may be split, None for those
+            that every part uses; the results are concatenated along `join`. () does not split.
+        parts: the number of parts.
         rivals: by name.
     """
 

@@ -1,4 +1,4 @@
-"""The systems of a GPU case: ours, compilers on the same naive source, rivals written by hand."""
+"""The systems of a GPU case: ours, compilers on the same naive source, hand-written rivals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of
 
 RIVALS = "rivals"
-PART = 1 << 26  # elements of a result that are compared at a time
+PART = 1 << 26  # elements of a result that are compared at once
 
 
 @dataclass
@@ -28,11 +28,11 @@ class GpuSystem:
     """One system's program.
 
     Attributes:
-        call: takes what `prepare` made of a set of arguments.
-        results: what `call` gave as tensors, in the order of the program's results.
+        call: takes the output of `prepare` for a set of arguments.
+        results: converts the output of `call` to tensors, in the order of the program's results.
         wait: see `Clock`.
-        spoils: whether it writes to its arguments.
-        library_calls: how many steps of ours are library calls, of `steps`.
+        spoils: True if it writes to its arguments.
+        library_calls: number of our steps that are library calls, of `steps`.
     """
 
     name: str
@@ -51,7 +51,7 @@ class GpuSystem:
 
 @dataclass(frozen=True)
 class Way:
-    """A system to be: its name and how to make it."""
+    """A system that can be built: its name and its constructor."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class Way:
 
 
 def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
-    """All systems of a program. `peers` as `--with` spells them, "rivals" for the case's own."""
+    """Returns all systems. `peers` is spelled as in `--with`; "rivals" are those of the case."""
     found = [_own_way(program, peer) for peer in parse_backends(own)]
     names = [p.strip() for p in peers.split(",")]
     compilers = ",".join(p for p in peers.split(",") if p.strip() != RIVALS)
@@ -103,31 +103,31 @@ def _torch() -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """The tensors of a result, in order."""
+    """Returns the tensors of a result, in order."""
     torch = _torch()
     tree = importlib.import_module("torch.utils._pytree")
     return [x for x in tree.tree_leaves(value) if isinstance(x, torch.Tensor)]
 
 
 def parameters(fn: Any) -> list[Any]:
-    """The parameters of a module, none of a function."""
+    """Returns the parameters of a module; none for a function."""
     return list(fn.parameters()) if isinstance(fn, _torch().nn.Module) else []
 
 
 def wanted(program: GpuProgram, args: Sequence[Any]) -> list[Any]:
-    """The tensors whose gradients a program is asked for."""
+    """Returns the tensors that a program computes gradients of."""
     return [args[i] for i in program.wanted] + parameters(program.fn)
 
 
 def ready_for_gradients(program: GpuProgram, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments as leaves of a new graph."""
+    """Returns the arguments as leaves of a new graph."""
     return tuple(
         a.detach().requires_grad_() if i in program.wanted else a for i, a in enumerate(args)
     )
 
 
 def cotangents(outs: Sequence[Any]) -> list[Any]:
-    """Fixed random gradients of results; 1 for scalars."""
+    """Returns fixed random gradients of results; 1 for scalars."""
     torch = _torch()
     made: list[Any] = []
     for number, out in enumerate(outs):
@@ -141,7 +141,7 @@ def cotangents(outs: Sequence[Any]) -> list[Any]:
 
 
 def _called(name: str, kind: str, fn: Callable[..., Any], program: GpuProgram) -> GpuSystem:
-    """A torch callable in the mode of the program."""
+    """Wraps a torch callable in the mode of the program."""
     torch = _torch()
     if program.mode == "forward":
 
@@ -191,13 +191,15 @@ def _inductor(program: GpuProgram, peer: BackendSpec) -> GpuSystem:
 
 
 def retained() -> Any:
-    """The context that all systems are made and run in: backward graphs may be run again, so
-    nothing that they were given is given away."""
+    """Returns the context in which all systems are built and run.
+
+    It disables buffer donation, since backward graphs may run again.
+    """
     return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
 
 
 def _one_by_one(peer: BackendSpec) -> dict[str, Any]:
-    """A backend's options, without graphs of its own: those are captured around all systems."""
+    """Returns a backend's options without CUDA graphs: those are captured around all systems."""
     taken = plugins.load("stack.backends", peer.backend).options
     graph = {} if taken is not None and "graph" not in taken else {"graph": False}
     return {**graph, **peer.options}
@@ -252,7 +254,7 @@ def _ir(program: GpuProgram, peer: BackendSpec, device: str) -> GpuSystem:
     executable = backend.compile(lowered, options)
     system = _through(f"{peer.label}/ir", "peer", executable, captured)
     if peer.backend in ("xla", "tvm"):
-        # its streams are its own: by the wall clock, which counts its dispatch
+        # its work is on its own streams: use the wall clock, which includes its dispatch
         system.wait = executable.wait
         system.note = "; ".join(filter(None, ("wall clock", executable.note)))
     return system
@@ -283,7 +285,7 @@ def _own_training(program: GpuProgram, peer: BackendSpec, name: str) -> GpuSyste
 
 
 def exact_results(program: GpuProgram) -> list[Any]:
-    """Results of the naive source in double precision, on the device, in parts."""
+    """Returns the results of the naive source in double precision, on the device, in parts."""
     torch = _torch()
     fn: Any = program.fn
     if isinstance(fn, torch.nn.Module):
@@ -310,16 +312,16 @@ def exact_results(program: GpuProgram) -> list[Any]:
 
 
 def source_error(program: GpuProgram, exact: Sequence[Any]) -> float:
-    """Error of the source as torch runs it: what its element types cost any system."""
+    """Returns the error of the source in eager torch, caused by the element types."""
     system = _called("eager", "library", program.fn, program)
     return error_of(exact, system.results(system.call(system.prepare(program.args))))
 
 
 def error_of(expected: Sequence[Any], found: Sequence[Any]) -> float:
-    """Largest error of any result, relative to the largest value of that result.
+    """Returns the largest error of any result, relative to the largest value of that result.
 
-    Infinite where shapes, infinities or nans differ. Results are looked at in parts: as a whole
-    they may be larger than what is free.
+    Infinite if shapes, infinities or nans differ. Results are compared in parts, since a comparison
+    as a whole may not fit into free memory.
     """
     if len(expected) != len(found):
         return math.inf

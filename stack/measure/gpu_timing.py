@@ -1,4 +1,4 @@
-"""Times on a device: CUDA events around calls that are queued ahead, in interleaved rounds."""
+"""Timing on a device: CUDA events around calls that are queued ahead, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from stack.measure.timing import LEAST, Timing, quantile
 
 L2_BYTES = 50 << 20
 MOST_SETS = 16
-WINDOW = 0.008  # seconds that one measurement lasts at least
-REPLAY = 500e-6  # below this, where hosts may be what is slow, calls are replayed from a CUDA graph
-AHEAD = 2_000_000  # cycles that the device waits, so that launches queue up before the clock runs
+WINDOW = 0.008  # minimal duration of one measurement in seconds
+REPLAY = 500e-6  # below this, the host may be the bottleneck: replay calls from a CUDA graph
+AHEAD = 2_000_000  # cycles that the device waits, so that launches queue up before timing starts
 Call = Callable[[Any], Any]
 
 
 def set_count(size: float) -> int:
-    """How many sets of inputs it takes so that none is in the L2 cache when its turn comes."""
+    """Returns the number of input sets to rotate so that no inputs stay in the L2 cache."""
     if size > 2 * L2_BYTES:
         return 1
     return min(MOST_SETS, 2 + math.ceil(2 * L2_BYTES / max(size, 1)))
 
 
 class Clock:
-    """One system's calls with their inputs in place.
+    """One system's calls with prepared inputs.
 
     Args:
         torch: the module.
         call: takes one set of prepared inputs.
-        sets: prepared inputs; calls take turns.
-        wait: for systems whose work is on streams of their own: they are timed by the wall clock,
-            dispatch included.
+        sets: prepared inputs, which calls use in rotation.
+        wait: for systems that use streams of their own. They are timed by the wall clock, including
+            dispatch.
         cuda: False times on the CPU.
     """
 
@@ -55,7 +55,7 @@ class Clock:
         self.is_spoiled = False
 
     def run(self, count: int) -> int:
-        """Call at least so many times; how many it was."""
+        """Calls at least `count` times; returns the number of calls."""
         if self.graph is not None:
             turns = math.ceil(count / len(self.sets))
             for _ in range(turns):
@@ -67,7 +67,7 @@ class Clock:
         return count
 
     def seconds(self, count: int) -> float:
-        """Seconds for one call, of so many."""
+        """Returns the seconds per call, measured over `count` calls."""
         if not self.cuda or self.wait is not None:
             return self._wall(count)
         cuda = self.torch.cuda
@@ -89,7 +89,7 @@ class Clock:
         return (time.perf_counter() - start) / done
 
     def prepare(self, window: float = WINDOW) -> int:
-        """Warm up; short calls go into a CUDA graph. How many calls one measurement takes."""
+        """Warms up, captures short calls in a CUDA graph; returns the calls per measurement."""
         for held in self.sets:
             self.call(held)
         first = min(self.seconds(2), self.seconds(2))
@@ -109,7 +109,7 @@ class Clock:
                     self.call(held)
         except Exception as error:
             cuda.synchronize()
-            self.is_spoiled = True  # torch's generator still counts for the capture
+            self.is_spoiled = True  # torch's generator still considers itself in capture
             self.note = f"no CUDA graph: {str(error).strip().splitlines()[0][:120]}"
             return
         self.graph = graph
@@ -117,9 +117,9 @@ class Clock:
 
 
 def interleave(clocks: Sequence[Clock], rounds: int) -> list[Timing | Exception]:
-    """Time all systems in rounds, each round starting with another one.
+    """Times all systems in rounds; each round starts with a different one.
 
-    A system that raises drops out, its exception in the place of its timing.
+    A system that raises is dropped, and its exception replaces its timing.
     """
     counts: dict[int, int] = {}
     failed: dict[int, Exception] = {}
@@ -142,7 +142,7 @@ def interleave(clocks: Sequence[Clock], rounds: int) -> list[Timing | Exception]
 
 
 def measure(torch: Any, call: Callable[[], object], rounds: int = LEAST, count: int = 1) -> float:
-    """The best of several measurements of a call: for ceilings."""
+    """Returns the best of several measurements of a call, for ceilings."""
     clock = Clock(torch, lambda _: call(), [None])
     clock.run(3)
     return quantile([clock.seconds(count) for _ in range(rounds)], 0.0)

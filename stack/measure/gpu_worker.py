@@ -1,7 +1,7 @@
-"""The process that runs GPU cases: one JSON line for each thing that the bench has to know.
+"""The process that runs GPU cases: prints a JSON line for each message to the bench.
 
-A kernel that faults takes the whole CUDA context with it, so cases run in a process of their own,
-which says what it is about to do: whoever started it knows which system it was.
+A kernel fault destroys the whole CUDA context, so cases run in a separate process. It announces
+each step in advance, so that its parent knows which system failed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f6
 
 
 class Fault(Exception):
-    """The device cannot be used any more from this process."""
+    """The device can no longer be used from this process."""
 
 
 def program_of(spec: str, options: dict[str, Any]) -> GpuProgram:
-    """The program of a case: what the factory `pkg.mod:name` makes."""
+    """Calls the factory `pkg.mod:name` of a case."""
     module, _, name = spec.partition(":")
     made = getattr(importlib.import_module(module), name)(**options)
     assert isinstance(made, GpuProgram)
@@ -52,7 +52,7 @@ def program_of(spec: str, options: dict[str, Any]) -> GpuProgram:
 
 
 class CaseRun:
-    """One case: makes every system, checks it, times all together."""
+    """One case: builds every system, checks it, times all together."""
 
     def __init__(
         self, request: dict[str, Any], tell: Tell, device: str, torch: Any, program: GpuProgram
@@ -64,12 +64,12 @@ class CaseRun:
         self.program = program
         self.is_cuda = device.startswith("cuda")
         self.exact: list[Any] | None = None
-        self.usual: float | None = None  # error of the source itself, as torch runs it
+        self.usual: float | None = None  # error of the source in eager torch
         self.entries: list[dict[str, Any]] = []
-        self.is_spoiled = False  # torch cannot go on in this process
+        self.is_spoiled = False  # torch is unusable in this process
 
     def run(self, rounds: int) -> list[dict[str, Any]]:
-        """Entries of all systems that were tried."""
+        """Returns the entries of all systems that were tried."""
         skip: Sequence[str] = self.request.get("skip", ())
         is_cold = bool(self.request.get("cold"))
         found = ways(self.program, self.request["peers"], self.request["own"], self.device)
@@ -101,9 +101,10 @@ class CaseRun:
         self._tidy()
 
     def _settle(self) -> None:
-        """What a process pays once for its framework, whoever compiles: not on a cold clock.
+        """Initializes the framework before a cold measurement, since every compiler needs that.
 
-        Library handles, torch's own tracing, and for XLA the import of JAX and its client.
+        This includes library handles, torch's own tracing, and for XLA the import of JAX and its
+        client.
         """
         importlib.import_module("torch._functorch.aot_autograd")
         square = self.torch.ones(16, 16, device=self.device)
@@ -117,12 +118,12 @@ class CaseRun:
             self.torch.cuda.empty_cache()
 
     def _check_device(self, error: BaseException) -> None:
-        """Raise Fault where an error says that the device is lost."""
+        """Raises Fault if an error means that the device is lost."""
         if self.is_cuda and is_device_lost(error):
             raise Fault(first_line(error)) from error
 
     def _make(self, way: Way) -> tuple[GpuSystem, dict[str, Any]] | None:
-        """Compile, run once and look at the results."""
+        """Compiles, runs once and checks the results."""
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: dict[str, Any] = {
             "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
@@ -140,7 +141,7 @@ class CaseRun:
             entry["compile_s"] = time.perf_counter() - start
             self._check_values(entry, system, found)
             del found
-            kept = max(0, self._allocated() - before)  # an arena, a mask: held between calls
+            kept = max(0, self._allocated() - before)  # an arena, a mask: kept between calls
             peak = self._peak(system)
             entry["peak_bytes"] = None if peak is None else kept + peak
         except Exception as error:
@@ -173,7 +174,7 @@ class CaseRun:
             entry["error"] = error_of(self.exact, results)
 
     def _judge(self, entries: Sequence[dict[str, Any]]) -> None:
-        """Whose results are off by more than the element type, or four times eager, explains."""
+        """Marks systems whose error exceeds the type's tolerance and four times eager's error."""
         names: set[str] = {n for e in entries for n in e.pop("dtypes", ())}
         known = [TOLERANCE.get(_SHORT.get(n, n), 0.0) for n in names]
         usual = self.usual if self.usual is not None and self.usual < 1 else 0.0
@@ -186,7 +187,7 @@ class CaseRun:
         return int(self.torch.cuda.memory_allocated()) if self.is_cuda else 0
 
     def _peak(self, system: GpuSystem) -> int | None:
-        """Bytes that a call holds at most, beyond what was there."""
+        """Returns the peak bytes of a call, beyond those allocated before."""
         if not self.is_cuda or system.wait is not None:
             return None
         cuda = self.torch.cuda
@@ -231,10 +232,10 @@ class CaseRun:
 def run_case(
     request: dict[str, Any], tell: Tell, rounds: int, device: str = "cuda"
 ) -> dict[str, Any]:
-    """The reply for one request.
+    """Returns the reply for one request.
 
-    Its keys: `spec`, `options`, `peers`, `own` (see `ways`), `skip` (names of systems that took
-    the device down), `cold` (compile times only).
+    Its keys: `spec`, `options`, `peers`, `own` (see `ways`), `skip` (names of systems that crashed
+    the device), `cold` (compile times only).
     """
     torch = importlib.import_module("torch")
     torch.manual_seed(0)
@@ -253,13 +254,16 @@ def run_case(
 
 
 def own_stream(torch: Any, device: str) -> AbstractContextManager[Any]:
-    """A stream that CUDA graphs can be captured on, for forward passes as well: a backward pass
-    runs where its forward pass ran, and the default stream cannot be captured."""
+    """Returns a context with a stream on which CUDA graphs can be captured.
+
+    Forward passes need it too: a backward pass runs on the stream of its forward pass, and the
+    default stream cannot be captured.
+    """
     return torch.cuda.stream(torch.cuda.Stream()) if device.startswith("cuda") else nullcontext()
 
 
 def _forget(torch: Any) -> None:
-    """Drop what a case left behind."""
+    """Releases the memory and caches of a case."""
     import gc
 
     torch._dynamo.reset()
@@ -269,7 +273,7 @@ def _forget(torch: Any) -> None:
 
 
 def serve() -> int:
-    """Answer the requests on stdin, one JSON line each, until it ends."""
+    """Answers the requests on stdin, one JSON line each, until it ends."""
     out = silence_stdout()
 
     def tell(message: dict[str, Any]) -> None:

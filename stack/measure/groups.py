@@ -1,4 +1,4 @@
-"""What each system runs together, set side by side by the source lines that it came from."""
+"""Fusion groups of every system, aligned by source line."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Group = dict[str, Any]
 
 
 def line_of(source: str) -> str:
-    """`block.py:42` of "block.py:42 attn.wq"."""
+    """Returns `block.py:42` of "block.py:42 attn.wq"."""
     return source.split(" ")[0]
 
 
 def groups_of(system: System, number: int, kernel: Kernel) -> Group:
-    """One fusion group: a kernel or a library call with the source operations it runs."""
+    """Describes one fusion group: a kernel or library call with its source operations."""
     return {
         "id": f"{system.name}#{number}",
         "system": system.label,
@@ -34,7 +34,7 @@ def groups_of(system: System, number: int, kernel: Kernel) -> Group:
 
 
 def align(systems: Sequence[System]) -> list[Group]:
-    """All groups of all systems; "aligned" names the groups of others that share a source line."""
+    """Returns all groups; "aligned" lists the groups of other systems with a common source line."""
     groups: list[Group] = []
     for system in systems:
         if system.runner is None:
@@ -57,7 +57,7 @@ def align(systems: Sequence[System]) -> list[Group]:
 
 
 def source_lines(func: Func) -> dict[str, list[str]]:
-    """Source lines of a function in the order of the program, with the ops they became."""
+    """Maps source lines, in program order, to the ops they became."""
     found: dict[str, list[str]] = {}
     pending = [func.body]
     while pending:
@@ -72,9 +72,9 @@ def source_lines(func: Func) -> dict[str, list[str]]:
 
 
 def alignment_table(func: Func, groups: Sequence[Group]) -> str:
-    """A row for each source line, a column for each system: the numbers of its groups there."""
+    """Formats a row per source line and a column per system, with numbers of its groups."""
     lines = source_lines(func)
-    # another framework's program has lines of its own: nothing of it would stand here
+    # a program of another framework has other lines, so its column would be empty
     shared = [g for g in groups if not lines.keys().isdisjoint(g["source"])]
     systems = list(dict.fromkeys(f"{g['system']}/{g['via']}" for g in shared))
     cells: dict[tuple[str, str], list[str]] = {}

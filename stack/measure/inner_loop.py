@@ -1,4 +1,4 @@
-"""Which instructions the inner loop of a product has, read from its assembly (x86-64, AT&T)."""
+"""Count the instructions of a matmul's inner loop in its assembly (x86-64, AT&T syntax)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ MULTIPLIES = ("vfmadd", "vdpbf16ps", "vpdpbusd", "tdp", "vmulp", "vpmul", "vpmad
 _LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)(?:\s+[#;].*)?$")
 _TARGET = re.compile(r"^([0-9a-f]+) <")
 _WRITES = re.compile(r"\)(\{%k\d\})?$")  # the last operand is in memory
-_READERS = ("cmp", "test", "prefetch", "push", "j")  # which that does not make a store
+# these instructions do not store, even with a memory operand last
+_READERS = ("cmp", "test", "prefetch", "push", "j")
 _SECTION = "// ---- "
 
 
 @dataclass(frozen=True)
 class InnerLoop:
-    """Instructions of one turn.
+    """Instruction counts of one iteration.
 
     Attributes:
-        multiplies: those that multiply, and add where they can.
-        loads: those that read memory, also such as multiply what they read.
-        stores: those that write memory.
-        others: the rest: addresses, shuffles, what is asked for ahead, the branch.
+        multiplies: multiplications, including fused multiply-adds.
+        loads: instructions that read memory, including multiplies with a memory operand.
+        stores: instructions that write memory.
+        others: addresses, shuffles, prefetches, the branch.
     """
 
     multiplies: int
@@ -40,15 +41,15 @@ class InnerLoop:
 
 
 def kernels_of(listing: str) -> dict[str, str]:
-    """The listing of each kernel by name, as the stage `asm` has them one after another."""
+    """Splits the stage `asm` into the listing of each kernel, by name."""
     parts = f"\n{listing}".split(f"\n{_SECTION}")[1:]
     return {name: text for name, _, text in (part.partition("\n") for part in parts)}
 
 
 def inner_loop(listing: str) -> InnerLoop | None:
-    """Of the loops without a loop inside, the one with most that multiplies; None without one.
+    """Returns the innermost loop with the most multiplies, or None if there is none.
 
-    Of equals the one that loads least: it does so for more rows.
+    Among equals, returns the one with the fewest loads: it reuses them for more rows.
     """
     code = [(int(m[1], 16), m[2], m[3]) for m in map(_LINE.match, listing.splitlines()) if m]
     places = {address: i for i, (address, _, _) in enumerate(code)}

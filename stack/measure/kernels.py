@@ -1,4 +1,4 @@
-"""The cost report: work, time and share of the roof of every kernel of a program."""
+"""Cost report: work, time and roofline share of every kernel of a program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 15
 
 
 class Work(Protocol):
-    """What a kernel has to do: operations, and bytes to and from memory."""
+    """The work of a kernel: operations, and bytes to and from memory."""
 
     @property
     def flops(self) -> float: ...
@@ -30,7 +30,7 @@ class Work(Protocol):
 def kernel_timings(
     executable: Executable, storage: Sequence[np.ndarray], rounds: int = ROUNDS
 ) -> list[Timing] | None:
-    """Seconds of every kernel in each round; None where the backend cannot tell."""
+    """Returns the seconds of every kernel per round, or None if the backend cannot measure them."""
     if executable.profile is None:
         return None
     executable.profile(storage)
@@ -41,18 +41,18 @@ def kernel_timings(
 def kernel_times(
     executable: Executable, storage: Sequence[np.ndarray], rounds: int = ROUNDS
 ) -> list[float] | None:
-    """Median seconds of every kernel, one run after another; None where the backend cannot tell."""
+    """Returns the median seconds of every kernel, or None if the backend cannot measure them."""
     found = kernel_timings(executable, storage, rounds)
     return None if found is None else [t.median for t in found]
 
 
 def floor_of(kernel: Work, ceilings: Ceilings, dtype: str) -> float:
-    """Seconds that a kernel takes at least: its operations at the peak, or its bytes."""
+    """Returns the least seconds of a kernel: its operations at peak rate, or its bytes."""
     return max(kernel.flops / ceilings.of(dtype), kernel.bytes / ceilings.bytes_at(kernel.bytes))
 
 
 def widest_dtype(func: Func) -> str:
-    """The element type of most operations of a function's contractions."""
+    """Returns the element type with the most flops in a function's contractions."""
     flops = matmul_flops(func)
     return max(flops, key=flops.__getitem__, default="f32")
 
@@ -60,9 +60,9 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """A line for each kernel, and one for all.
+    """Formats a line for each kernel, and one for all.
 
-    A share above 100 % is a kernel whose data was still in a cache.
+    A share above 100 % means that the kernel's data was still in a cache.
     """
     rows: list[list[object]] = []
     known = times if times is not None else [None] * len(kernels)

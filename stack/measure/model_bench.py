@@ -1,4 +1,4 @@
-"""The suite of models: every program in a process of its own, with limits; results as they come."""
+"""The suite of models: each program runs in its own process, with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from stack.measure.timing import ROUNDS
 from stack.run.specs import parse_backends
 
 OWN = {"cpu": "mlir", "cuda": "triton"}
-PATIENCE = 300.0  # seconds for one system to compile, check and be counted
-MEMORY = 0.6  # of this machine's, for one program
-SETTLE = 0.2  # seconds until what was queued on a device is done
+PATIENCE = 300.0  # seconds for one system to compile, run and be checked
+MEMORY = 0.6  # share of this machine's memory for one program
+SETTLE = 0.2  # seconds until work queued on a device is done
 EXTRAS = ("peak_bytes", "kernels", "library", "fallback", "eager_error", "note")
 
 
@@ -43,7 +43,7 @@ class Attempt:
         self.worker: Worker | None = None
 
     def run(self) -> dict[str, Any] | None:
-        """Compile and check, then time alone; the reply of the process."""
+        """Compiles and checks, then times alone; returns the reply of the process."""
         try:
             while not self._prepared():
                 pass
@@ -55,7 +55,7 @@ class Attempt:
             self._end()
 
     def _prepared(self) -> bool:
-        """Whether the process is ready. A system that takes it down is left out of the next one."""
+        """True if the process is ready. A system that crashes it is skipped in the next one."""
         try:
             self._begin()
             return True
@@ -66,7 +66,7 @@ class Attempt:
                 raise
             self.lost.append(lost)
             self.request["skip"].append(str(lost.at["at"]))
-            self.bench.say(f"{self.case.title}: {lost}; a new process goes on without it")
+            self.bench.say(f"{self.case.title}: {lost}; continuing without it in a new process")
             return False
 
     def _begin(self) -> None:
@@ -92,7 +92,7 @@ class Attempt:
             return self.worker.answer()["done"]
 
     def _end(self) -> None:
-        """Let go of the process and its caches."""
+        """Ends the process and deletes its caches."""
         if self.worker is not None:
             self.bench.live.remove(self.worker)
             self.worker.close(2)
@@ -104,7 +104,7 @@ class ModelBench:
     """Runs the cases of the suite and collects their rows.
 
     Args:
-        jobs: programs that are compiled at once; while one is timed the others stand still.
+        jobs: number of programs compiled at once. While one is timed, the others are stopped.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class ModelBench:
         self.memory = int(MEMORY * total / max(1, jobs / 2))
         if jobs > 1:
             self.environment["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
-        self.is_over = False  # nothing is begun any more
+        self.is_over = False  # no new case starts
         self.clock = threading.Lock()
         self.live: list[Worker] = []
         self.found = Bench(self._machine(), self._ceilings())
@@ -127,7 +127,7 @@ class ModelBench:
 
     @contextmanager
     def alone(self, worker: Worker) -> Generator[None]:
-        """The machine for one process: the others stand still."""
+        """Reserves the machine for one process: the others are stopped."""
         with self.clock:
             others = [w for w in self.live if w is not worker]
             for other in others:
@@ -152,7 +152,7 @@ class ModelBench:
         return found
 
     def request(self, case: Case) -> dict[str, Any]:
-        """What a process is asked for; see `ModelRun`."""
+        """Returns the request to a process; see `ModelRun`."""
         return {
             "spec": case.spec,
             "options": case.options,
@@ -165,7 +165,7 @@ class ModelBench:
         }
 
     def run(self, cases: Sequence[Case], end: float | None) -> Iterator[list[Row]]:
-        """The rows of each case as they are found; nothing is begun after `end`."""
+        """Yields the rows of each case when they are ready; starts nothing after `end`."""
         left: list[str] = []
 
         def work(attempt: Attempt) -> dict[str, Any] | None:
@@ -232,7 +232,7 @@ class ModelBench:
         return row
 
     def _limit(self, reply: dict[str, Any]) -> float | None:
-        """Milliseconds that no implementation beats: contractions at the peak, or the bytes."""
+        """Returns the milliseconds of a lower bound: contractions at peak rate, or the bytes."""
         if "bytes" not in reply:
             return None
         ceilings = self.found.ceilings
@@ -242,11 +242,11 @@ class ModelBench:
         return 1e3 * max(compute, moved / ceilings.bytes_at(moved))
 
     def _known(self, dtype: str) -> bool:
-        """Products of f32 may be TF32 on a GPU, where torch allows it: no floor."""
+        """True if the peak is a valid bound: f32 matmuls on a GPU may use TF32."""
         return self.device == "cpu" or dtype == "bf16"
 
     def cold(self, case: Case) -> list[Row]:
-        """First results, every system in a process of its own that has compiled nothing."""
+        """Measures the time to the first result, each system in its own fresh process."""
         peers = case.peers if self.peers is None else self.peers
         rows: list[Row] = []
         ways = [(p.strip(), "") for p in self.own.split(",")]
@@ -260,8 +260,8 @@ class ModelBench:
 
 
 def first_results(jobs: int) -> str:
-    """What the column says."""
-    also = f", while up to {jobs - 1} others compile: not to be compared" if jobs > 1 else ""
+    """Explains the column "first s"."""
+    also = f", while up to {jobs - 1} others compile: not comparable" if jobs > 1 else ""
     return (
         "the first result, from the imported model to the end of the first call, in a process where"
         f" each compiler has compiled one op before; caches are empty for each system{also}"
@@ -280,19 +280,19 @@ def model_bench(
     say: Say = lambda _: None,
     show: Say = lambda _: None,
 ) -> Bench:
-    """Run the suite.
+    """Runs the suite.
 
     Args:
         device: "cpu" or "cuda".
         peers, own: replace those of the cases, and our backend.
         jobs: see `ModelBench`.
-        budget: seconds after which no further program is begun.
-        show: gets a table of each program as soon as it is done.
+        budget: seconds after which no new program starts.
+        show: called with a table of each program as soon as it is done.
 
     Raises:
         BackendMissing: there is no GPU here.
     """
-    say("measuring what this machine can do")
+    say("measuring the ceilings of this machine")
     bench = ModelBench(device, peers, own, rounds, jobs, say)
     show(bench.found.device)
     end = None if budget is None else time.monotonic() + budget
@@ -303,14 +303,14 @@ def model_bench(
             if case.kind == "cold" and (end is None or time.monotonic() < end):
                 show(listing(bench.cold(case)))
     except KeyboardInterrupt:
-        bench.found.notes["interrupted"] = "the rows that there were"
+        bench.found.notes["interrupted"] = "only the rows so far"
     order = {f"{c.row} {c.case}": number for number, c in enumerate(cases)}
     bench.found.rows.sort(key=lambda r: order[f"{r['row']} {r['case']}"])
     return bench.found
 
 
 def listing(rows: Sequence[Row]) -> str:
-    """Every system of some programs: times, memory, errors, counts."""
+    """Formats every system of some programs: times, memory, errors, counts."""
     lines: list[list[object]] = []
     for case in by_case(rows):
         for row in case:

@@ -1,4 +1,4 @@
-"""Results of a model in double precision, and how far others are from them."""
+"""Results of a model in double precision, and the errors of others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stack.run.specs import BackendSpec
 
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 EAGER = BackendSpec("eager", "eager")
-USUAL = 4  # times the error of eager that others may have
+USUAL = 4  # allowed error, relative to that of eager
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Wide:
 
 
 def exact_results(program: ModelProgram, device: str) -> list[Any]:
-    """Results of the source in double precision, op by op.
+    """Returns the results of the source in double precision, op by op.
 
-    Where a model casts to f32 itself, as norms do, it is single precision there; so is a 16-bit
-    model with an op that knows no double precision.
+    If a model itself casts to f32, as norms do, that part is in single precision. A 16-bit model
+    with an op that does not support double precision runs in single precision.
     """
     if program.framework == "torch":
         try:
@@ -73,14 +73,14 @@ def _exact_torch(program: ModelProgram, device: str, dtype: str) -> list[Any]:
 
 
 def usual_results(program: ModelProgram, device: str) -> list[Any]:
-    """Results of the source as its framework runs it op by op."""
+    """Returns the results of the source in its framework, op by op."""
     make = eager_torch if program.framework == "torch" else eager_jax
     system = make(program, EAGER, device)
     return system.leaves(system.call())
 
 
 def errors_of(expected: Sequence[Any], found: Sequence[Any]) -> list[float]:
-    """The largest error of each result, relative to the largest value of that result."""
+    """Returns the largest error of each result, relative to the largest value of that result."""
     if len(expected) != len(found):
         return [math.inf]
     return [
@@ -90,10 +90,11 @@ def errors_of(expected: Sequence[Any], found: Sequence[Any]) -> list[float]:
 
 
 def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str]) -> str:
-    """What is wrong with results, "" if nothing: each may be off by what its element type costs,
-    or by four times what it is off by where the framework runs op by op.
+    """Returns what is wrong with results, or "".
 
-    A gradient that is zero but for rounding has no error of its own; eager's says so.
+    Each may have the error of its element type, or four times its error in eager execution. A
+    gradient that is zero except for rounding has no meaningful error; that of eager is then large
+    too.
     """
     for number, (error, known, name) in enumerate(zip(errors, usual, names, strict=True)):
         allowed = max(TOLERANCE.get(SHORT.get(name, name), 0.0), USUAL * known)
@@ -103,6 +104,6 @@ def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str])
 
 
 def worst(errors: Sequence[float], usual: Sequence[float]) -> float:
-    """The largest error of the results that have one in eager below 1."""
+    """Returns the largest error, over results whose error in eager is below 1."""
     known = [e for e, u in zip(errors, usual, strict=True) if u < 1]
     return max(known, default=max(errors, default=0.0))

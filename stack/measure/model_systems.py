@@ -1,4 +1,4 @@
-"""The systems of a model, each called as its user calls it: framework arrays in and out."""
+"""The systems of a model, called as users call them, with framework arrays in and out."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of
 
 REPLAYS = ("reduce-overhead", "max-autotune")  # modes of Inductor that replay CUDA graphs
-WARMED = 16  # rows of what is compiled before the clock runs
+WARMED = 16  # size of the warm-up program
 
 
 class ModelProgram(Protocol):
-    """What a factory of the suite gives: see `stack.demos.suite.ModelProgram`."""
+    """Interface of the suite's programs, see `stack.demos.suite.ModelProgram`."""
 
     @property
     def framework(self) -> str: ...
@@ -42,13 +42,13 @@ class ModelProgram(Protocol):
 
 @dataclass
 class Counts:
-    """What a call runs; None where nobody counts."""
+    """Kernel counts of a call; None if unknown."""
 
     kernels: int | None = None
     library: int | None = None
     fallback: int | None = None
     fallback_ops: str = ""
-    stepwise: tuple[str, ...] = ()  # why a program launches its steps one by one, for each such
+    stepwise: tuple[str, ...] = ()  # reasons of programs that launch their steps one by one
 
 
 @dataclass
@@ -56,12 +56,12 @@ class ModelSystem:
     """One system on one program.
 
     Attributes:
-        call: one call on the program's arguments; on a GPU it may return while that is at work.
-        leaves: the arrays of a result as torch tensors.
+        call: one call on the program's arguments; on a GPU it may return before the work is done.
+        leaves: converts a result to torch tensors.
         wait: returns when all calls are done.
-        count: what a call runs; asked for after the first one.
-        peak: bytes that a call holds at most, where the system itself knows.
-        compiling: the context of the first call: caches that are empty.
+        count: kernel counts of a call; valid after the first one.
+        peak: peak bytes of a call, if the system knows them.
+        compiling: context of the first call, with empty caches.
     """
 
     name: str
@@ -78,7 +78,7 @@ class ModelSystem:
 
 @dataclass(frozen=True)
 class Way:
-    """A system to be."""
+    """A system that can be built."""
 
     name: str
     kind: str
@@ -89,9 +89,9 @@ class Way:
 def ways(
     program: ModelProgram, peers: str, own: str, device: str, capture: Callable[[], Captured]
 ) -> list[Way]:
-    """All systems of a program, ours first; peers as `--with` spells them.
+    """Returns all systems of a program, ours first; peers are spelled as in `--with`.
 
-    `capture` gives the program as our frontend found it, for replays.
+    `capture` returns the program as captured by our frontend, for replays.
     """
     makers = _torch_ways if program.framework == "torch" else _jax_ways
     found = [
@@ -112,7 +112,7 @@ def ways(
 
 
 def torch_module() -> Any:
-    """torch, imported where it is used."""
+    """Imports torch on first use."""
     return importlib.import_module("torch")
 
 
@@ -124,13 +124,13 @@ def _waiter(device: str) -> Callable[[], None]:
 
 
 def parameters(program: ModelProgram) -> list[Any]:
-    """What a training step of a torch module has gradients for."""
+    """Returns the parameters of a torch module that need gradients."""
     fn: Any = program.fn
     return [p for p in fn.parameters() if p.requires_grad]
 
 
 def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], Any]:
-    """A call of a module, compiled or not; in training its loss, then all gradients."""
+    """Returns a call of a module, compiled or not; in training its loss, then all gradients."""
     torch = torch_module()
     args = program.args
     if program.train:
@@ -145,14 +145,14 @@ def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], An
 
 
 def torch_leaves(found: Any) -> list[Any]:
-    """The tensors of a result, in order; a gradient that there is not is left out."""
+    """Returns the tensors of a result, in order; missing gradients are skipped."""
     torch = torch_module()
     tree = importlib.import_module("torch.utils._pytree")
     return [x.detach() for x in tree.tree_leaves(found) if isinstance(x, torch.Tensor)]
 
 
 def eager_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
-    """The module as it is."""
+    """Returns the unmodified module as a system."""
     call = torch_call(program, program.fn)
     return ModelSystem(peer.label, "library", call, torch_leaves, _waiter(device))
 
@@ -163,7 +163,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
     mode, freezing = options.pop("mode", None), bool(options.pop("freezing", False))
     if options:
         raise UsageError(f"inductor takes mode= and freezing= here, not {', '.join(options)}")
-    # settings go with the call: another system of this module is another entry of Dynamo's
+    # pass settings with the call: another system of this module is a separate entry of Dynamo
     settings = importlib.import_module("torch._inductor").list_mode_options(mode or "default")
     if freezing:
         settings["freezing"] = True
@@ -189,7 +189,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
 
 @contextmanager
 def _empty_inductor(code: list[str]) -> Generator[None]:
-    """Empty caches for what is compiled in it; keeps the wrappers that Inductor writes."""
+    """Provides empty caches; collects the wrappers that Inductor writes."""
     graph = importlib.import_module("torch._inductor.graph").GraphLowering
     with fresh_caches(), contextlib.ExitStack() as stack:
         if hasattr(graph, "save_output_code"):
@@ -203,7 +203,7 @@ _LIBRARY = re.compile(r"\b(?:extern_kernels|torch\.ops)\.\S+?\(")
 
 
 def _inductor_counts(code: Sequence[str]) -> Counts:
-    """Launches in the wrappers that Inductor wrote."""
+    """Counts the launches in the wrappers that Inductor wrote."""
     calls = [m[0] for text in dict.fromkeys(code) for m in _WRAPPER.finditer(text)]
     if not calls:
         return Counts()
@@ -249,7 +249,7 @@ def _own_counts(runs: Sequence[Run]) -> Counts:
 
 
 def _own_peak(graphs: Sequence[CompiledGraph]) -> int | None:
-    """What the newest executable of each graph holds; None where one does not know."""
+    """Returns the peak bytes of the newest executable of each graph, or None if one is unknown."""
     held = [next(reversed(g.executables.values())).peak_bytes for g in graphs if g.executables]
     known = [h for h in held if h is not None]
     return sum(known) if known and len(known) == len(held) else None
@@ -280,7 +280,7 @@ def _called_jax(
 
 
 def eager_jax(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
-    """The function without `jit`."""
+    """Returns the function without `jit`, as a system."""
     return _called_jax(peer.label, "library", program.fn, program, "without jit")
 
 
@@ -335,7 +335,7 @@ def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> 
         torch = torch_module()
         flat = [x if isinstance(x, torch.Tensor) else torch.from_dlpack(x) for x in found]
         tree = importlib.import_module("torch.utils._pytree").tree_leaves
-        # what a graph gives besides the user's results (state that it sets) falls away
+        # drop what a graph returns besides the user's results (state that it sets)
         return [x.detach() for x in tree(captured.unflatten(flat)) if hasattr(x, "detach")]
 
     def count() -> Counts:
@@ -356,7 +356,7 @@ def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> 
 
 
 def _arrays_for(executable: Executable, captured: Captured) -> Any:
-    """Weights and inputs as the system's own arrays, once."""
+    """Converts weights and inputs to the system's own arrays, once."""
     arrays = [*captured.bound, *captured.flatten(*captured.args)]
     if executable.device != "cpu" and executable.accept is not None:
         return executable.accept(arrays)
@@ -376,9 +376,9 @@ _jax_ways: dict[str, Make] = {"stack": _own_jax, "eager": eager_jax, "xla": _xla
 
 
 def settle(framework: str, peers: str, own: str, device: str) -> None:
-    """What a process pays once for each compiler, on a program of one op.
+    """Warms up each compiler with a one-op program.
 
-    After it a first result is one of a process that has compiled before.
+    After it, a first result excludes the startup costs of the compilers.
     """
     backends = {p.backend for p in parse_backends(peers)}
     torch = torch_module()

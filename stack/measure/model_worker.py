@@ -1,7 +1,7 @@
-"""The process that one model is run in: every system on it, checked and timed.
+"""The process that runs one model: builds every system, checks and times it.
 
-It says what it is about to do before it does it: where it hangs, faults or takes all memory, who
-started it knows which system it was.
+It announces each step in advance. If it hangs, crashes or runs out of memory, its parent knows
+which system failed.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ WARM = 0.1  # seconds of warm-up for each system
 
 
 def program_of(spec: str, options: dict[str, Any]) -> ModelProgram:
-    """The program of a case: what the factory `pkg.mod:name` makes."""
+    """Calls the factory `pkg.mod:name` of a case."""
     module, _, name = spec.partition(":")
     return getattr(importlib.import_module(module), name)(**options)
 
 
 class ModelRun:
-    """One program: makes every system, checks it, times all together.
+    """One program: builds every system, checks it, times all together.
 
     Args:
-        request: `spec`, `options`, `peers`, `own`, `device`, `rounds`; `skip` names systems that
-            took the process down before; `cold` is for one system alone, which compiles nothing
-            before its clock runs and is not timed after it.
+        request: `spec`, `options`, `peers`, `own`, `device`, `rounds`. `skip` names systems that
+            crashed the process before. `cold` is for one system alone: nothing is compiled before
+            its measurement, and it is not timed afterwards.
     """
 
     def __init__(self, request: dict[str, Any], tell: Tell) -> None:
@@ -67,7 +67,7 @@ class ModelRun:
         self.program: ModelProgram | None = None
 
     def build(self) -> None:
-        """Everything but the clock."""
+        """Does everything except timing."""
         peers, own = str(self.request["peers"]), str(self.request["own"])
         self.tell({"at": "the program"})
         self.program = program_of(self.request["spec"], self.request["options"])
@@ -84,7 +84,7 @@ class ModelRun:
         self.exact = []
         self._tidy()
         gc.collect()
-        gc.freeze()  # what frameworks hold is not looked through in every round
+        gc.freeze()  # exempt the frameworks' objects from garbage collection in every round
 
     def _reference(self, program: ModelProgram) -> None:
         self.tell({"at": "the reference"})
@@ -101,7 +101,7 @@ class ModelRun:
         self._tidy()
 
     def _make(self, way: Way) -> None:
-        """Compile, run once, look at the results."""
+        """Compiles, runs once, checks the results."""
         assert self.program is not None
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: Entry = {
@@ -158,7 +158,7 @@ class ModelRun:
         return int(self.torch.cuda.memory_allocated()) if self.device != "cpu" else 0
 
     def _peak(self, system: ModelSystem, before: int) -> int | None:
-        """Bytes that a call holds at most, with what the system keeps between calls."""
+        """Returns the peak bytes of a call, including memory kept between calls."""
         own = system.peak()
         if own is not None:
             return own
@@ -172,7 +172,7 @@ class ModelRun:
         return max(0, int(cuda.max_memory_allocated()) - before)
 
     def time(self) -> None:
-        """Fill in the times, all systems in the same rounds."""
+        """Times all systems in the same rounds."""
         if self.request["cold"]:
             return
         self.tell({"at": "timing of " + ", ".join(e["system"] for _, e in self.systems)})
@@ -188,14 +188,17 @@ class ModelRun:
 
     @functools.cached_property
     def captured(self) -> Captured:
-        """The program as our frontend finds it."""
+        """The program as captured by our frontend."""
         assert self.program is not None
         frontend = find_frontend(self.program.fn, self.program.args)
         return frontend.capture(self.program.fn, self.program.args)
 
     def work(self) -> dict[str, float]:
-        """Operations of contractions by element type (`flops.f32`), and bytes that must travel;
-        nothing where nobody needed the program as one graph."""
+        """Returns flops of contractions by element type (`flops.f32`), and minimal bytes of
+        traffic.
+
+        Empty if the program was never captured as one graph.
+        """
         if "captured" not in self.__dict__:
             return {}
         func = self.captured.func
@@ -203,7 +206,7 @@ class ModelRun:
         return {**flops, "bytes": least_bytes(func)}
 
     def reply(self) -> dict[str, Any]:
-        """What was found so far."""
+        """Returns the results so far."""
         usual = max((u for u in self.usual if u < 1), default=None)
         return {"entries": self.entries, "usual": usual, **self.work()}
 
@@ -221,7 +224,7 @@ def _dtype(x: Any) -> str:
 
 
 def _repeat(system: ModelSystem) -> Callable[[int], float]:
-    """Wall clock of so many calls, until the last is done."""
+    """Returns a function that measures the wall clock time of a number of calls."""
 
     def run(count: int) -> float:
         system.wait()
@@ -235,8 +238,8 @@ def _repeat(system: ModelSystem) -> Callable[[int], float]:
 
 
 def _host_peak(torch: Any, call: Callable[[], Any]) -> int | None:
-    """The most that a call holds of torch's memory on the CPU, by its profiler."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # it announces itself otherwise
+    """Returns the peak of torch's CPU memory in a call, by its profiler."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # silences its startup message
     profiler = importlib.import_module("torch.profiler")
     with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as found:
         held = call()
@@ -250,7 +253,7 @@ def _host_peak(torch: Any, call: Callable[[], Any]) -> int | None:
 
 
 def serve() -> int:
-    """Build the program of the one request, wait for leave to time it, and reply."""
+    """Builds the program of the one request, waits for permission to time it, and replies."""
     out = silence_stdout()
 
     def tell(message: dict[str, Any]) -> None:
@@ -277,7 +280,7 @@ def serve() -> int:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Converts infinities and nan to text, since JSON has none."""
     if isinstance(value, dict):
         return {k: _finite(v) for k, v in value.items()}  # pyright: ignore
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The suite of models: as people write them, forward (M1) and training step (M2)."""
+"""The suite of models: unmodified programs, forward (M1) and training step (M2)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COLD = ("llama", "gpt2", "resnet50", "rnn_scan")
 
 
 def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -> list[Case]:
-    """Every model on a device, in each of its element types.
+    """Returns every model on a device, in each of its element types.
 
-    `quick` leaves out Inductor's search, the cold processes, and all but the usual element type.
+    `quick` leaves out Inductor's search, the cold processes, and all but the default element type.
     """
     suite = import_named(SPEC.partition(":")[0])
     kind = device.partition(":")[0]
@@ -47,7 +47,7 @@ def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -
 
 
 def _cold(device: str, kind: str) -> list[Case]:
-    """First results, every system in a process of its own."""
+    """Returns the cases of first results, with each system in its own process."""
     return [
         Case(
             "M3",

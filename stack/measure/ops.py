@@ -1,4 +1,4 @@
-"""The rows of `stackc bench ops`: hosted operators, by the row of the bench that they stand in."""
+"""Cases of `stackc bench ops`: hosted operators, by row of the bench."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from stack.measure.suite import Case
 
 ON_CPU = "stack.demos.ops_programs:program"
 ON_GPU = "stack.demos.gpu_ops:operator"
-OWN = "triton{hosted=generated}"  # by hand they race as rivals
+OWN = "triton{hosted=generated}"  # hand-written kernels are rivals
 PEERS = {"cpu": "inductor,xla,eager", "cuda": "inductor,eager,rivals"}
-QUICK_PEERS = "xla,eager"  # those that compile in seconds
+QUICK_PEERS = "xla,eager"  # peers that compile in seconds
 GENERATED, HAND = "mlir{hosted=generated}", "mlir{hosted=hand}"
-# rows of the bench, operators that stand there, and sizes where there are several
+# rows of the bench, their operators, and sizes if there are several
 ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("G1", "attention.attention", {"width": 128}),
     ("G2", "attention.attention", {"width": 64}),
@@ -44,7 +44,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("G17", "scan.retention", {}),
     ("G17", "scan.delta", {}),
 )
-# rows, results and depth of products on a GPU, beside 4096^3; layers of DeepSeek-V3
+# rows, results and depth of matmuls on a GPU, besides 4096^3; layers of DeepSeek-V3
 DEEPSEEK = (
     *((2112, 7168), (24576, 1536), (32768, 512)),
     *((7168, 16384), (4096, 7168), (7168, 2048)),
@@ -58,7 +58,7 @@ SHAPES: dict[str, tuple[tuple[int, int, int], ...]] = {
     "qgemm.w8a8_dynamic": tuple((rows, 8192, 8192) for rows in (16, 128, 1024, 8192)),
 }
 FORWARD, BACKWARD = ("forward",), ("forward", "backward")
-# on a CPU gradients race where an operator declares its own
+# on a CPU, gradients are timed for operators that declare their own
 MODES = {
     "cpu": {
         "attention.with_lse": BACKWARD[1:],
@@ -69,9 +69,9 @@ MODES = {
         **dict.fromkeys(("scan.gated", "scan.ssd", "scan.gla"), BACKWARD),
     },
 }
-# with code by hand for a CPU
+# operators with a hand-written CPU kernel
 BY_HAND = ("qgemm.w4a16",)
-# what one device cannot do
+# rows that need several devices
 RANKS = {
     "G18": ("all-reduce",),
     "G19": ("all-reduce + norm", "GEMM + reduce-scatter", "all-gather + GEMM"),
@@ -80,9 +80,9 @@ SKIPPED = "one device has no peer; torchrun -m stack.demos.{collectives,norm_rac
 
 
 def ops_cases(device: str = "cpu", quick: bool = False) -> list[Case]:
-    """A call of each operator, and gradients; `device` is "cpu" or "cuda".
+    """Returns a call of each operator, and gradients; `device` is "cpu" or "cuda".
 
-    The first case of each row is quick; `quick` takes peers that compile in seconds.
+    The first case of each row is quick; `quick` uses only peers that compile in seconds.
     """
     found = [
         _case(row, {"op": op, "mode": mode, **sizes}, device, quick)
@@ -105,6 +105,6 @@ def _case(row: str, options: dict[str, Any], device: str, quick: bool) -> Case:
         options,
         frontend="torch",
         peers=QUICK_PEERS if quick and device == "cpu" else PEERS[device],
-        ir_only=("eager",),  # op by op an operator is its decomposition, however it is called
+        ir_only=("eager",),  # op by op, an operator is its decomposition anyway
         own=f"{GENERATED},{HAND}" if is_by_hand else "",
     )

@@ -1,4 +1,4 @@
-"""A process in which one partitioner takes one annotated function: IR text in, JSON out.
+"""A process in which one partitioner runs on one annotated function: IR text in, JSON out.
 
 python -m stack.measure.partition_child NAME < function.txt
 """
@@ -15,7 +15,7 @@ from stack.run.partitioner import Partitioner
 
 
 def main() -> None:
-    """Print the partition as JSON, or what went wrong."""
+    """Prints the partition or the error as JSON."""
     partitioner: Partitioner = plugins.load("stack.partitioners", sys.argv[1])
     func = stack.parse(sys.stdin.read())
     try:

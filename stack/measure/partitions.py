@@ -1,4 +1,4 @@
-"""`stackc compare --sharding`: what systems make of one annotated program, side by side."""
+"""`stackc compare --sharding`: compare how systems partition one annotated program."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from stack.run.partitioner import COLLECTIVES, Collective, Partition, Partitione
 
 SCHEMA = "stack.compare-sharding/1"
 PASSES = "propagate,reshard,spmd"
-LIMIT = 300.0  # seconds that a system may take
+LIMIT = 300.0  # time limit of a system in seconds
 
 
 @dataclass(frozen=True)
 class Row:
-    """One system: what it made of the program, or why it made nothing."""
+    """One system's partition of the program, or the reason why there is none."""
 
     system: str
     made: Partition | None
     note: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a dictionary for JSON."""
         held: dict[str, Any] = {"system": self.system, "ok": self.made is not None}
         if self.made is not None:
             held["collectives"] = self.made.counts()
@@ -44,21 +44,21 @@ class Row:
 
 
 def compare_partitions(annotated: Func, peers: Sequence[str]) -> list[Row]:
-    """Our partition of a program, then those of peers, each in a process of its own.
+    """Partitions a program with our passes, then with peers, each in its own process.
 
-    Raises UsageError for a program of which no value has a placement.
+    Raises UsageError for a program without sharding annotations.
     """
     if not annotated.meshes:
         params = ", ".join(str(p.attrs["name"]) for p in annotated.params)
         raise UsageError(
-            f"@{annotated.name} has no placements, so there is nothing to partition; give one with"
-            f" --shard 'NAME: AXIS', where NAME is a pattern of its parameters ({params}) or return"
+            f"@{annotated.name} has no sharding annotations; add some with --shard"
+            f" 'NAME: AXIS', where NAME is a pattern of its parameters ({params}) or return"
         )
     return [Row("stack", ours(annotated)[0]), *(peer_row(annotated, name) for name in peers)]
 
 
 def ours(annotated: Func) -> tuple[Partition, Func, Func]:
-    """What we make of a program; the placed program, and that of one rank."""
+    """Partitions a program with our passes; also returns the resharded and the local program."""
     start = time.perf_counter()
     records = Pipeline(PASSES).run(annotated).records
     seconds = time.perf_counter() - start
@@ -68,14 +68,14 @@ def ours(annotated: Func) -> tuple[Partition, Func, Func]:
 
 
 def _collectives(node: Node) -> list[Collective]:
-    if node.op == "halo":  # others have no word for it: a permute for each neighbour
+    if node.op == "halo":  # other systems have no halo exchange: count a permute for each neighbour
         return [Collective("permute", 2, size) for size in halo_messages(node)]
     ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
     return [Collective(node.op, ranks, int(cast("int", node.args[0].tensor.bytes)))]
 
 
 def peak_bytes(local: Func) -> int:
-    """Bytes of arrays that a rank holds at most, where each lives to its last reader."""
+    """Returns the peak bytes of a rank's arrays, each live until its last reader."""
     last = {arg: node for node in local.nodes for arg in node.args}
     kept = {*local.params, *local.results}
     live = sum(_bytes(p) for p in local.params)
@@ -89,14 +89,14 @@ def peak_bytes(local: Func) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """What a node allocates; what only shows elements of others allocates nothing."""
+    """Returns the bytes that a node allocates; views allocate nothing."""
     if node.op in ("item", "const", "reshape", "broadcast", "transpose"):
         return 0
     return sum(int(cast("int", type_.bytes)) for type_ in node.types)
 
 
 def peer_row(annotated: Func, name: str) -> Row:
-    """What a peer makes of a program. Raises UsageError for a name that nobody has."""
+    """Returns a peer's partition of a program. Raises UsageError for an unknown name."""
     partitioner: Partitioner = plugins.load("stack.partitioners", name)
     missing = partitioner.missing()
     if missing is not None:
@@ -125,7 +125,7 @@ def peer_row(annotated: Func, name: str) -> Row:
 
 
 def describe(rows: Sequence[Row]) -> str:
-    """The rows as a table."""
+    """Formats the rows as a table."""
     shown: list[list[str]] = []
     for row in rows:
         made = row.made
@@ -142,5 +142,5 @@ def describe(rows: Sequence[Row]) -> str:
 
 
 def kib(size: int) -> str:
-    """Bytes in KiB, as a number of few digits."""
+    """Formats bytes in KiB with few digits."""
     return f"{size / 1024:.1f}".removesuffix(".0")

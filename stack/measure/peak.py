@@ -1,7 +1,7 @@
-"""The rate of fused multiply-adds that the cores reach: chains in registers, nothing else.
+"""Peak rate of fused multiply-adds: independent chains in registers.
 
-A matrix product only reaches the peak when someone wrote it well; this loop is the peak. It is a
-kernel in our own IR, so whoever doubts the number can read what was run.
+A matmul reaches the peak only if it is well written; this loop is the peak. It is a kernel in our
+own IR, so that you can read what was measured.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.run.backend import Backend
 
-CHAINS = 12  # independent sums: latency times issue width, with some to spare
+CHAINS = 12  # independent accumulators: more than latency times issue width
 LANES = 16
 PROGRAMS = 64
 STEPS = 20_000
 
 
 def fma_kernel(programs: int = PROGRAMS, steps: int = STEPS) -> Func:
-    """A kernel of parallel programs, each `steps` times `CHAINS` vector fma."""
+    """Returns a kernel of parallel programs, each with `steps` times `CHAINS` vector fma."""
     vector, memory = f"f32<{LANES}>", f"f32[{programs}, {LANES}]"
     chains = range(CHAINS)
     starts = "\n".join(f"%s{i} = mul(%v, {i + 1}.0:f32) : {vector}" for i in chains)
@@ -62,18 +62,18 @@ func @fma_peak(%x: f32[{LANES}]) -> ({memory}) at tensor {{
 
 
 def fma_peak(rounds: int = 5) -> float:
-    """Scalar operations for each second, two for each fma, all threads; 0 where it cannot run."""
+    """Returns flop/s of all threads, two per fma, or 0 if it cannot run."""
     taken = fma_seconds(PROGRAMS, STEPS, rounds)
     return fma_count(PROGRAMS, STEPS) / taken if taken else 0.0
 
 
 def fma_count(programs: int, steps: int) -> float:
-    """Scalar operations of `fma_kernel`."""
+    """Returns the scalar operations of `fma_kernel`."""
     return 2.0 * programs * steps * CHAINS * LANES
 
 
 def fma_seconds(programs: int, steps: int, rounds: int) -> float:
-    """The best of several calls of `fma_kernel`; 0 where it cannot run."""
+    """Returns the best time of several calls of `fma_kernel`, or 0 if it cannot run."""
     try:
         backend: Backend = plugins.load("stack.backends", "mlir")
         if backend.missing() is not None:

@@ -1,4 +1,4 @@
-"""A picture of a bench: our time against every other's, a panel for each row."""
+"""Plots of a bench: our times relative to all others, one panel per row."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from stack.measure.roofline import Ceilings
 from stack.releases import install_hint
 
 OURS, THEIRS = "#2a6f97", "#bbbbbb"
-LONGEST = 4.0  # bars that are longer are cut there
+LONGEST = 4.0  # longer bars are cut
 
 
 def plot_all(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
-    """Bars of ratios in `path`; a roofline beside it where the rows know their work.
+    """Plots ratios as bars to `path`, and a roofline next to it if the rows have flops and bytes.
 
-    A name without a suffix gives svg and png. Raises UsageError where matplotlib is missing or
-    does not know the format.
+    A name without suffix writes svg and png. Raises UsageError if matplotlib is missing or does not
+    support the format.
     """
     path = Path(path)
     names = [path] if path.suffix else [path.with_suffix(s) for s in (".svg", ".png")]
@@ -51,9 +51,9 @@ def _save(figure: Any, path: str | Path) -> None:
 
 
 def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
-    """Write bars of times relative to the best other system; png, svg or pdf by the file's name.
+    """Plots times relative to the best other system; the file's suffix selects png, svg or pdf.
 
-    Raises UsageError where matplotlib is missing or does not know the format.
+    Raises UsageError if matplotlib is missing or does not support the format.
     """
     library = _library()
     names = list(dict.fromkeys(r["row"] for r in rows))
@@ -76,13 +76,13 @@ def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
 
 
 def _work(row: Row) -> tuple[float, float] | None:
-    """Operations for each byte, and operations each second."""
+    """Returns operations per byte, and operations per second."""
     flops, moved, ms = (float(row.get(k) or 0) for k in ("flops", "bytes", "ms"))
     return (flops / moved, flops / ms * 1e3) if flops and moved and ms else None
 
 
 def plot_roofline(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
-    """Write what every product and attention reaches under the ceilings of the same run."""
+    """Plots the rate of every matmul and attention under the ceilings of the same run."""
     library = _library()
     figure, axis = library.subplots(figsize=(8, 5))
     peak, rate = max(ceilings.flops.values()), ceilings.bytes
@@ -99,8 +99,8 @@ def plot_roofline(rows: Sequence[Row], device: str, ceilings: Ceilings, path: st
             if points:
                 label = f"{kind}, {'ours' if is_ours else 'others'}"
                 axis.scatter(*zip(*points), marker=mark, color=color, s=18, label=label)
-    axis.set_xlabel("operations for each byte that must travel")
-    axis.set_ylabel("operations each second")
+    axis.set_xlabel("operations per byte of memory traffic")
+    axis.set_ylabel("operations per second")
     axis.set_title(f"roofline of this run\n{device}", fontsize=9)
     axis.legend(fontsize=7)
     figure.tight_layout()
@@ -132,9 +132,9 @@ def _panel(axis: Any, name: str, cases: Sequence[Sequence[Row]]) -> None:
 
 
 def plot_parts(bars: Mapping[str, Sequence[float]], parts: Sequence[str], path: str | Path) -> None:
-    """Write a bar for each name, cut into shares of its total; png, svg or pdf by the file's name.
+    """Plots a stacked bar for each name, as shares of its total; the suffix selects the format.
 
-    Raises UsageError where matplotlib is missing or does not know the format.
+    Raises UsageError if matplotlib is missing or does not support the format.
     """
     library = _library()
     figure, axis = library.subplots(figsize=(9, 0.2 * len(bars) + 1.5), layout="constrained")

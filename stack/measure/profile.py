@@ -1,4 +1,4 @@
-"""A program compiled and run: seconds of every kernel, beside what the machine can do."""
+"""Profile a program: compile it, time every kernel, compare with the ceilings of the machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from stack.run.record import Run
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured. `timings` has an entry for each kernel, None where a backend cannot tell.
+    """Measurements of a program. `timings` has an entry per kernel, or is None if not supported.
 
-    `dtype` is the element type of most operations: whose peak is the roof.
+    `dtype` is the element type of most operations; its peak is the roof.
     """
 
     run: Run
@@ -38,7 +38,7 @@ class Profile:
 
 
 def profile(target: Target, settings: Settings, say: Say) -> Profile:
-    """Compile a target, and run its kernels on its example arguments; IR text on random ones."""
+    """Compiles a target and times its kernels on its example arguments; IR text on random ones."""
     with phase("capture"):
         captured, frontend = capture(target, settings)
         if not isinstance(target, Program):
@@ -54,8 +54,8 @@ def profile(target: Target, settings: Settings, say: Say) -> Profile:
 def profile_of(
     run: Run, executable: Executable, storage: Sequence[np.ndarray], dtype: str, say: Say
 ) -> Profile:
-    """The profile of what is compiled already."""
-    say("measuring kernels, and what this machine can do")
+    """Profiles a compiled program."""
+    say("measuring kernels, and the ceilings of this machine")
     timings = kernel_timings(executable, storage)
     if executable.device.startswith("cuda"):
         ceilings = gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))

@@ -1,4 +1,4 @@
-"""The same program in double precision: what errors are measured against."""
+"""Double precision version of a program, as the reference for errors."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ C128 = DTYPES["c128"]
 
 
 def widen_dtype(dtype: DType) -> DType:
-    """f64 for floats, c128 for complex types, others as they are."""
+    """Returns f64 for floats, c128 for complex types; others are unchanged."""
     if dtype.kind == "f":
         return F64
     return C128 if dtype.kind == "c" else dtype
 
 
 def widen_type(type_: Type) -> Type:
-    """A type in double precision."""
+    """Returns a type in double precision."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(t.with_dtype(widen_dtype(t.dtype)) for t in type_.items))
     return type_.with_dtype(widen_dtype(type_.dtype))
 
 
 def widen(func: Func) -> Func:
-    """The function with every float in double precision; casts between floats fall away.
+    """Converts every float of a function to double precision; drops casts between floats.
 
-    Raises StackError where that has no meaning: bit patterns of floats, calls of a framework.
+    Raises StackError for ops where this has no meaning: bit patterns of floats, framework calls.
     """
     wide = Func(func.name, _block(func.body, {}), func.level)
     try:
@@ -79,23 +79,23 @@ def _has_floats(node: Node) -> bool:
 
 
 def held(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """A storage array as the interpreter holds it: bf16 bit patterns become float32."""
+    """Converts a storage array to the interpreter's format: bf16 bit patterns become float32."""
     if dtype is not BF16:
         return array
     return (np.ascontiguousarray(array).astype(np.uint32) << 16).view(np.float32)
 
 
 def reference(func: Func, storage: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Results in double precision on storage arrays, by the NumPy interpreter.
+    """Returns the results in double precision on storage arrays, by the NumPy interpreter.
 
-    Raises RuleError where they are integers that an operator of the function does not take.
+    Raises RuleError for integer arguments that violate an operator's limits.
     """
     sizes = {s.name for s in func.symbols}
     if sizes:
         raise StackError(f"@{func.name} has symbolic sizes: {', '.join(sorted(sizes))}")
     wide = widen(
         Pipeline("hosted").run(func, verify=False).func
-    )  # operators as what they stand for
+    )  # replaces operators by their decompositions
     inputs = [
         held(a, p.dtype).astype(widen_dtype(p.dtype).numpy)
         for a, p in zip(storage, func.params, strict=True)
@@ -107,9 +107,9 @@ def reference(func: Func, storage: Sequence[np.ndarray]) -> list[np.ndarray]:
 def error_of(
     expected: Sequence[np.ndarray], found: Sequence[np.ndarray], types: Sequence[TensorType]
 ) -> float:
-    """Largest error of any result, relative to the largest value of that result.
+    """Returns the largest error of any result, relative to the largest value of that result.
 
-    `found` are storage arrays. Infinite where shapes, infinities, nans or integers differ.
+    `found` are storage arrays. Infinite if shapes, infinities, nans or integers differ.
     """
     if len(expected) != len(found):
         return math.inf

@@ -1,7 +1,7 @@
-"""Scripts that show what is wrong with a peer, without our compiler.
+"""Write scripts that reproduce a peer's failure without our compiler.
 
-The program's source is copied beside the script (`programs/`), where it imports nothing of ours.
-A peer that gets our function replayed (`xla/ir`) has none: that program is our own.
+The program's source is copied to `programs/` next to the script, without imports of our code. A
+peer that replays our function (`xla/ir`) gets no script, since that program is ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stack.measure.suite import Case
 from stack.run.specs import parse_backends
 
 FOLDER = "programs"
-# modules that only say what a program is: they are copied; any other of ours makes no script
+# only modules that define programs are copied; a program that imports other modules gets no script
 _OURS = re.compile(r"\bstack\.(?:demos|measure\.gpu_program)\b")
 _COPIED = re.compile(r"\bstack\.demos(?:\.(\w+))?|\bstack\.measure\.(gpu_program)\b")
 _FOREIGN = re.compile(
@@ -83,7 +83,7 @@ class Failure:
 def write_reproducers(
     failures: Sequence[Failure], folder: Path, versions: dict[str, str]
 ) -> list[Path]:
-    """Write a script for each failing peer that has one; where they are."""
+    """Writes a script for each failing peer that can have one; returns their paths."""
     known = ", ".join(f"{k} {v}" for k, v in versions.items() if k in ("python", "torch", "jax"))
     written: list[Path] = []
     for failure in failures:
@@ -102,7 +102,7 @@ def _name(failure: Failure) -> str:
 
 
 def _script(failure: Failure, versions: str) -> str | None:
-    """The text of a script, None where the system has no way of its own to the program."""
+    """Returns the text of a script, or None if the system cannot run the program natively."""
     name, _, via = failure.system.partition("/")
     peers = [] if name.startswith("stack-") or via == "ir" else _peers(name)
     if len(peers) != 1 or peers[0].backend not in ("inductor", "xla"):
@@ -133,7 +133,7 @@ def _script(failure: Failure, versions: str) -> str | None:
 def _peers(name: str) -> list[Any]:
     try:
         return list(parse_backends(name))
-    except Exception:  # a rival: written by hand for its case
+    except Exception:  # a rival, hand-written for its case
         return []
 
 
@@ -143,8 +143,10 @@ def _parameters(spec: str) -> Sequence[str]:
 
 
 def _copy_programs(case: Case, folder: Path) -> bool:
-    """Copy the module of a case and those of ours that it imports; False where one is more than a
-    program."""
+    """Copies the module of a case and those of ours that it imports.
+
+    Returns False if one of them is more than a program.
+    """
     pending, seen = [case.spec.partition(":")[0]], dict[str, str]()
     while pending:
         name = pending.pop()

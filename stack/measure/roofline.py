@@ -1,4 +1,4 @@
-"""What this machine can do, measured in the same run as everything else."""
+"""Ceilings of this machine, measured in the same run as everything else."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SIZES = {"f32": 1536, "bf16": 2048}
 LONE = 640
 COPY_SIZES = (4 << 20, 16 << 20, 64 << 20, 256 << 20)
 ROUNDS = 7
-SECONDS = 2.0  # for one number: of a type that a library emulates, a product takes minutes
+SECONDS = 2.0  # time limit per number: for an emulated type, a matmul takes minutes
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Peaks of this machine: scalar operations and bytes for each second.
+    """Peaks of this machine: scalar operations and bytes per second.
 
-    `flops` by element type, from large matrix products; `copies` by how many bytes are read, from
-    copies, read and write counted (what fits a cache travels faster). `how` says what was run.
+    `flops` are by element type, from large matmuls. `copies` are by bytes read, and count reads and
+    writes; sizes that fit a cache are faster. `how` describes the measurements.
     """
 
     flops: dict[str, float]
@@ -44,22 +44,22 @@ class Ceilings:
         return self.copies[max(self.copies)]
 
     def bytes_at(self, size: float) -> float:
-        """The rate for this many bytes: that of the next smaller copy that was measured."""
+        """Returns the rate for this many bytes: that of the next smaller measured copy."""
         fitting = [s for s in self.copies if 2 * s <= size]
         return self.copies[max(fitting, default=min(self.copies))]
 
     def of(self, dtype: str) -> float:
-        """The peak for an element type; that of f32 where it was not measured."""
+        """Returns the peak for an element type, or that of f32 if it was not measured."""
         return self.flops.get(dtype) or self.flops["f32"]
 
     def or_better(self, other: Ceilings) -> Ceilings:
-        """The higher of two measurements of the same machine."""
+        """Returns the higher of two measurements of the same machine."""
         flops = {k: max(v, other.flops.get(k, 0.0)) for k, v in self.flops.items()}
         copies = {k: max(v, other.copies.get(k, 0.0)) for k, v in self.copies.items()}
         return Ceilings(flops, copies, self.threads, self.how)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a dictionary for JSON."""
         gigaflops = {f"F_{k}_gflops": round(v / 1e9, 1) for k, v in self.flops.items()}
         sizes = {f"{s >> 20} MiB": round(v / 1e9, 2) for s, v in self.copies.items()}
         copied = {"B_gbytes": round(self.bytes / 1e9, 2), "B_gbytes_by_size": sizes}
@@ -67,7 +67,7 @@ class Ceilings:
 
 
 def best_time(call: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Seconds of the best of several calls, after one that does not count; fewer of slow ones."""
+    """Returns the best time of several calls after a warm-up call; fewer calls if slow."""
     call()
     times: list[float] = []
     while len(times) < rounds and sum(times) < SECONDS:
@@ -78,7 +78,7 @@ def best_time(call: Callable[[], object], rounds: int = ROUNDS) -> float:
 
 
 def _module(name: str) -> Any:
-    """A framework, where it is installed."""
+    """Imports a framework; returns None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -86,14 +86,14 @@ def _module(name: str) -> Any:
 
 
 def thread_count() -> int:
-    """Threads that compute: those of torch where it is there, else the cores."""
+    """Returns the number of compute threads: those of torch if installed, else the cores."""
     torch = _module("torch")
     return int(torch.get_num_threads()) if torch is not None else usable_processors()
 
 
 @contextmanager
 def thread_limit(count: int) -> Generator[None]:
-    """Another number of threads for torch, which our kernels follow; 0: as it is."""
+    """Sets the number of threads of torch, which our kernels use too; 0 changes nothing."""
     torch = _module("torch") if count else None
     before = torch.get_num_threads() if torch is not None else 0
     if torch is not None:
@@ -106,7 +106,7 @@ def thread_limit(count: int) -> Generator[None]:
 
 
 def measure_ceilings(quick: bool = False) -> Ceilings:
-    """The best of several rounds: a ceiling is what the machine reaches, not what it averages."""
+    """Measures the best of several rounds: a ceiling is a maximum, not an average."""
     rounds = 3 if quick else ROUNDS
     rng = np.random.default_rng(0)
     flops: dict[str, float] = {}
@@ -120,7 +120,7 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
     torch = _module("torch")
     if torch is not None:
         for dtype, kind in (("f32", torch.float32), ("bf16", torch.bfloat16)):
-            # a busy machine rarely gives a product all of its cores at once, but often one
+            # a busy machine rarely has all cores free for a matmul, but often one
             lone = threads * lone_rate(torch, kind, 3 * rounds)
             n, rate = SIZES[dtype], 0.0
             if 2 * n**3 / lone < SECONDS:
@@ -144,20 +144,20 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
 
 
 def lone_rate(torch: Any, kind: Any, rounds: int) -> float:
-    """Operations for each second of a matrix product on one thread."""
+    """Returns the flop/s of a matmul on one thread."""
     with thread_limit(1):
         x, y = (torch.randn(LONE, LONE).to(kind) for _ in range(2))
         return 2 * LONE**3 / best_time(lambda: x @ y, rounds)
 
 
 def copy_rates(sizes: Sequence[int], rounds: int = ROUNDS) -> dict[int, float]:
-    """Bytes read and written each second, by how many bytes a copy reads."""
+    """Returns bytes read and written per second, by bytes that a copy reads."""
     torch = _module("torch")
     return {size: _copy_rate(size, torch, rounds) for size in sizes}
 
 
 def _copy_rate(size: int, torch: Any, rounds: int) -> float:
-    """Bytes read and written each second by a copy of so many bytes."""
+    """Returns bytes read and written per second by a copy of `size` bytes."""
     source = np.ones(size // 4, dtype=np.float32)
     target = np.empty_like(source)
     taken = best_time(lambda: np.copyto(target, source), rounds)
@@ -168,7 +168,7 @@ def _copy_rate(size: int, torch: Any, rounds: int) -> float:
 
 
 def matmul_flops(func: Func) -> dict[str, float]:
-    """Operations of the contractions of a function, by element type of their operands."""
+    """Returns the flops of a function's contractions, by element type of their operands."""
     found: dict[str, float] = {}
     for node in _contractions(func):
         dtype = node.args[0].dtype.name
@@ -194,9 +194,9 @@ def _flops(node: Node) -> float:
 
 
 def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
-    """What must travel at least: every parameter that is used read once, every result written.
+    """Returns the least traffic: every used parameter read once, every result written once.
 
-    `given`: bytes of memory that each parameter has, by default that of all places.
+    `given`: bytes of memory of each parameter; default: the size of the array.
     """
     used = {a for n in func.nodes for a in n.args} | set(func.results)
     sizes = given or [_bytes(p.type) for p in func.params]
@@ -205,7 +205,7 @@ def least_bytes(func: Func, given: Sequence[float] = ()) -> float:
 
 
 def memory_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements of memory that an array has: several places of it may be one of them."""
+    """Returns the number of distinct memory elements of a strided array, which may overlap."""
     if 0 in shape:
         return 0
     steps = [(n, abs(stride)) for n, stride in zip(shape, strides, strict=True)]
@@ -221,9 +221,9 @@ def _bytes(type_: TensorType | TupleType) -> float:
 def floor_seconds(
     func: Func, ceilings: Ceilings, given: Sequence[float] = (), work: float = 1.0
 ) -> float:
-    """No implementation on this machine is faster: contractions at the peak, or the bytes.
+    """Returns a lower bound in seconds: contractions at peak rate, or the bytes.
 
-    `given`: as for `least_bytes`. `work`: the share of the contractions that has to be done.
+    `given`: as for `least_bytes`. `work`: the share of the contractions that must be computed.
     """
     compute = sum(n / ceilings.of(dtype) for dtype, n in matmul_flops(func).items())
     size = least_bytes(func, given)
@@ -231,6 +231,6 @@ def floor_seconds(
 
 
 def total_flops(func: Func) -> float:
-    """All scalar operations of a function."""
+    """Returns all scalar operations of a function."""
     value = func_cost(func).flops
     return float(value) if isinstance(value, int | float) else 0.0

@@ -1,4 +1,4 @@
-"""A compiled program as something to time: in this process, or in a process of its own."""
+"""A compiled program that can be timed: in this process, or in a worker process."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from stack.run.backend import Executable, Kernel
 from stack.run.frontend import Captured, Frontend
 
 L2_BYTES = 2 << 20
-# where a framework has the function that gives the arrays of a result, in order
+# the function of each framework that returns the arrays of a result, in order
 LEAVES = {"torch": ("torch.utils._pytree", "tree_leaves"), "jax": ("jax.tree_util", "tree_leaves")}
 
 
 class Runner(Protocol):
-    """One system's program with its inputs in place."""
+    """One system's program with prepared inputs."""
 
     @property
     def kernels(self) -> Sequence[Kernel]: ...
@@ -46,18 +46,18 @@ class Runner(Protocol):
     def note(self) -> str: ...
 
     def run(self, count: int) -> float:
-        """Call so many times; seconds for all of them."""
+        """Calls `count` times; returns the total seconds."""
         ...
 
     def results(self) -> list[np.ndarray]:
-        """Storage arrays of the newest call."""
+        """Returns the storage arrays of the newest call."""
         ...
 
     def close(self) -> None: ...
 
 
 class LocalRunner:
-    """An executable in this process. Inputs rotate where one set would stay in the caches."""
+    """An executable in this process. Input sets rotate if a single one would stay in the caches."""
 
     def __init__(self, executable: Executable, storage: Sequence[np.ndarray]) -> None:
         self.executable = executable
@@ -111,7 +111,7 @@ class LocalRunner:
 
 
 class UserRunner(LocalRunner):
-    """A callable on its user's arguments: arrays of the framework in and out, guards included."""
+    """A callable on its user's arguments: framework arrays in and out, including guards."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class UserRunner(LocalRunner):
         self.executable, self.captured, self.frontend = executable, captured, frontend
         self.storage = storage
         size = sum(a.nbytes for a in captured.flatten(*captured.args))
-        # weights have one place, arguments take turns
+        # weights are shared, arguments rotate
         self.sets: list[Any] = [captured.args]
         self.sets += [copy.deepcopy(captured.args) for _ in range(copies_of(size) - 1)]
         self.call = _without_gradients(compiled, frontend.name)
@@ -139,14 +139,14 @@ class UserRunner(LocalRunner):
         found = getattr(importlib.import_module(module), name)(self.newest)
         arrays = [x for x in found if hasattr(x, "dtype")]
         kinds = [r.dtype for r in self.captured.func.results]
-        if len(arrays) != len(kinds):  # it also sets state, which is no result of the user's
+        if len(arrays) != len(kinds):  # it also sets state, which users do not get
             return self.executable.run(self.storage)
         pairs = zip(arrays, kinds, strict=True)
         return [np.array(self.frontend.to_numpy(x, kind), order="C") for x, kind in pairs]
 
 
 def _without_gradients(compiled: Callable[..., Any], framework: str) -> Callable[[Any], Any]:
-    """A call on a tuple of arguments, as the peers are called."""
+    """Returns a call on a tuple of arguments without gradients, as for the peers."""
     if framework != "torch":
         return lambda args: compiled(*args)
     no_grad: Any = importlib.import_module("torch").no_grad
@@ -159,19 +159,19 @@ def _without_gradients(compiled: Callable[..., Any], framework: str) -> Callable
 
 
 def copies_of(size: int) -> int:
-    """How many sets of arrays take turns, so that none is in the caches when its turn comes."""
+    """Returns the number of input sets to rotate so that no inputs stay in the caches."""
     return 1 if size > 2 * L2_BYTES else min(8, 2 + 2 * L2_BYTES // max(size, 1))
 
 
 class WorkerDied(StackError):
-    """A backend took its process down."""
+    """A backend crashed its process."""
 
 
 class WorkerRunner:
-    """A backend in a process of its own: where it dies, it dies alone.
+    """A backend in a worker process, so that a crash is isolated.
 
-    The worker is `stack.measure.worker`; requests and replies are JSON lines, arrays travel as
-    files in a temporary folder.
+    The worker is `stack.measure.worker`. Requests and replies are JSON lines; arrays are exchanged
+    as files in a temporary folder.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class WorkerRunner:
         return load_arrays(Path(self.folder.name) / "results.npz", int(reply["count"]))
 
     def close(self) -> None:
-        """End the worker and drop its files."""
+        """Ends the worker and deletes its files."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -279,19 +279,19 @@ def _kernel(entry: dict[str, Any]) -> Kernel:
 
 
 def save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
-    """Write arrays in order."""
+    """Writes arrays in order."""
     named: dict[str, Any] = {f"a{i}": a for i, a in enumerate(arrays)}
     np.savez(path, **named)
 
 
 def load_arrays(path: Path, count: int) -> list[np.ndarray]:
-    """Read what `save_arrays` wrote."""
+    """Reads the arrays written by `save_arrays`."""
     with np.load(path, allow_pickle=False) as held:
         return [held[f"a{i}"] for i in range(count)]
 
 
 def silence_stdout() -> Any:
-    """Give stdout's place to stderr, and return the real stdout: peers print as they like."""
+    """Redirects stdout to stderr, since peers print to it; returns the real stdout."""
     sys.stdout.flush()
     real = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

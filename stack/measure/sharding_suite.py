@@ -23,7 +23,7 @@ from stack.run.mesh import simulate
 SCHEMA = "stack.bench-sharding/1"
 PROGRAMS = "stack.demos.sharding_programs"
 MESH = "dp=2, tp=4"
-CLOSE = 1e-4  # largest error of a result, as a part of its largest element
+CLOSE = 1e-4  # tolerance of a result, relative to its largest element
 KIB = 1024
 ALL = "{dp, tp}"
 MEGATRON = (
@@ -39,9 +39,9 @@ class ShardingCase:
     """A program and its annotations.
 
     Attributes:
-        gpu: KiB that a rank sends in what XLA makes for GPUs, as was measured with its plug-in;
-            None where it was not.
-        reach: KiB that are to be reached.
+        gpu: KiB that a rank sends in XLA's partition for GPUs, measured with its plug-in; None if
+            not measured.
+        reach: KiB of our goal.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ShardingCase:
     reach: float
 
     def annotated(self) -> tuple[Func, list[np.ndarray[Any, Any]]]:
-        """The imported program with its annotations, and arrays for its parameters."""
+        """Returns the imported program with its annotations, and arrays for its parameters."""
         target = resolve(f"{PROGRAMS}:{self.factory}", "jax")
         assert isinstance(target, Program)
         captured, _ = capture(target, Settings(frontend="jax"))
@@ -128,14 +128,14 @@ CASES = (
 
 
 def annotate(func: Func, mesh: str, shard: Iterable[str]) -> Func:
-    """A function in canonical form, with annotations as a person writes them."""
+    """Canonicalizes a function and adds annotations in the user's syntax."""
     held = ", ".join(f'"{text}"' for text in shard)
     return Pipeline(f'canonicalize,annotate{{mesh="{mesh}", shard=[{held}]}}').run(func).func
 
 
 @dataclass(frozen=True)
 class CaseRows:
-    """A case: what each system made of it, and how far our result is from the whole program's."""
+    """A case with each system's partition, and the error of ours relative to the whole program."""
 
     case: ShardingCase
     rows: tuple[Row, ...]
@@ -150,7 +150,7 @@ class CaseRows:
 
     @property
     def problems(self) -> list[str]:
-        """What is not as it is to be."""
+        """Violations: a wrong result, or more bytes than XLA."""
         found: list[str] = []
         if not self.error <= CLOSE:
             found.append(f"differs from the whole program by {self.error:.1e}")
@@ -164,22 +164,22 @@ class CaseRows:
 
 @dataclass
 class ShardingBench:
-    """All cases."""
+    """Results of all cases."""
 
     found: list[CaseRows] = field(default_factory=list[CaseRows])
 
     @property
     def problems(self) -> list[str]:
-        """Of all cases."""
+        """The problems of all cases."""
         return [problem for case in self.found for problem in case.problems]
 
     @property
     def reached(self) -> int:
-        """How many cases send as little as is to be reached."""
+        """The number of cases that reach the goal."""
         return sum(case.sent <= case.case.reach * KIB for case in self.found)
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `--json`."""
+        """Returns the document of `--json`."""
         rows = [
             {
                 "case": found.case.name,
@@ -195,9 +195,9 @@ class ShardingBench:
         return {"schema": SCHEMA, "rows": rows, "problems": self.problems}
 
     def text(self) -> str:
-        """The table."""
+        """Formats the table."""
         systems = list(dict.fromkeys(row.system for found in self.found for row in found.rows))
-        head = ["program", *systems, "XLA:GPU", "to reach", "planning s", "error"]
+        head = ["program", *systems, "XLA:GPU", "goal", "planning s", "error"]
         shown: list[list[str]] = []
         for found in self.found:
             sent = {row.system: kib(row.made.sent) for row in found.rows if row.made}
@@ -213,14 +213,14 @@ class ShardingBench:
             for row in found.rows
             if row.note
         ]
-        end = f"{self.reached} of {len(self.found)} reach what is to be reached"
+        end = f"{self.reached} of {len(self.found)} reach the goal"
         return "\n".join(
             [f"KiB sent by a rank, mesh {MESH}", table(head, shown), end, *told, *self.problems]
         )
 
 
 def sharding_bench(cases: Sequence[ShardingCase], peers: Sequence[str], say: Say) -> ShardingBench:
-    """Partition every case, run it on a simulated mesh, and have peers partition it."""
+    """Partitions every case, runs it on a simulated mesh, and lets peers partition it."""
     bench = ShardingBench()
     for case in cases:
         func, arrays = case.annotated()

@@ -1,4 +1,4 @@
-"""What a bench suite is made of: cases that name their programs as a person would."""
+"""Cases of a bench suite; programs are named as on the command line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ class Case:
 
     Attributes:
         row: "C1" and so on.
-        case: what tells it from the other cases of its row; goes into the JSON as it is.
+        case: distinguishes it from other cases of its row; copied to the JSON.
         spec: the program, as a target of the command line; `options` go to its factory.
-        frontend: that our compiler and every replay get it from.
-        native: further frontends, whose own compilers get it natively.
+        frontend: used by our compiler and by every replay.
+        native: further frontends, whose own compilers get the program natively.
         peers: as `--with` spells them.
-        ir_only: those of them that run our function alone, where their own way is the same.
+        ir_only: peers that only replay our function, since running it natively is the same.
         kind: "run" times calls, "cold" times compilation in a fresh process.
-        quick: whether it is part of the short suite.
+        quick: True if it is part of the short suite.
         inputs: as `-i` spells them.
-        own: our backends, as `--backend` spells them; "": the one that is the default.
-        skip: why it is not run; its row says so.
-        threads: how many torch is given, which ours follow; 0: as it is.
-        work: the share of its contractions that a mask leaves, which is all that the floor counts.
-        second: options of another program of the factory, compiled first in a "cold" case.
+        own: our backends, as `--backend` spells them; "" for the default.
+        skip: the reason why it is not run, shown in its row.
+        threads: number of threads for torch and our kernels; 0 changes nothing.
+        work: share of its contractions that a mask keeps; the floor counts only that.
+        second: options of a second program of the factory, compiled after the first in a "cold"
+            case.
     """
 
     row: str
@@ -50,16 +51,17 @@ class Case:
 
     @property
     def title(self) -> str:
-        """`gpt2 seq=128 f32`."""
+        """Returns a title such as `gpt2 seq=128 f32`."""
         return " ".join(f"{k}={v}" if isinstance(v, int) else str(v) for k, v in self.case.items())
 
 
 def select(
     cases: Sequence[Case], rows: str | None, only: Sequence[str] = (), quick: bool = False
 ) -> list[Case]:
-    """The cases of some rows, and of those the ones that `only` allows (`seq=128`, `seq=128,512`).
+    """Selects the cases of some rows that match all conditions of `only` (`seq=128`,
+    `seq=128,512`).
 
-    Raises UsageError with what there is where nothing is left.
+    Raises UsageError with the known values if no case is left.
     """
     known = list(dict.fromkeys(c.row for c in cases))
     wanted = [r.strip() for r in rows.split(",")] if rows else known

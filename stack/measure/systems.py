@@ -1,4 +1,4 @@
-"""The systems of a comparison: ours, each peer on the same function, each peer's own way."""
+"""The systems of a comparison: ours, and each peer on our function and on the user's program."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 @dataclass
 class Program:
-    """What all systems compile: one captured function and one set of inputs.
+    """The common input of all systems: one captured function and one set of arguments.
 
-    `given`: bytes of memory that the inputs lie in, as their user has them.
+    `given`: bytes of memory of the inputs, in the user's layout.
     """
 
     captured: Captured
@@ -47,7 +47,7 @@ class Program:
 
 @dataclass
 class System:
-    """One row to be: a program that one compiler made, or why there is none.
+    """A program compiled by one system, or the reason why it failed.
 
     `via` is "own", "ir" (our function, replayed) or "native" (the user's callable).
     """
@@ -58,22 +58,22 @@ class System:
     compile_s: float | None = None
     problem: str = ""
     is_missing: bool = False
-    is_dead: bool = False  # took its process down
-    graph: CompiledGraph | None = None  # of our own
+    is_dead: bool = False  # crashed its process
+    graph: CompiledGraph | None = None  # our own graph
 
     @property
     def name(self) -> str:
-        """`xla/ir`: the system and its way in."""
+        """Returns `xla/ir`: the system and how it got the program."""
         return f"{self.label}/{self.via}"
 
 
 def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> Program:
-    """Capture a callable and lay out its inputs."""
+    """Captures a callable and converts its inputs."""
     return program_of(frontend.capture(fn, tuple(args)), frontend)
 
 
 def program_of(captured: Captured, frontend: Frontend) -> Program:
-    """Inputs of a captured program as storage arrays: its weights, then its example arguments."""
+    """Converts a captured program's weights, then its example arguments, to storage arrays."""
     arrays = [*captured.bound, *captured.flatten(*captured.args)]
     storage = [
         np.ascontiguousarray(frontend.to_numpy(a, p.dtype)).reshape(np.shape(a))
@@ -84,7 +84,7 @@ def program_of(captured: Captured, frontend: Frontend) -> Program:
 
 
 def _memory(array: Any, held: np.ndarray) -> float:
-    """Bytes that an array lies in. Torch alone has arrays that are not dense, with a `stride`."""
+    """Returns the bytes of memory behind an array. Only torch has strided arrays, with `stride`."""
     strides = array.stride() if hasattr(array, "stride") else None
     elements = held.size if strides is None else memory_elements(array.shape, strides)
     return elements * held.itemsize
@@ -97,9 +97,9 @@ def own_system(
     target: str,
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> System:
-    """Our compiler, called as its user calls it; IR text has no user, it is run as it is.
+    """Compiles with our compiler, called as users call it; IR text is run directly.
 
-    Errors are the caller's: they are what the command is about.
+    Errors are raised to the caller.
     """
     captured, frontend = program.captured, program.frontend
     if not frontend.accepts(captured.original, captured.args):
@@ -118,7 +118,7 @@ def own_system(
         compiled(*captured.args)
         taken = time.perf_counter() - start
     graph = compiled.graph
-    # what the call has compiled: its graph may take weights as arguments
+    # the executable that the call compiled: its graph may take weights as arguments
     executable = next(reversed(graph.executables.values()))
     runner = UserRunner(compiled, captured, frontend, executable, program.storage)
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
@@ -146,7 +146,7 @@ def _own_text(
 def peer_systems(
     program: Program, peer: BackendSpec, ways: Sequence[str], say: Say
 ) -> list[System]:
-    """A peer's programs: through our function, and its own way where it has one."""
+    """Compiles a peer's programs: our function replayed, and the user's program if supported."""
     try:
         backend: Backend = plugins.load("stack.backends", peer.backend)
         need = backend.missing()
@@ -173,14 +173,14 @@ def _guarded(peer: BackendSpec, via: str, make: Callable[[], System]) -> System:
     except BackendMissing as error:
         return System(peer.label, via, problem=error.need, is_missing=True)
     except WorkerDied as error:
-        problem = f"{error}; its own way is not tried in this process"
+        problem = f"{error}; the user's program is not tried in this process"
         return System(peer.label, via, problem=problem, is_dead=True)
     except Exception as error:
         return System(peer.label, via, problem=first_line(error))
 
 
 def first_line(error: BaseException) -> str:
-    """An error of any library in one line."""
+    """Formats an error of any library in one line."""
     text = str(error).strip().split("\n")[0]
     kind = "" if isinstance(error, StackError) else f"{type(error).__name__}: "
     return f"{kind}{text}"[:300] or type(error).__name__
@@ -202,7 +202,7 @@ def _through_ir(program: Program, peer: BackendSpec, backend: Backend) -> System
 def _native(
     program: Program, peer: BackendSpec, native: Callable[..., Executable]
 ) -> System | None:
-    """The peer's own way; None where it has none for programs of this framework."""
+    """Compiles a peer natively, or returns None if it does not support the framework."""
     with fresh_caches():
         start = time.perf_counter()
         try:
@@ -221,7 +221,7 @@ def _native(
 def _running(
     peer: BackendSpec, via: str, executable: Executable, program: Program, start: float
 ) -> System:
-    """Compiled means that the first call is through: some compile then."""
+    """Runs the first call too, since some systems compile only then."""
     runner = LocalRunner(executable, program.storage)
     runner.run(1)
     return System(peer.label, via, runner, time.perf_counter() - start)

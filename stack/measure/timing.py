@@ -1,4 +1,4 @@
-"""Interleaved rounds: every system once in each round, so that a slow minute hits all alike."""
+"""Interleaved rounds: every system runs once per round, so that slow periods affect all equally."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from dataclasses import dataclass
 
 ROUNDS = 7
 LEAST = 5
-WINDOW = 0.02  # seconds that one measurement lasts at least
+WINDOW = 0.02  # minimal duration of one measurement in seconds
 WARM = 0.25  # seconds of warm-up for each system
 REST = 0.01  # seconds between two systems
-NOISY = 0.05  # spread of a time or a ratio, as a share of it, above which it holds for nothing
-SLOW = 2.0  # seconds for a call after which LEAST rounds have to do
+NOISY = 0.05  # relative spread above which a time or ratio is not reported
+SLOW = 2.0  # seconds per call above which a system gets only LEAST rounds
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds for one call, one entry for each round."""
+    """Seconds per call, one entry for each round."""
 
     rounds: tuple[float, ...]
 
     @property
     def median(self) -> float:
-        """The middle round."""
+        """The median round."""
         return quantile(self.rounds, 0.5)
 
     @property
     def spread(self) -> float:
-        """Distance between the quartiles of the rounds."""
+        """The distance between the quartiles of the rounds."""
         return quantile(self.rounds, 0.75) - quantile(self.rounds, 0.25)
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One system's times over another's, of the same rounds.
+    """Ratio of two systems' times, taken within the same rounds.
 
-    Machines that are shared go from one speed to another for seconds: both systems of a round have
-    the same, so that their ratio holds still where the times do not.
+    Shared machines change their speed for seconds at a time. Both systems of a round are affected
+    equally, so ratios are stable even if times are not.
     """
 
     median: float
@@ -47,23 +47,23 @@ class Ratio:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether it moves too much to be told."""
+        """True if it varies too much to be reported."""
         return is_noisy(self.median, self.spread)
 
 
 def ratio(own: Sequence[float], other: Sequence[float]) -> Ratio:
-    """How many times as long as `own` the other takes, by rounds; those of the shorter count."""
+    """Returns the ratio of `other` to `own` by rounds; surplus rounds are ignored."""
     found = Timing(tuple(b / a for a, b in zip(own, other, strict=False)))
     return Ratio(found.median, found.spread)
 
 
 def is_noisy(time: float, spread: float | None) -> bool:
-    """Whether a time, or a ratio, moves too much to be told."""
+    """True if a time, or a ratio, varies too much to be reported."""
     return (spread or 0.0) > NOISY * time
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """A quantile with linear interpolation; nan of nothing."""
+    """Returns a quantile with linear interpolation, or nan for no values."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -73,12 +73,12 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-# runs so many calls one after another and gives the seconds that all of them took
+# calls a system a number of times and returns the total seconds
 Repeat = Callable[[int], float]
 
 
 def repeat(call: Callable[[], object]) -> Repeat:
-    """Time calls in this process."""
+    """Returns a function that times calls in this process."""
 
     def run(count: int) -> float:
         start = time.perf_counter()
@@ -90,7 +90,7 @@ def repeat(call: Callable[[], object]) -> Repeat:
 
 
 def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
-    """Call outside of the clock, and find how many calls one measurement should have."""
+    """Warms up, and returns the number of calls per measurement."""
     total = first = run(1)
     best = first
     while total < least:
@@ -101,7 +101,7 @@ def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
 
 
 def _settle(system: Repeat, times: Sequence[float]) -> None:
-    """Between systems: threads of the last one stop spinning, caches fill with this one's data."""
+    """Pauses between systems: the last one's threads stop spinning, and caches are refilled."""
     time.sleep(REST)
     if not times or times[-1] < SLOW / 10:
         system(1)
@@ -110,9 +110,9 @@ def _settle(system: Repeat, times: Sequence[float]) -> None:
 def interleave(
     systems: Sequence[Repeat], rounds: int = ROUNDS, window: float = WINDOW, warm: float = WARM
 ) -> list[Timing | Exception]:
-    """Time all systems in rounds; each round starts with another one.
+    """Times all systems in rounds; each round starts with a different one.
 
-    A system that raises drops out and its exception takes the place of its timing.
+    A system that raises is dropped, and its exception replaces its timing.
     """
     rounds = max(rounds, LEAST)
     failed: dict[int, Exception] = {}
@@ -125,7 +125,7 @@ def interleave(
             failed[i] = error
     was_enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()  # what lives by now is not looked through again after each round
+    gc.freeze()  # exempt live objects from the collection after each round
     gc.disable()
     try:
         for number in range(rounds):

@@ -1,4 +1,4 @@
-"""The other end of `WorkerRunner`: compiles one function with one backend, runs it when asked."""
+"""The server side of `WorkerRunner`: compiles one function with one backend, runs it on request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stack.run.targets import target_of
 
 
 def serve(folder: Path) -> None:
-    """Answer requests until stdin ends."""
+    """Answers requests until stdin ends."""
     out = silence_stdout()
     runner: LocalRunner | None = None
     for line in sys.stdin:

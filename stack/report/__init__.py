@@ -1,1 +1,1 @@
-"""What the compiler knows of a program, as one web page that opens from disk."""
+"""A web page of everything the compiler knows about a program; it opens from disk."""

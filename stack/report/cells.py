@@ -1,4 +1,4 @@
-"""Cells that several tables of the page have: links to code, times, spreads."""
+"""Table cells that several tables of the page share: links to code, times, spreads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from stack.report.markup import Html, escaped, tag
 
 
 def code_link(system: int, place: int, kernel: KernelView) -> Html:
-    """The name of a kernel, which leads to its code where there is some."""
+    """Returns the name of a kernel, with a link to its code if there is code."""
     if not kernel.text:
         return escaped(kernel.name)
     return tag("a", kernel.name, href=f"#code-{system}-{place}")
 
 
 def seconds(value: float) -> str:
-    """A time with the unit that suits it."""
+    """Formats a time with a suitable unit."""
     for step, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if value >= step:
             return f"{number(value / step)} {unit}"
@@ -24,7 +24,7 @@ def seconds(value: float) -> str:
 
 
 def spread_text(middle: float, spread: float, shown: str) -> Html:
-    """A spread; one that is too wide for a ratio says so in words."""
+    """Formats a spread; marks it as noisy if it is too wide for ratios."""
     if not is_noisy(middle, spread):
         return escaped(f"± {shown}")
     return tag("span", f"± {shown} ⚠ noisy", class_="noisy")

@@ -1,4 +1,4 @@
-"""The section that sets our kernels, times and errors beside those of other compilers."""
+"""The section that compares our kernels, times and errors with other compilers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stack.report.drawing import Bar, draw_bars
 from stack.report.lines import Index, joined_numbers
 from stack.report.markup import Html, figure, joined, table, tag
 
-MOST = 3  # library calls of a line that are named
+MOST = 3  # library calls listed per line
 
 
 def comparison_section(report: Report, index: Index) -> Html:
-    """Tables and bars of a comparison; nothing where there is none."""
+    """Returns tables and bar charts of a comparison, or nothing if there is none."""
     found = report.comparison
     if found is None:
         return Html("")
@@ -69,13 +69,13 @@ def comparison_section(report: Report, index: Index) -> Html:
 
 
 def bar_table(bars: Sequence[Bar], unit: str) -> Html:
-    """The bars of a drawing as rows."""
+    """Returns the bars of a chart as a table."""
     rows = [[b.label, b.value, b.spread] for b in bars]
     return table(["system", f"time in {unit}", "spread"], rows, "the bars as numbers")
 
 
 def _by_line(report: Report, index: Index) -> Html:
-    """The kernels of every system for the same source line, each a link to its code."""
+    """Returns a table of every system's kernels by source line, with links to their code."""
     assert report.comparison is not None
     names = [s.name for s in report.systems]
     rows: list[list[object]] = []
@@ -94,14 +94,14 @@ def _by_line(report: Report, index: Index) -> Html:
 
 
 def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
-    """Links to the kernels of a line, then its library calls in one text."""
+    """Returns links to the kernels of a line, then its library calls as one text."""
     calls = [k.name.removeprefix("torch.ops.") for _, k in kernels if k.kind == "library"]
     links = [code_link(system, i, k) for i, k in kernels if k.kind != "library"]
     return joined([*links, library_calls(calls)] if calls else links, ", ")
 
 
 def library_calls(names: Sequence[str]) -> str:
-    """How many, and the first names: `5 library calls: aten.mm, aten.add`."""
+    """Counts calls and lists the first names: `5 library calls: aten.mm, aten.add`."""
     known = list(dict.fromkeys(names))
     more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
     noun = "library call" if len(names) == 1 else "library calls"

@@ -1,4 +1,4 @@
-"""What a report tells: a run, its kernels with their times, and what others made of the program."""
+"""Contents of a report: a run, its kernels with times, and the kernels of other compilers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StageView:
 class KernelView:
     """A kernel, a library call or a fallback of one system.
 
-    `node` is its name in our last stage, `timing` of it alone where the backend can tell.
+    `node` is its name in our last stage. `timing` is its own time, if the backend can measure it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class KernelView:
 
 @dataclass(frozen=True)
 class SystemView:
-    """What one compiler made of the program."""
+    """The kernels of one compiler for the program."""
 
     name: str
     kernels: tuple[KernelView, ...]
@@ -64,8 +64,11 @@ class SystemView:
 
 @dataclass(frozen=True)
 class Report:
-    """All that a page shows. `systems` has ours first; `comparison` is None where there is none;
-    `steps` has the kernels that are made in steps."""
+    """All data of a page.
+
+    `systems` starts with ours. `comparison` is None if there is none. `steps` has the kernels with
+    schedule steps.
+    """
 
     title: str
     origin: str
@@ -81,12 +84,12 @@ class Report:
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:
-        """Ours."""
+        """Our kernels."""
         return self.systems[0].kernels
 
     @property
     def grouped(self) -> StageView | None:
-        """The last stage whose values are whole arrays: where groups are formed and not lowered."""
+        """The last stage with groups that are not lowered yet: its values are whole arrays."""
         found = [s for s in self.stages if s.func is not None and s.func.level == "tensor"]
         formed = [s for s in found if s.func and any(n.op in GROUPS for n in s.func.nodes)]
         whole = [s for s in formed if s.func and all(n.op != "kernel" for n in s.func.nodes)]
@@ -94,7 +97,7 @@ class Report:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Source lines that the program names, in the order of the program."""
+        """Source lines of the program's nodes and kernels, in program order."""
         first = next((s.func for s in self.stages if s.func is not None), None)
         found: dict[str, None] = {}
         for place in places(first) if first is not None else ():
@@ -105,7 +108,7 @@ class Report:
 
 
 def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
-    """The report of one run, saved or fresh. `timings` has an entry for each kernel, or none."""
+    """Builds the report of a saved or new run. `timings` has an entry per kernel, or none."""
     run = held(given) if isinstance(given, Run) else given
     manifest = run.manifest
     stages = tuple(_stage(run, entry) for entry in manifest["stages"])
@@ -127,12 +130,12 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
 
 
 def with_profile(report: Report, ceilings: Ceilings, dtype: str) -> Report:
-    """The same report with what the machine can do."""
+    """Adds the ceilings of the machine to a report."""
     return replace(report, ceilings=ceilings, dtype=dtype)
 
 
 def with_comparison(report: Report, comparison: Comparison) -> Report:
-    """The same report beside what other compilers made of the program."""
+    """Adds the kernels of other compilers to a report."""
     others = [
         SystemView(system.name, tuple(_peer_kernel(k) for k in system.runner.kernels))
         for system in comparison.systems[1:]

@@ -1,4 +1,4 @@
-"""Drawings as SVG: the graph of groups, bars with their spreads."""
+"""SVG drawings: the graph of groups, bar charts with spreads."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from importlib.resources import files
 from stack.report.graph import LINE, Layout, Placed
 from stack.report.markup import Html, joined, tag
 
-# a sign for each kind, so that no kind is told by its colour alone
+# a sign for each kind, so that kinds differ by more than colour
 SIGNS = {
     "gemm": "▦", "multi_gemm": "▦", "reduction": "Σ", "loop": "≡", "stream": "⟳", "kernel": "▣",
     "dot": "▦", "reduce": "Σ", "custom": "✋", "opaque": "?",
 }  # fmt: skip
 WIDTH = 720
 BAR, LABELS, NOTES = 22, 190, 200
-CLIP = 6.0  # bars longer than so many times the middle one are cut
+CLIP = 6.0  # bars longer than this multiple of the median are cut
 
 
 def svg(width: float, height: float, label: str, *inside: object) -> Html:
-    """A drawing with a name for those who do not see it."""
+    """Returns an SVG element with a label for screen readers."""
     box = f"0 0 {width:.0f} {height:.0f}"
     return tag(
         "svg",
@@ -34,32 +34,32 @@ def svg(width: float, height: float, label: str, *inside: object) -> Html:
 
 
 def standalone(drawing: Html) -> str:
-    """A drawing as a file of its own, with the style of the page."""
+    """Returns a drawing as a file of its own, with the style of the page."""
     style = files("stack.report").joinpath("page.css").read_text(encoding="utf-8")
     head = '<svg xmlns="http://www.w3.org/2000/svg"'
     return drawing.replace("<svg", head, 1).replace(">", f"><style>{style}</style>", 1)
 
 
 def text(x: float, y: float, value: object, **attributes: object) -> Html:
-    """A line of text in a drawing."""
+    """Returns a line of text in a drawing."""
     return tag("text", value, x=f"{x:.1f}", y=f"{y:.1f}", **attributes)
 
 
 def line(x1: float, y1: float, x2: float, y2: float, class_: str) -> Html:
-    """A straight line."""
+    """Returns a straight line."""
     place = {"x1": f"{x1:.1f}", "y1": f"{y1:.1f}", "x2": f"{x2:.1f}", "y2": f"{y2:.1f}"}
     return tag("line", class_=class_, **place)
 
 
 def rect(x: float, y: float, width: float, height: float, class_: str) -> Html:
-    """A rectangle; one of less than no width has none."""
+    """Returns a rectangle; a negative width becomes 0."""
     place = {"x": f"{x:.1f}", "y": f"{y:.1f}"}
     size = {"width": f"{max(width, 0):.1f}", "height": f"{height:.1f}"}
     return tag("rect", class_=class_, **place, **size)
 
 
 def draw_graph(found: Layout, marks: Callable[[Placed], Mapping[str, object]]) -> Html:
-    """Boxes and arrows. `marks` gives the attributes that link a box with lines and kernels."""
+    """Draws boxes and arrows. `marks` returns attributes that link a box to lines and kernels."""
     frames = [_frame(found, layer) for layer in sorted({p.box.layer for p in found.boxes} - {-1})]
     arrows = [tag("path", d=_curve(points), class_="arrow") for points in found.arrows]
     boxes = [_draw_box(p, marks(p)) for p in found.boxes]
@@ -75,7 +75,7 @@ def draw_graph(found: Layout, marks: Callable[[Placed], Mapping[str, object]]) -
         orient="auto",
     )
     inside = (tag("defs", head), *frames, *arrows, *boxes)
-    # room at the right for how often a layer repeats
+    # room at the right for the number of repeats of a layer
     return svg(found.width + 70, found.height, "the program after fusion", *inside)
 
 
@@ -113,7 +113,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
     parts = [f"M{x:.1f},{y:.1f}"]
     for i, (to_x, to_y) in enumerate(rest):
         middle = (y + to_y) / 2
-        # inside of a rank an arrow runs straight, between ranks it bends
+        # an arrow is straight inside a rank and curved between ranks
         is_straight = i % 2 == 1
         bend = f"C{x:.1f},{middle:.1f} {to_x:.1f},{middle:.1f} "
         parts.append(f"L{to_x:.1f},{to_y:.1f}" if is_straight else f"{bend}{to_x:.1f},{to_y:.1f}")
@@ -123,7 +123,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its spread, and what is written beside it."""
+    """A value with its spread and label."""
 
     label: str
     value: float
@@ -134,7 +134,7 @@ class Bar:
 
 
 def draw_bars(bars: Sequence[Bar], label: str) -> Html:
-    """Bars side by side, from zero. One that is far longer than most is cut, and says so."""
+    """Draws horizontal bars from zero. A bar much longer than the median is cut and marked."""
     values = sorted(b.value for b in bars)
     middle = values[len(values) // 2] if values else 1.0
     longest = min(values[-1], CLIP * middle) if values and middle else max([*values, 1.0])

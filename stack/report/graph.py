@@ -1,7 +1,7 @@
-"""The graph of a program after fusion: boxes and arrows, equal layers drawn once, in layers.
+"""The graph of a program after fusion, as boxes and arrows in layers; equal layers are drawn once.
 
-The layout is Sugiyama's (1981): ranks by longest path, a bend for each rank that an arrow crosses,
-orders by the mean place of neighbours, places by pulling each box towards its neighbours.
+Uses the layout of Sugiyama (1981). Ranks are longest paths. An arrow gets a bend in each rank that
+it crosses. Boxes are ordered by the mean position of their neighbours, then pulled towards them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from stack.ir.node import Block, Func, Node
 
-FREE = ("const", "param", "item")  # no box of their own
+FREE = ("const", "param", "item")  # these get no box
 GAP_X, GAP_Y = 26, 34
 LINE = 15  # pixels of a line of text
 SWEEPS = 6
@@ -21,14 +21,14 @@ SWEEPS = 6
 
 @dataclass(frozen=True)
 class Box:
-    """A group, or an op that stands alone.
+    """A group, or a single op.
 
     Attributes:
-        name: of its value in the program.
+        name: name of its value in the program.
         reads: names of parameters that it takes.
-        ops: what it computes, in order; several for a group.
-        repeats: how many equal layers this one stands for.
-        layer: which of the drawn layers it belongs to; -1 for none.
+        ops: the ops that it computes, in order; several for a group.
+        repeats: the number of equal layers that it represents.
+        layer: the drawn layer that it belongs to; -1 for none.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Graph:
-    """Boxes in the order of the program, and arrows between their places in it."""
+    """Boxes in program order, and arrows as pairs of box indices."""
 
     boxes: tuple[Box, ...]
     arrows: tuple[tuple[int, int], ...]
@@ -51,7 +51,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Placed:
-    """A box with its corner and size in pixels, and the lines in it, of which `heads` are ops."""
+    """A box with its corner and size in pixels, and its text; the first `heads` lines are ops."""
 
     box: Box
     x: float
@@ -73,7 +73,7 @@ class Layout:
 
 
 def graph_of(func: Func) -> Graph:
-    """The top of a function: constants and parameters stand in the boxes that use them."""
+    """Builds the graph of a function's body; constants and parameters are shown inside boxes."""
     nodes = [n for n in func.nodes if n.op not in FREE]
     place = {n: i for i, n in enumerate(nodes)}
     boxes: list[Box] = []
@@ -103,10 +103,10 @@ def _signature(box: Box) -> Hashable:
 
 
 def collapsed(graph: Graph) -> Graph:
-    """The same graph with each run of equal layers drawn once, and how often it stands.
+    """Draws each run of equal layers once, with the number of repeats.
 
-    A layer is a stretch of boxes that comes again right after itself; of all, the run that hides
-    most goes first.
+    A layer is a sequence of boxes that repeats directly after itself. The run that hides most boxes
+    is collapsed first.
     """
     found = graph
     layer = 0
@@ -119,9 +119,9 @@ def collapsed(graph: Graph) -> Graph:
 
 
 def _longest_run(keys: Sequence[Hashable]) -> tuple[int, int, int]:
-    """Start, length and count of the run of equal stretches that hides most; count 1 for none.
+    """Returns start, length and count of the run of equal layers that hides most; count 1 for none.
 
-    A stretch of one box is none: a chain of equal ops is no layer.
+    A single box is not a layer: a chain of equal ops is not collapsed.
     """
     best = (0, 0, 1)
     for period in range(2, len(keys) // 2 + 1):
@@ -151,12 +151,12 @@ def _hide(graph: Graph, start: int, period: int, count: int, layer: int) -> Grap
     for i in range(start, start + period):
         boxes[i] = replace(boxes[i], repeats=count * boxes[i].repeats, layer=layer)
     moved = {(place(a), place(b)): None for a, b in graph.arrows}
-    # what one layer gives the next would go back to its own top
+    # drop arrows from one layer to the next, which would point back to the top
     return Graph(tuple(boxes), tuple(a for a in moved if a[0] < a[1]))
 
 
 def layout(graph: Graph) -> Layout:
-    """Places for all boxes and arrows."""
+    """Computes the positions of all boxes and arrows."""
     sizes = [_size(b) for b in graph.boxes]
     ranks = _ranks(graph)
     chains = _chains(graph, ranks)
@@ -185,12 +185,12 @@ def layout(graph: Graph) -> Layout:
 
 
 def _size(box: Box) -> tuple[float, float, tuple[str, ...], int]:
-    """Width, height and lines of a box: what it computes, what it gives, where it comes from."""
+    """Returns width, height and lines of a box: its ops, type and source lines."""
     ops = _wrapped(_counts(box.ops))
     lines = [*ops, box.type]
     if box.source:
         lines.append(" ".join(box.source[:2]) + (" …" if len(box.source) > 2 else ""))
-    title = f"x {box.kind}: {box.name}"  # a sign stands before it
+    title = f"x {box.kind}: {box.name}"  # a sign is drawn before it
     width = max(7.0 * max(map(len, lines)), 7.4 * len(title)) + 20
     return width, LINE * (len(lines) + 1) + 12, tuple(lines), len(ops)
 
@@ -220,12 +220,12 @@ def _ranks(graph: Graph) -> list[int]:
     return ranks
 
 
-Vertex = Any  # the place of a box, or (arrow, rank) for a bend of an arrow
+Vertex = Any  # the index of a box, or (arrow, rank) for a bend of an arrow
 Chain = list[Vertex]
 
 
 def _chains(graph: Graph, ranks: Sequence[int]) -> list[Chain]:
-    """Each arrow as its two boxes with a bend in every rank between them."""
+    """Returns each arrow as its two boxes with a bend in every rank between them."""
     return [
         [a, *((k, rank) for rank in range(ranks[a] + 1, ranks[b])), b]
         for k, (a, b) in enumerate(graph.arrows)
@@ -243,7 +243,7 @@ def _rows(graph: Graph, ranks: Sequence[int], chains: Sequence[Chain]) -> list[l
 
 
 def _neighbours(chains: Sequence[Chain]) -> Mapping[Vertex, tuple[list[Vertex], list[Vertex]]]:
-    """For each vertex what is above and what is below it."""
+    """Maps each vertex to its neighbours above and below."""
     found: dict[Vertex, tuple[list[Vertex], list[Vertex]]] = {}
     for chain in chains:
         for above, below in pairwise(chain):
@@ -257,7 +257,7 @@ def _order(
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
     is_down: bool,
 ) -> None:
-    """Order each row by the mean place of what is above (or below) it."""
+    """Sorts each row by the mean position of the neighbours above (or below)."""
     place = {v: i / max(1, len(row) - 1) for row in rows for i, v in enumerate(row)}
     for row in rows if is_down else reversed(rows):
         means: dict[Vertex, float] = {}
@@ -294,7 +294,7 @@ def _pull(
     widths: Mapping[Hashable, float],
     neighbours: Mapping[Vertex, tuple[list[Vertex], list[Vertex]]],
 ) -> None:
-    """Move a row towards its neighbours, keeping its order and its gaps."""
+    """Moves a row towards its neighbours; keeps its order and its gaps."""
     wanted: list[float] = []
     for v in row:
         above, below = neighbours.get(v, ([], []))

@@ -1,4 +1,4 @@
-"""Texts as lines that know their source lines, their value and their kernels."""
+"""Texts as lines that are linked to source lines, values and kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VALUE = re.compile(r"^\s*(%[^\s=,]+)(?:, %[^\s=,]+)* = ")
 
 
 class Index:
-    """Numbers of source lines and kernels, as they stand in attributes of the page."""
+    """Numbers of source lines and kernels, as used in attributes of the page."""
 
     def __init__(self, report: Report) -> None:
         self.lines: Mapping[str, int] = {line: i for i, line in enumerate(report.lines)}
@@ -25,16 +25,16 @@ class Index:
         self.by_node = {k.node: i for i, k in enumerate(report.kernels) if k.node}
 
     def numbers(self, lines: Iterable[str]) -> list[int]:
-        """Source lines as numbers; of what is no line of the program, none."""
+        """Returns the numbers of source lines; skips lines that are not in the program."""
         return [self.lines[line] for line in dict.fromkeys(lines) if line in self.lines]
 
     def of_line(self, line: int) -> list[int]:
-        """Our kernels that compute something of a source line."""
+        """Returns our kernels that compute part of a source line."""
         return [k for k, lines in enumerate(self.kernels[0]) if line in lines]
 
 
 def _kernels_by_value(report: Report) -> dict[str, list[int]]:
-    """For each value that a group computes, the kernels that the group became."""
+    """Maps each value that a group computes to the group's kernels."""
     nodes = {k.node: i for i, k in enumerate(report.kernels) if k.node}
     stage = report.grouped
     found: dict[str, list[int]] = {}
@@ -55,14 +55,14 @@ def _kernels_by_value(report: Report) -> dict[str, list[int]]:
 
 
 def joined_numbers(numbers: Sequence[int]) -> str | None:
-    """`3 5`, or None for no attribute at all."""
+    """Returns `3 5`, or None for no attribute."""
     return " ".join(map(str, numbers)) or None
 
 
 def stage_lines(stage: StageView, index: Index) -> Html:
-    """The lines of a stage. A value is linked by its name, and inside of a group by the group."""
+    """Returns the lines of a stage with links: by value, and inside a group by the group."""
     made: list[str] = []
-    inside: list[int] = []  # kernels of the group around a line
+    inside: list[int] = []  # kernels of the enclosing group
     depth = 0
     is_whole = stage.func is not None and _has_groups(stage.func)
     for line in stage.text.rstrip("\n").split("\n"):
@@ -82,7 +82,7 @@ def _has_groups(func: Func) -> bool:
 
 
 def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
-    """The lines of code of another language; comments in it name source lines."""
+    """Returns the lines of code in another language; its comments name source lines."""
     known = [kernel] if kernel is not None else []
     return Html("\n".join(_line(line, "", index, known) for line in text.rstrip("\n").split("\n")))
 
@@ -100,7 +100,7 @@ def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:
 
 
 def diff_lines(text: str) -> Html:
-    """A diff: the sign at the head of each line says what its colour says."""
+    """Returns the lines of a diff; each sign repeats the meaning of the colour."""
     kinds = {"+": "come", "-": "gone", "~": "moved", "@": "at"}
     rows = [
         tag("i", line, class_=kinds.get(line[:1]))
@@ -111,7 +111,7 @@ def diff_lines(text: str) -> Html:
 
 
 def source_view(report: Report, index: Index, around: int = 2) -> Html:
-    """The user's lines, those around the named ones too; what is left out is marked."""
+    """Returns the user's source lines with some context; omissions are marked."""
     parts: list[str] = []
     for file in dict.fromkeys(line.rpartition(":")[0] for line in report.lines):
         named = {int(n): i for line, i in index.lines.items() if (n := _number(line, file))}

@@ -1,4 +1,4 @@
-"""A page that follows a file: made in a process of its own each time that the source is saved."""
+"""A page that is rebuilt, in a new process, each time the source is saved."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from typing import Any
 from stack.measure.systems import Say
 
 HOST = "127.0.0.1"
-LOOK_EVERY = 0.3  # seconds between two looks at the files
-MOST_LINES = 10  # of an error
+LOOK_EVERY = 0.3  # seconds between two checks of the files
+MOST_LINES = 10  # lines of an error to show
 _LIVE = re.compile(r"<html lang=\"en\">")
 _CONNECT = "script-src &#x27;unsafe-inline&#x27;"
 
 
 @dataclass
 class Follower:
-    """The newest page of a program, and what is wrong with its newest source.
+    """The newest page of a program, and the error of its newest source.
 
-    `argv` are the arguments of `stackc report` but for its output.
+    `argv` are the arguments of `stackc report` without its output.
     """
 
     argv: Sequence[str]
@@ -38,7 +38,7 @@ class Follower:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def make(self) -> None:
-        """Compile as the source is now. An error leaves the last page that worked."""
+        """Compiles the current source. If it fails, the last working page stays."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "page.html"
             command = [sys.executable, "-m", "stack", "report", *self.argv, "-o", str(path)]
@@ -51,7 +51,7 @@ class Follower:
         self.page = served(text, self.version)
 
     def follow(self, files: Sequence[Path]) -> None:
-        """Make a page for each state of the files, until told to stop."""
+        """Rebuilds the page whenever the files change, until `stop` is set."""
         before: object = None
         while not self.stop.is_set():
             now = [(p, p.stat().st_mtime_ns) for p in files if p.exists()]
@@ -62,13 +62,13 @@ class Follower:
 
 
 def served(text: str, version: str) -> str:
-    """A page that may ask its own server for news, and knows which one it is."""
+    """Lets a page poll its own server for changes, and gives it its version."""
     text = _LIVE.sub(f'<html lang="en" data-live="{version}">', text, count=1)
     return text.replace(_CONNECT, f"{_CONNECT}; connect-src &#x27;self&#x27;", 1)
 
 
 def server(follower: Follower, port: int) -> ThreadingHTTPServer:
-    """A server on the loopback address alone; other names for it are refused."""
+    """Returns a server on the loopback address; requests with other host names are refused."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -95,13 +95,13 @@ def server(follower: Follower, port: int) -> ThreadingHTTPServer:
             self.wfile.write(data)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Requests are no news."""
+            """Logs nothing."""
 
     return ThreadingHTTPServer((HOST, port), Handler)
 
 
 def serve(argv: Sequence[str], files: Sequence[Path], port: int, say: Say) -> int:
-    """Serve until interrupted."""
+    """Serves the page until interrupted."""
     follower = Follower(argv)
     made = server(follower, port)
     watch = threading.Thread(target=follower.follow, args=(files,), daemon=True)

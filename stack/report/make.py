@@ -1,4 +1,4 @@
-"""Reports of programs: compiled first, run where times are asked for, beside other compilers."""
+"""Build reports of programs: compile, run if times are needed, add other compilers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stack.run.compile import DEFAULT_BACKEND
 
 
 def fresh_report(target: Target, settings: Settings) -> Report:
-    """A target compiled, or printed where its machine need not be here."""
+    """Compiles a target, or prints its kernels if its machine may be absent."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     if is_printed(backend, settings):
         return report_of(inspect_target(target, settings))
@@ -25,15 +25,15 @@ def fresh_report(target: Target, settings: Settings) -> Report:
 
 
 def profiled_report(target: Target, settings: Settings, say: Say) -> Report:
-    """A target compiled and run, kernel by kernel."""
+    """Compiles a target and times its kernels."""
     return _profiled(profile(target, settings, say))
 
 
 def compared_report(found: Comparison, program: Program, say: Say) -> Report:
-    """A comparison, with our own run in full."""
+    """Builds the report of a comparison, with our own run in full."""
     own = found.systems[0]
     if found.run is None or own.graph is None or not isinstance(own.runner, LocalRunner):
-        raise StackError("the comparison has no run of ours to show")
+        raise StackError("the comparison has no run of our compiler to show")
     dtype = widest_dtype(found.func)
     made = profile_of(found.run, own.runner.executable, program.storage, dtype, say)
     return with_comparison(_profiled(made), found)

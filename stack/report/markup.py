@@ -1,4 +1,4 @@
-"""Markup: tags that escape what they hold, and tables that a person can read."""
+"""HTML: tags that escape their content, and tables."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from collections.abc import Iterable, Sequence
 
 from stack.explore.table import number
 
-PLAIN_LIMIT = 24_000  # characters of a text above which it travels packed
+PLAIN_LIMIT = 24_000  # longer texts are compressed
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is HTML already."""
 
     __slots__ = ()
 
 
 def escaped(value: object) -> Html:
-    """Any value as markup; what is markup stays."""
+    """Escapes a value; HTML stays as it is."""
     if isinstance(value, Html):
         return value
     return Html(html.escape(str(value), quote=True))
 
 
 def joined(parts: Iterable[object], between: str = "") -> Html:
-    """Several pieces as one."""
+    """Joins several pieces."""
     return Html(between.join(escaped(p) for p in parts))
 
 
 def tag(name: str, *children: object, **attributes: object) -> Html:
-    """An element. `class_` and `for_` lose their underscore, `data_s` becomes `data-s`.
+    """Returns an element. `class_` and `for_` lose their underscore, `data_s` becomes `data-s`.
 
-    Attributes that are None or False are left out, True stands without a value.
+    Attributes that are None or False are left out; True gives an attribute without a value.
     """
     shown: list[str] = []
     for key, value in attributes.items():
@@ -45,7 +45,7 @@ def tag(name: str, *children: object, **attributes: object) -> Html:
 
 
 def cell(value: object) -> Html:
-    """A table cell: numbers to the right, None as a dash."""
+    """Returns a table cell: numbers to the right, None as a dash."""
     if value is None:
         return tag("td", "–", class_="n")
     if isinstance(value, bool):
@@ -63,7 +63,7 @@ def table(
     caption: str,
     marks: Sequence[dict[str, object]] = (),
 ) -> Html:
-    """A table that scrolls by itself where the page is narrow. `marks` are attributes of rows."""
+    """Returns a table that scrolls if the page is narrow. `marks` are attributes of rows."""
     lines: list[Html] = []
     for i, row in enumerate(rows):
         lines.append(tag("tr", *map(cell, row), **(marks[i] if i < len(marks) else {})))
@@ -77,12 +77,12 @@ def table(
 
 
 def folded(title: object, *inside: object, **attributes: object) -> Html:
-    """What is shown when asked for."""
+    """Returns a collapsed section."""
     return tag("details", tag("summary", title), *inside, **attributes)
 
 
 def figure(drawing: Html, caption: str, as_table: Html) -> Html:
-    """A drawing, and the same as a table for those who do not see it."""
+    """Returns a drawing, with the same data as a table for screen readers."""
     return tag(
         "figure",
         tag("div", drawing, class_="wide", tabindex="0", role="region", aria_label=caption),
@@ -92,9 +92,9 @@ def figure(drawing: Html, caption: str, as_table: Html) -> Html:
 
 
 def text_box(lines: Html, label: str) -> Html:
-    """Lines of a text; long ones travel packed, and a script unfolds them when they are looked at.
+    """Returns a box of text lines; long texts are compressed, and a script unpacks them when shown.
 
-    The bytes depend on the lines alone.
+    The bytes depend only on the lines.
     """
     box = {"class_": "text", "tabindex": "0", "role": "region", "aria_label": label}
     if len(lines) <= PLAIN_LIMIT:

@@ -1,4 +1,4 @@
-"""How a notebook shows a run: its tables, and each stage and kernel when it is asked for."""
+"""Display of a run in a notebook: its tables, and the text of each stage and kernel on demand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from stack.explore.table import number, scaled
 from stack.report.markup import Html, escaped, folded, joined, table, tag
 from stack.run.record import Run, Stage
 
-MOST = 40_000  # characters of a text that a notebook is to hold
+MOST = 40_000  # longest text, in characters, that is put into a notebook
 
 
 def run_html(run: Run) -> str:
-    """Stages and kernels as tables; their texts below, folded."""
+    """Returns stages and kernels as tables; their texts follow, collapsed."""
     stages = [
         [
             s.name,
@@ -48,7 +48,7 @@ def run_html(run: Run) -> str:
 
 
 def _stage(stage: Stage) -> Html:
-    # other compilers' texts are made when asked for: a table is no reason
+    # other compilers' texts are built only on demand, not for a table
     if stage.func is None:
         return tag("p", f"{stage.name}: print(run[{stage.name!r}].text)")
     text = stage.text

@@ -1,5 +1,5 @@
 "use strict";
-// A choice is a line, a value or a kernel; everything that belongs to it is marked in every view.
+// A choice is a line, a value or a kernel. Everything that belongs to it is marked in every view.
 const all = (q, root = document) => [...root.querySelectorAll(q)];
 const words = (e, key) => (e.dataset[key] || "").split(" ").filter(Boolean);
 const panes = ["a", "b"].map((k) => document.getElementById("pane-" + k)).filter(Boolean);
@@ -28,7 +28,7 @@ function belongs(e) {
   return e.dataset.l ? is("s") : e.closest("tr, .view, .box") && e.dataset.k ? is("k") : false;
 }
 
-// the source lines and kernels of the chosen value, from wherever it stands
+// the source lines and kernels of the chosen value, from any view
 function gather() {
   held = { s: new Set(), k: new Set() };
   if (!choice.startsWith("value:")) return;
@@ -62,7 +62,7 @@ function reach(box) {
 }
 
 function follow() {
-  // a view of one compiler's code turns to its first kernel for the chosen line
+  // a view of one compiler's code shows its first kernel for the chosen line
   const lines = choice.startsWith("line:") ? [choice.slice(5)]
     : [...new Set(all(".pick.on").flatMap((e) => words(e, "l")))];
   for (const pane of panes) {
@@ -172,7 +172,7 @@ for (const d of all("details")) {
 addEventListener("hashchange", recall);
 recall();
 
-// served by `stackc live`: asks whether there is a newer page, and keeps the choice over it
+// served by `stackc live`: polls for a newer page, and keeps the choice across reloads
 const live = document.documentElement.dataset.live;
 if (live) {
   setInterval(async () => {

@@ -1,4 +1,4 @@
-"""The page: one file without addresses, whose bytes depend on the report alone."""
+"""The page: one file without addresses; its bytes depend only on the report."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 
 def page(report: Report) -> str:
-    """The report as a web page."""
+    """Returns the report as a web page."""
     index = Index(report)
     sections = [
         ("summary", "Summary", _summary(report)),
         ("explore", "Source, ops, kernels", _explorer(report, index)),
         ("graph", "Fusion groups", _graph(report, index)),
         ("kernels", "Kernels", _kernels(report, index)),
-        ("compare", "Beside other compilers", comparison_section(report, index)),
+        ("compare", "Other compilers", comparison_section(report, index)),
         ("schedules", "Schedules", _schedules(report)),
         ("steps", "Step by step", steps_section(report.steps)),
         ("sharding", "Sharding", _sharding(report)),
@@ -91,12 +91,13 @@ def _summary(report: Report) -> Html:
 
 
 def _explorer(report: Report, index: Index) -> Html:
-    """Source at the left; at the right two views, each of any stage, kernel or compiler."""
+    """Returns the source at the left and two views at the right, each of any stage or kernel."""
     keys = tag(
         "p",
-        "Choose a line, a value or a kernel: what belongs to it is marked ▸ in every view and in"
-        " the graph. Arrow keys move in a view, Enter chooses, Escape lets go, [ and ] turn to the"
-        " stage before and after. The address holds the choice, and can be sent.",
+        "Choose a line, a value or a kernel: everything that belongs to it is marked ▸ in every"
+        " view and in the graph. Arrow keys move in a view, Enter chooses, Escape clears the"
+        " choice, [ and ] show the stage before and after. The address contains the choice, so"
+        " you can share it.",
         class_="faint",
     )
     groups = [tag("optgroup", *_options(report), label="stages")]
@@ -136,7 +137,7 @@ def _options(report: Report) -> list[Html]:
 
 
 def _can_differ(before: StageView | None, stage: StageView) -> bool:
-    """Whether a stage is the same language as the one before it, and not the same text."""
+    """True if a stage is IR like the stage before it, with another text."""
     if before is None or before.func is None or stage.func is None:
         return False
     return before.text != stage.text
@@ -205,8 +206,8 @@ def _kernels(report: Report, index: Index) -> Html:
         roof = draw_roofline(report.kernels, report.ceilings, report.dtype)
         caption = (
             "Roofline of this run, with the numbers of the table: circles are generated kernels,"
-            " squares calls; whiskers are quartiles, and one without an end goes on. What the"
-            f" machine can do: {report.ceilings.how}"
+            " squares calls. Whiskers are quartiles; one without an end is cut off. Limits of the"
+            f" machine: {report.ceilings.how}"
         )
         ceilings = [[k, v] for k, v in report.ceilings.as_dict().items() if not isinstance(v, dict)]
         parts.append(figure(roof, caption, table(["what", "value"], ceilings, "ceilings")))
@@ -247,7 +248,7 @@ def _schedules(report: Report) -> Html:
                 rows.append([stage.name, f"%{value}", node.attrs["schedule"], " ".join(lines)])
     if not rows:
         return Html("")
-    caption = "blocks of axes and what they are bound to; --schedule gives others"
+    caption = "tile sizes and bindings of axes; --schedule sets others"
     return table(["stage", "group", "schedule", "source"], rows, caption)
 
 
@@ -262,7 +263,7 @@ def _sharding(report: Report) -> Html:
     if not rows:
         return Html("")
     head = ["stage", "value", "collective", "over", "bytes that a rank sends", "source"]
-    return table(head, rows, "what ranks say to each other")
+    return table(head, rows, "communication between ranks")
 
 
 def _stages(report: Report, index: Index) -> Html:
@@ -281,7 +282,7 @@ def _stages(report: Report, index: Index) -> Html:
     bars = [Bar(s.name, s.ms, f"{number(s.ms)} ms") for s in report.stages if s.pipeline]
     parts = [table(head, rows, "stages in order")]
     if bars:
-        caption = "where compile time goes, in milliseconds"
+        caption = "compile time by stage, in milliseconds"
         parts.append(figure(draw_bars(bars, caption), caption, bar_table(bars, "ms")))
     for before, stage in zip((None, *report.stages), report.stages, strict=False):
         lines = stage_lines(stage, index) if stage.func is not None else _artifact(stage, index)
@@ -312,7 +313,7 @@ def _code(report: Report, index: Index) -> Html:
             if k.text
         ]
         calls = sum(not k.text for k in system.kernels)
-        note = f"{calls} calls of libraries, without code here" if calls else ""
+        note = f"{calls} library calls, without code" if calls else ""
         parts.append(tag("h3", system.name))
         parts.extend(inside)
         parts.append(tag("p", note, class_="faint"))

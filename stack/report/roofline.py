@@ -1,4 +1,4 @@
-"""The roofline as SVG: what each kernel reaches under what this machine can do, with its spread."""
+"""The roofline as SVG: the rate of each kernel with its spread, under this machine's limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.report.drawing import WIDTH, line, rect, svg, text
 from stack.report.markup import Html, tag
 
 HEIGHT, MARGIN, TOP, BOTTOM = 360, 62, 20, 40
-_CACHE = 1.2  # times the rate of memory, from which the rate of a cache has a line of its own
+_CACHE = 1.2  # the cache gets its own line if it is faster than memory by this factor
 Extent = tuple[float, float, float, float]
 Places = Sequence[tuple[float, float, str]]
 _BELOW, _ABOVE = ((10, 16, ""), (30, 6, "")), ((-8, -8, "end"), (-30, 2, "end"))
@@ -23,7 +23,7 @@ _PLACES = ((8, 4, ""), (8, -8, ""), (8, 16, ""), (-8, 4, "end"), (-8, -8, "end")
 
 @dataclass(frozen=True)
 class Plane:
-    """Two logarithmic axes: operations for each byte, and operations each second."""
+    """Two logarithmic axes: operations per byte, and operations per second."""
 
     low: tuple[float, float]
     high: tuple[float, float]
@@ -37,12 +37,12 @@ class Plane:
         return HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share
 
     def holds_y(self, value: float) -> bool:
-        """Whether a number of operations each second lies inside of the drawing."""
+        """True if a rate in operations per second is inside the drawing."""
         return self.low[1] <= value <= self.high[1]
 
 
 def draw_roofline(kernels: Sequence[KernelView], ceilings: Ceilings, dtype: str) -> Html:
-    """Kernels by the numbers of their table, below the rates of arithmetic, memory and cache."""
+    """Draws kernels, numbered as in their table, under the limits of arithmetic, memory, cache."""
     points = [
         (i, k, k.flops / k.bytes, k.flops / k.timing.median)
         for i, k in enumerate(kernels)
@@ -83,7 +83,7 @@ def _roofs(
         slope += f" L{plane.x(ridge):.1f},{plane.y(peak):.1f}"
         parts.append(tag("path", d=slope, class_=f"roof {name}"))
         middle = math.sqrt(start * ridge)
-        # the lower line is named below it, the upper one above
+        # label the lower line below it, the upper one above
         places = _BELOW if name == "memory" else _ABOVE
         shown = f"{name}: {scaled(rate, 'B')}/s"
         parts.append(_label(plane.x(middle), plane.y(rate * middle), shown, taken, places))
@@ -95,7 +95,7 @@ def _roofs(
 
 
 def _whisker(plane: Plane, kernel: KernelView, x: float) -> list[Html]:
-    """From the lower to the upper quartile of the times; an end outside of the drawing is open."""
+    """Draws a line between the quartiles of the times; an end outside the drawing is open."""
     assert kernel.timing is not None
     times = [quantile(kernel.timing.rounds, share) for share in (0.75, 0.25)]
     reached = [kernel.flops / t if t else math.inf for t in times]
@@ -114,7 +114,7 @@ def _point(x: float, y: float, kernel: KernelView) -> Html:
 
 
 def _label(x: float, y: float, shown: str, taken: list[Extent], around: Places) -> Html:
-    """A text beside its point, at the first of some places where it lies over nothing."""
+    """Draws a label at the first candidate position where it covers nothing."""
     width = 7.0 * len(shown)
     places = [(x + dx, y + dy, side) for dx, dy, side in around]
     found = next((p for p in places if not _is_over(_extent(*p, width), taken)), places[0])
@@ -149,6 +149,6 @@ def _grid(plane: Plane) -> list[Html]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten between two numbers."""
+    """Returns the powers of ten between two numbers."""
     first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
     return [10.0**power for power in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""Kernels step by step: a slider over the texts of a kernel, what a step changed marked."""
+"""Kernels step by step: a slider over the kernel text after each step, with changes marked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORD = re.compile(r"\s+|[%\w.]+|.")
 
 
 def steps_section(kernels: Sequence[Stepped]) -> Html:
-    """A slider for each kernel that is made in steps."""
+    """Returns a slider for each kernel with schedule steps."""
     return joined(_kernel(number, kernel) for number, kernel in enumerate(kernels))
 
 
@@ -41,7 +41,7 @@ def _kernel(number: int, kernel: Stepped) -> Html:
 
 
 def marked(before: str, after: str) -> Html:
-    """A text with the words marked that the text before it does not have; nothing before: none."""
+    """Marks the words of a text that changed; marks nothing if `before` is empty."""
     if not before:
         return escaped(after)
     old, new = _WORD.findall(before), _WORD.findall(after)

@@ -1,7 +1,7 @@
-"""The simulator: a partitioned program on machines that are not at hand.
+"""Simulator for partitioned programs on machines that are not available.
 
-`machine` reads what is known of a device and its links, `simulate` runs the steps of a rank's
-program on many of them: computing and communicating side by side, memory over time.
+`machine` loads the data of a device and its links. `simulate` runs the steps of a rank's program on
+many devices: computation and communication overlap, and memory is tracked over time.
 """
 
 from stack.sim.machines import Link, Machine, machine, names

@@ -1,4 +1,4 @@
-"""What work takes on a machine: a roofline for segments, alpha and beta for collectives."""
+"""Cost model of a machine: a roofline for segments, alpha-beta for collectives."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stack.sim.machines import Link, Machine
 
 
 def compute_seconds(func: Func, machine: Machine) -> float:
-    """Of a segment: each product on its own roofline, and between them what is in memory once.
+    """Returns the seconds of a segment: a roofline for each matmul, one memory pass for the rest.
 
-    Elementwise work is taken to be fused with what it reads or feeds, and a branch to be taken;
-    scores of attention are never in memory where the machine has streams, and what a mask of
-    positions hides of them is not computed.
+    Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
+    to be taken. If the machine has streams, attention scores never reach memory, and the part
+    hidden by a positional mask is not computed.
     """
     nodes = [node for _, node in walk(func.body)]
     inner = streamed(nodes, func.results, machine.stream_balance)
@@ -46,11 +46,11 @@ def compute_seconds(func: Func, machine: Machine) -> float:
 
 
 def stored_bytes(func: Func, machine: Machine) -> int:
-    """Most bytes that a segment stores at a time, its results among them."""
+    """Returns the peak bytes that a segment stores, including its results."""
     nodes = [node for _, node in walk(func.body)]
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
     end = {node: len(nodes) for node in func.results}
-    for number, node in reversed(list(enumerate(nodes))):  # through what is fused with its readers
+    for number, node in reversed(list(enumerate(nodes))):  # through values fused with their readers
         last = number if node in stored else end.get(node, number)
         for arg in node.args:
             end[arg] = max(end.get(arg, 0), last)
@@ -63,7 +63,7 @@ def stored_bytes(func: Func, machine: Machine) -> int:
 
 
 def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[Node]:
-    """What is written to memory: results, products, and what products read."""
+    """Returns the values written to memory: results, matmuls, and operands of matmuls."""
     products = [n for n in nodes if is_contraction(n)]
     read = (_behind(a) for n in products for a in n.args)
     found = {*products, *(n for n in (*read, *func.results) if n.args)}
@@ -71,12 +71,12 @@ def _stored(func: Func, nodes: Sequence[Node], inner: frozenset[Node]) -> set[No
 
 
 def _seen(inner: Iterable[Node]) -> dict[Dim, float]:
-    """The share of tables that masks of positions leave, by size."""
+    """Returns the share of a score matrix that a positional mask keeps, by size."""
     return {n.tensor.size: 0.5 for n in inner if n.op == "select" and _is_triangle(n.args[0])}
 
 
 def _is_triangle(mask: Node) -> bool:
-    """Whether a mask compares rows with columns."""
+    """True if a mask compares row and column indices."""
     mask = _behind(mask)
     if mask.op not in ("lt", "le", "gt", "ge"):
         return False
@@ -85,14 +85,14 @@ def _is_triangle(mask: Node) -> bool:
 
 
 def _behind(node: Node) -> Node:
-    """What whole views are of."""
+    """Returns the value under views of the whole value."""
     while is_whole_view(node):
         node = node.args[0]
     return node
 
 
 def _rate(machine: Machine, dtype: str, in_stream: bool) -> float:
-    """Products in a second; softmax lies between those of a stream."""
+    """Returns flop/s of a matmul; in a stream, softmax between the matmuls lowers it."""
     gpu = machine.gpu
     share = gpu.stream_share / machine.share if in_stream and gpu is not None else 1.0
     return machine.rate(dtype) * share
@@ -107,7 +107,7 @@ def _bytes(node: Node) -> int:
 
 
 def link_between(ranks: Sequence[int], links: Sequence[Link]) -> Link:
-    """The nearest tier that joins these ranks."""
+    """Returns the nearest tier that connects these ranks."""
     for link in links:
         if not link.ranks or len({rank // link.ranks for rank in ranks}) == 1:
             return link
@@ -115,10 +115,10 @@ def link_between(ranks: Sequence[int], links: Sequence[Link]) -> Link:
 
 
 def collective_seconds(node: Node, mesh: Mesh, machine: Machine) -> float:
-    """Of a collective between the ranks of its group, in a ring over the slowest tier in it.
+    """Returns the seconds of a collective: a ring over the slowest tier of its group.
 
-    Where a group spans tiers evenly, an all-reduce goes tier by tier: scattered within the near
-    one, summed across, gathered within.
+    If a group spans tiers evenly, an all-reduce is hierarchical: reduce-scatter within the nearest
+    tier, all-reduce across, all-gather within.
     """
     if node.op == "permute":
         order: Sequence[int] = node.attrs["order"]
@@ -126,7 +126,7 @@ def collective_seconds(node: Node, mesh: Mesh, machine: Machine) -> float:
         return link.alpha + link.beta * _bytes(node)
     over = group_of(node.attrs)[1]
     group = mesh.groups(over)[0]
-    if node.op == "halo":  # with neighbours; those of the first rank are as far as those of others
+    if node.op == "halo":  # with neighbours; the first rank's are as far away as any other's
         link = link_between(group[:2], machine.links)
         return sum(link.alpha + link.beta * size for size in halo_messages(node))
     size = _bytes(node.args[0])

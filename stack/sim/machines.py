@@ -1,8 +1,8 @@
-"""Devices and the links between them, as data: each number with its source.
+"""Devices and their links, as data: each number with its source.
 
-Links come in tiers: the first joins neighbours by number, such as the GPUs of a host, the last all
-ranks. A message of b bytes takes alpha + b / rate (Hockney, "The communication challenge for MPP",
-1994).
+Links come in tiers. The first connects neighbours by number, such as the GPUs of a host; the last
+connects all ranks. A message of b bytes takes alpha + b / rate (Hockney, "The communication
+challenge for MPP", 1994).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Link:
     """One tier of a network.
 
     Attributes:
-        alpha: seconds that a message takes however short it is.
+        alpha: latency of a message in seconds.
         beta: seconds per byte of a rank's port, in each direction.
-        ranks: how many neighbours it joins; 0 for all.
+        ranks: number of neighbours that it connects; 0 for all.
     """
 
     alpha: float
@@ -47,12 +47,12 @@ class Machine:
     """Many devices of one kind.
 
     Attributes:
-        target: what `stack.target` calls the device; "" where it has no record of it.
-        bf16_rate, f32_rate: flop/s of a datasheet; products reach `share` of them.
-        memory_rate: bytes per second; `memory_bytes` is how many there are.
-        launch: seconds that a kernel takes besides its work.
+        target: the device's name in `stack.target`; "" if it has no entry there.
+        bf16_rate, f32_rate: datasheet flop/s; matmuls reach `share` of them.
+        memory_rate: bytes per second of memory; `memory_bytes` is its size.
+        launch: overhead of a kernel in seconds.
         links: tiers, the nearest first.
-        sources: where each number comes from, and when.
+        sources: the source and date of each number.
     """
 
     name: str
@@ -68,27 +68,27 @@ class Machine:
     sources: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
 
     def rate(self, dtype: str) -> float:
-        """Products in a second that a good kernel does of such elements."""
+        """Returns the flop/s that a good matmul kernel reaches with these elements."""
         return self.share * (self.bf16_rate if dtype in ("bf16", "f16") else self.f32_rate)
 
     @property
     def balance(self) -> float:
-        """Products of 16-bit floats in the time of a byte that goes to a neighbour."""
+        """16-bit flops in the time of sending one byte to a neighbour."""
         return self.rate("bf16") * self.links[0].beta
 
     @property
     def gpu(self) -> Gpu | None:
-        """What is known of how it computes; None where there is no record of it."""
+        """The GPU description of the device, or None if there is none."""
         found = load(self.target) if self.target else None
         return found if isinstance(found, Gpu) else None
 
     @property
     def stream_balance(self) -> float:
-        """Products of a stream in the time of one byte of memory; 0 where that is not known."""
+        """Flops of a stream in the time of one byte of memory; 0 if unknown."""
         return self.gpu.balance if self.gpu is not None else 0.0
 
     def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Machine:
-        """The same machine, with a link fitted to measured seconds of messages by bytes."""
+        """Returns the machine with a link fitted to measured seconds, given by message bytes."""
         found = fitted(times)
         old = self.links[tier]
         link = replace(old, alpha=found.alpha, beta=found.beta)
@@ -96,12 +96,12 @@ class Machine:
 
 
 def names() -> list[str]:
-    """Machines that there are records of."""
+    """Returns the names of the known machines."""
     return sorted(path.stem for path in DATA.glob("*.toml"))
 
 
 def machine(name: str) -> Machine:
-    """A machine by name. Raises UsageError with the known ones."""
+    """Loads a machine by name. Raises UsageError with the known names."""
     if name not in names():
         raise unknown_name("no machine", name, names())
     held: dict[str, Any] = tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
@@ -118,12 +118,12 @@ def machine(name: str) -> Machine:
 
 
 def fitted(times: Mapping[int, float]) -> Link:
-    """The link that best tells measured seconds by bytes, in relative error.
+    """Fits a link to measured seconds by bytes, with least relative error.
 
     Raises UsageError for fewer than two sizes.
     """
     if len(times) < 2:
-        raise UsageError(f"a fit needs two sizes at least, not {len(times)}")
+        raise UsageError(f"a fit needs at least two sizes, not {len(times)}")
     sizes, seconds = np.array(list(times)), np.array(list(times.values()))
     terms = np.stack([np.ones(len(sizes)), sizes], axis=1) / seconds[:, None]
     alpha, beta = _least_squares(terms, np.ones(len(sizes)))
@@ -131,7 +131,7 @@ def fitted(times: Mapping[int, float]) -> Link:
 
 
 def _least_squares(terms: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Two coefficients, neither below 0."""
+    """Returns two coefficients, both at least 0."""
     both = np.linalg.lstsq(terms, wanted, rcond=None)[0]
     if both.min() >= 0:
         return float(both[0]), float(both[1])

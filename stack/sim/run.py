@@ -1,9 +1,8 @@
-"""Running a rank's program on a machine that is not here: two streams on every rank.
+"""Simulate a rank's program on an unavailable machine, with two streams on every rank.
 
-Events go by in the order of the program: a segment starts when the compute stream is free and what
-it reads is there, a collective when the communication streams of all its ranks are. Ranks that
-differ in nothing, in their own speed and in that of those they meet, are one class, and simulated
-once.
+Steps run in program order. A segment starts when the compute stream is free and its inputs are
+ready. A collective starts when the communication streams of all its ranks are free. Ranks with
+equal speed that communicate with equal ranks form a class, and each class is simulated once.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ class Event:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run would give.
+    """Result of a simulated run.
 
     Attributes:
-        classes: the first rank of each class, with how many ranks it has.
+        classes: the first rank of each class, with the number of ranks in it.
         events: on the first rank of each class.
-        memory: bytes held over time, (seconds, bytes).
-        allocated: most bytes held, with what segments store while they run.
+        memory: bytes in use over time, (seconds, bytes).
+        allocated: peak bytes in use, including those that segments store while they run.
     """
 
     seconds: float
@@ -51,21 +50,21 @@ class Simulation:
     def __str__(self) -> str:
         return (
             f"{self.seconds * 1e3:.4g} ms, of which {self.exposed * 1e3:.3g} ms are communication"
-            f" that nothing hides; {self.allocated / 2**20:.4g} MiB of memory"
+            f" that is not hidden; {self.allocated / 2**20:.4g} MiB of memory"
         )
 
     @property
     def peak(self) -> int:
-        """Most bytes held between steps."""
+        """Peak bytes in use between steps."""
         return max(held for _, held in self.memory)
 
     def busy(self, stream: str) -> float:
-        """Seconds that a stream of the first rank works."""
+        """Returns the seconds in which a stream of the first rank is busy."""
         return sum(e.end - e.start for e in self.events if (e.stream, e.rank) == (stream, 0))
 
     @property
     def exposed(self) -> float:
-        """Seconds in which the first rank does nothing but communicate, or wait."""
+        """Seconds in which the first rank only communicates or waits."""
         return self.seconds - self.busy("compute")
 
 
@@ -76,10 +75,10 @@ def simulate(
     slow: Mapping[int, float] | None = None,
     bucket: int = 0,
 ) -> Simulation:
-    """One run of the program of a rank on all ranks of a mesh.
+    """Simulates one run of a rank's program on all ranks of a mesh.
 
     Args:
-        slow: how many times longer some ranks compute, by rank.
+        slow: factor by which the computation of some ranks is slower, by rank.
         bucket: see `steps_of`.
     """
     slow = slow or {}
@@ -98,13 +97,13 @@ def _over(node: Node) -> Axes:
     return ()
 
 
-Classes = dict[int, int]  # of each rank the first rank that is like it
+Classes = dict[int, int]  # maps each rank to the first rank of its class
 
 
 def _classes(
     mesh: Mesh, overs: Sequence[Axes], slow: Mapping[int, float]
 ) -> tuple[Classes, dict[Axes, dict[int, frozenset[int]]]]:
-    """Ranks by what tells them apart, refined until nothing more does, and who meets whom."""
+    """Partitions ranks into equivalence classes by refinement; also returns each rank's peers."""
     groups = {over: mesh.groups(over) for over in overs if over}
     color: list[object] = [slow.get(rank, 1.0) for rank in range(mesh.ranks)]
     count = 0
@@ -198,7 +197,7 @@ class _Clock:
     ) -> None:
         self.events.append(Event(rank, stream, name, start, end))
         self.free[rank, stream] = end
-        # what a stream made is there for its other work at once; for the other one, at its end
+        # a stream sees its own results at once, the other stream sees them at the end
         self.there.update(((rank, node), end) for node in made)
 
 

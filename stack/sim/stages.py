@@ -1,4 +1,4 @@
-"""A pipeline on a machine that is not here: stages in the order of a schedule, and messages."""
+"""Simulate a pipeline on an unavailable machine: stages in schedule order, and messages."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Value = tuple[str, int]  # its name, and the number of the microbatch
 def simulate_stages(
     parts: Mapping[Place, Part], orders: Sequence[Sequence[Work]], machine: Machine
 ) -> Simulation:
-    """One step of a pipeline without its update.
+    """Simulates one step of a pipeline without its update.
 
     Args:
         parts: by kind and chunk; chunk c is on rank c % len(orders).
         orders: the work of each rank, in order.
 
-    Raises KeyError for a value that nobody makes before it is read.
+    Raises KeyError for a value that is read before it is computed.
     """
     return _Stages(parts, orders, machine).run()
 
@@ -59,7 +59,7 @@ class _Stages:
         return Simulation(max(free), classes, tuple(self.events), worst[0], worst[1])
 
     def _ready(self, work: Work, rank: int) -> float | None:
-        """When what a piece of work reads is there; None while that is not known."""
+        """Returns the time when the inputs of some work are ready, or None if not yet known."""
         names = [n for n in self.parts[work.kind, work.chunk].reads if n in self.makers]
         times = [self.there.get(((n, work.batch), rank)) for n in names]
         return None if None in times else max((t for t in times if t is not None), default=0.0)
@@ -76,7 +76,7 @@ class _Stages:
         return end
 
     def _memory(self, rank: int) -> tuple[tuple[tuple[float, int], ...], int]:
-        """Bytes that a rank holds over time, and the most: weights, gradients, values for later."""
+        """Returns a rank's bytes over time and the peak: weights, gradients, saved values."""
         order = [w for w in self.orders[rank] if (w.kind, w.chunk) in self.parts]
         works = [(work, self.parts[work.kind, work.chunk]) for work in order]
         ends = {(e.name, e.rank): e.end for e in self.events}
@@ -99,7 +99,7 @@ class _Stages:
 
 
 def _sizes(part: Part) -> Iterator[tuple[str, int]]:
-    """Bytes of what a part reads and makes."""
+    """Yields the bytes of the inputs and outputs of a part."""
     nodes = (*part.func.params, *part.func.results)
     for name, node in zip((*part.reads, *part.makes), nodes, strict=True):
         yield name, int(str(node.tensor.bytes))

@@ -1,4 +1,4 @@
-"""Timelines: the trace that Perfetto and chrome://tracing open, and a drawing."""
+"""Timelines: a trace for Perfetto and chrome://tracing, and an SVG drawing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WIDTH, ROW, EDGE = 1000, 26, 110
 
 
 def perfetto(simulation: Simulation) -> str:
-    """A JSON trace: a process for each class of ranks, a thread for each stream, and memory."""
+    """Returns a JSON trace: a process per class of ranks, a thread per stream, and memory."""
     counts = dict(simulation.classes)
     found: list[dict[str, object]] = []
     for rank, count in simulation.classes:
-        name = f"rank {rank}" + (f" and {count - 1} like it" if count > 1 else "")
+        name = f"rank {rank}" + (f" and {count - 1} alike" if count > 1 else "")
         found.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": name}})
     for e in simulation.events:
         span = {"ts": e.start * 1e6, "dur": (e.end - e.start) * 1e6}
@@ -37,7 +37,7 @@ def perfetto(simulation: Simulation) -> str:
 
 
 def timeline(simulation: Simulation) -> str:
-    """An SVG document: a row for each stream of each class, and memory below."""
+    """Returns an SVG document: a row for each stream of each class, with memory below."""
     rows = [(rank, s) for rank, _ in simulation.classes for s in ("compute", "communicate")]
     scale = WIDTH / simulation.seconds
     parts: list[str] = []
@@ -58,7 +58,7 @@ def timeline(simulation: Simulation) -> str:
 
 
 def pipeline_timeline(schedule: Timetable) -> str:
-    """An SVG document: a row for each rank, F, B and W with the number of the microbatch."""
+    """Returns an SVG document: a row per rank, with F, B and W and the microbatch number."""
     scale = WIDTH / schedule.seconds
     parts: list[str] = []
     for rank, placed in enumerate(schedule.ranks):

@@ -1,1 +1,1 @@
-"""Choices by measurement: what a pass proposes is tried on the device, the fastest is kept."""
+"""Autotuning: the candidates of a pass are timed on the device, and the fastest is kept."""

@@ -1,4 +1,4 @@
-"""The parent's end of a process that times programs: lines of JSON, and a limit on silence."""
+"""Client of the process that times programs: JSON lines, with a timeout."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
-LONGEST = 120.0  # seconds without a line, start and compilation included
+LONGEST = 120.0  # seconds without a line, including start and compilation
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one program: its seconds, or why there are none."""
+    """Result of one program: its seconds, or the reason why there are none."""
 
     seconds: float | None
     problem: str = ""
 
 
 class Child:
-    """One `stack.tune.worker`.
+    """One `stack.tune.worker` process.
 
     Args:
         backend: its name.
-        options: of the backend; plain values only.
+        options: of the backend; other values than bool, int, float and str are dropped.
         programs: texts of functions to time, in order.
+        longest: timeout in seconds without a reply.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Child:
             json.dump(request, self.process.stdin)
             self.process.stdin.close()
         except BrokenPipeError:
-            pass  # it ended at once: `replies` says how
+            pass  # it ended at once: `replies` reports how
 
     def _read(self, stream: IO[str]) -> None:
         for line in stream:
@@ -73,7 +74,7 @@ class Child:
                 self.said.append(line.strip())
 
     def replies(self) -> Iterator[Reply]:
-        """One for each program, until the child ends or says nothing for too long.
+        """Yields a reply per program, until the child ends or times out.
 
         `problem` then says how it ended.
         """

@@ -1,8 +1,7 @@
-"""Groups that name several schedules get the one that is fastest here.
+"""Autotune schedules: each group with several candidates gets the fastest one on this device.
 
-Every distinct group is a program of its own, tried by a child process (`stack.tune.worker`): one
-that faults or hangs costs its candidate, not the parent. Results are kept in the cache for the
-device and the versions that they hold for.
+Every distinct group becomes a program, timed in a child process (`stack.tune.worker`). A candidate
+that crashes or hangs fails only itself, not the parent. Results are cached by device and versions.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ FORMAT = "schedules/1"
 
 @dataclass
 class Trial:
-    """One group and what was measured of it.
+    """The measurements of one group.
 
     Attributes:
-        program: a function that does nothing else.
-        schedules: candidates, in the order that the model puts them.
-        choice: what was considered, with the times expected and, at the end, measured.
-        seconds: by candidate; None where it failed.
-        problems: why, by candidate.
-        is_known: whether the cache had it.
+        program: a function that computes only this group.
+        schedules: candidates, in the order of the cost model.
+        choice: the candidates with expected and, at the end, measured times.
+        seconds: by candidate; None if it failed.
+        problems: error texts by candidate.
+        is_known: True if the result came from the cache.
     """
 
     name: str
@@ -51,11 +50,11 @@ class Trial:
 
     @property
     def best(self) -> str:
-        """The fastest candidate; the model's where none ran."""
+        """The fastest candidate, or the cost model's first if none ran."""
         return min(self.schedules, key=lambda t: self.seconds.get(t) or math.inf)
 
     def __str__(self) -> str:
-        """A line for the record: candidates, fastest first."""
+        """Formats a line for the record: candidates, fastest first."""
         ran = {t: s for t, s in self.seconds.items() if s is not None}
         shown = [f"{t}: {s * 1e6:.1f} us" for t, s in sorted(ran.items(), key=lambda p: p[1])]
         shown += [f"{t}: {why}" for t, why in self.problems.items()]
@@ -71,15 +70,15 @@ def choose(
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
 ) -> tuple[Func, list[Trial]]:
-    """The function with one schedule on each group, and what was measured.
+    """Returns the function with one schedule on each group, and the measurements.
 
     Args:
         func: after the stage that forms groups.
-        backend: names the candidates (`Lowering.proposal`), lowers and runs them.
-        options: of the backend; `device` says where.
-        cache: None takes the user's.
+        backend: proposes candidates (`Lowering.proposal`), lowers and runs them.
+        options: of the backend; `device` selects the device.
+        cache: the user's cache if None.
         target: the machine that schedules are proposed for.
-        schedules: by names of groups: these are taken, not measured.
+        schedules: fixed schedules by group name, which are not measured.
     """
     proposal, identify = backend.lowering.proposal, backend.machine.identify
     if not proposal or identify is None:
@@ -113,7 +112,7 @@ def choose(
 
 
 def alone(node: Node) -> Func:
-    """A function that only does what a node does; constants stay in it."""
+    """Returns a function that computes only this node; constants are included."""
     b = Builder()
     params: dict[Node, Node] = {}
     for arg in node.args:
@@ -125,7 +124,7 @@ def alone(node: Node) -> Func:
 
 
 def candidates(trial: Trial) -> list[Func]:
-    """The program of a trial with each of its schedules."""
+    """Returns the program of a trial with each of its schedules."""
     (node,) = (n for n in trial.program.body.nodes if "schedule" in n.attrs)
     made: list[Func] = []
     for text in trial.schedules:
@@ -135,7 +134,7 @@ def candidates(trial: Trial) -> list[Func]:
 
 
 def _measure(trials: Sequence[Trial], backend: Backend, options: dict[str, Any]) -> None:
-    """Fill in the seconds. A child that ends early is started again behind what ended it."""
+    """Measures all candidates. If a child ends early, a new one resumes after the failure."""
     todo = [
         (trial, text, f) for trial in trials for text, f in zip(trial.schedules, candidates(trial))
     ]

@@ -25,15 +25,15 @@ from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend
 from stack.run.targets import target_of
 
-DRAWN = 1 << 20  # random numbers that fill an array, again and again
-CACHE_BYTES = 100 << 20  # what the inputs of a round have at least, so that none is in a cache
+DRAWN = 1 << 20  # random numbers that are repeated to fill an array
+CACHE_BYTES = 100 << 20  # minimum input size of a round, so that inputs are not in a cache
 MOST_SETS = 8
 ROUNDS = 7
 ROUND_SECONDS = 4e-3
 
 
 def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
-    """Random storage: normal floats; zeros for integers, which may be indices."""
+    """Returns random storage: normal floats, and zeros for integers, which may be indices."""
     shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
     if type_.dtype.kind not in "fc":
         return np.zeros(shape, type_.dtype.numpy)
@@ -42,10 +42,10 @@ def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
 
 
 def seconds(executable: Executable, func: Func) -> float:
-    """Median time of a call, its inputs not in the device's cache."""
+    """Returns the median time of a call with inputs outside the device's cache."""
     prepare, call, wait = executable.prepare, executable.call, executable.wait
     if prepare is None or call is None or wait is None:
-        raise StackError("it cannot be timed apart from the copies of its arguments")
+        raise StackError("it cannot be timed without the copies of its arguments")
     rng = np.random.default_rng(0)
     arrays = [fill(p.tensor, rng) for p in func.params]
     size = sum(a.nbytes for a in arrays)
@@ -60,13 +60,13 @@ def seconds(executable: Executable, func: Func) -> float:
         return (time.perf_counter() - begin) / times
 
     for _ in range(3):
-        turn(count)  # compiles, and records what is replayed
+        turn(count)  # compiles, and records a graph if the backend replays one
     times = max(count, math.ceil(ROUND_SECONDS / max(turn(count), 1e-7)))
     return statistics.median(turn(times) for _ in range(ROUNDS))
 
 
 def compiled(func: Func, backend: Backend, options: dict[str, Any]) -> Executable | str:
-    """The program, or why there is none."""
+    """Compiles a program; returns the error text if that fails."""
     try:
         last = backend.lowering.stages[-1][1]
         lowered = Pipeline(last).run(func, target=target_of(backend, options)).func
@@ -81,12 +81,12 @@ def _line(error: Exception) -> str:
 
 
 def work(request: dict[str, Any]) -> None:
-    """Compile all programs side by side, then time one after the other."""
+    """Compiles all programs in parallel, then times them one by one."""
     backend = find_backend(request["backend"])
     options: dict[str, Any] = request["options"]
     funcs = [parse(text) for text in request["programs"]]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        # all of them before the first clock: threads that compile slow down who calls
+        # compile everything before timing: compiling threads would slow down the caller
         made = list(pool.map(compiled, funcs, repeat(backend), repeat(options)))
     for func, result in zip(funcs, made, strict=True):
         reply: dict[str, Any] = {"seconds": None, "problem": ""}
@@ -102,7 +102,7 @@ def work(request: dict[str, Any]) -> None:
 
 
 def _end_if_lost(error: Exception) -> None:
-    """A fault takes the device's context with it: whoever comes next needs another process."""
+    """Ends the process after a fault that destroyed the device context."""
     if is_device_lost(error):
         print(_line(error), file=sys.stderr, flush=True)
         os._exit(POISONED)

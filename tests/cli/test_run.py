@@ -128,7 +128,7 @@ def test_kernel_text_that_is_wrong_is_told_by_line_and_column(
     assert "has no kernel" in capsys.readouterr().err
     asm = str(stage_file(folder, "asm"))
     assert main(["run", "--from", asm, "--stage", "asm"]) == 2
-    assert "goes on from the text of no kernel at 'asm'" in capsys.readouterr().err
+    assert "cannot resume from kernel text at 'asm'" in capsys.readouterr().err
 
 
 def test_kernel_text_for_another_cpu_is_refused(

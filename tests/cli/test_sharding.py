@@ -45,7 +45,7 @@ def test_dump_has_the_stages_and_the_pieces(
     assert head == "%down: f32[32{tp}, 16] @m, f32[8, 16] on each rank"
     assert drawn[2] == "  [2 of 4, :]  ranks 2 6"
     assert main(["explain", str(out), "--sharding", "%x"]) == 0
-    assert "%x lies as it was told to" in capsys.readouterr().out
+    assert "%x has the sharding that was given" in capsys.readouterr().out
     assert main(["explain", str(out), "--sharding", "nix"]) == 2
     assert "@f has no value 'nix'; there are: down, h, up, x, y" in capsys.readouterr().err
 

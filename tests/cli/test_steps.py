@@ -54,7 +54,7 @@ def test_steps_are_listed_shown_and_compared(
     assert main(["show", run, "y.step99"]) == 2
     assert "%y has steps 0 to" in capsys.readouterr().err
     assert main(["show", run, "z.step1"]) == 2
-    assert "no kernel with steps makes 'z'" in capsys.readouterr().err
+    assert "no kernel with schedule steps computes 'z'" in capsys.readouterr().err
 
 
 def test_all_prints_the_kernel_after_each_step(
@@ -70,7 +70,7 @@ def test_each_step_is_checked(
     program: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert dump(program, "--steps", "--check") == 0
-    assert "   each step is what the nest was\n" in capsys.readouterr().out
+    assert "   each step computes the same as the loop nest\n" in capsys.readouterr().out
     monkeypatch.setattr(Vectorize, "apply", lambda self, kernel: kernel_that_forgets(kernel))
     assert dump(program, "--steps", "--check") == 1
     assert re.search(r"\n   step \d: result 0 differs", capsys.readouterr().out)
@@ -150,7 +150,7 @@ def test_a_list_by_hand_for_a_cpu(
     assert main(["dump", program, *mine, "--steps", "--check", "-o", run]) == 0
     printed = capsys.readouterr().out
     assert "   1 stage e local\n   2 split r 8 tail=peel\n   3 vectorize r.1" in printed
-    assert "   each step is what the nest was\n" in printed
+    assert "   each step computes the same as the loop nest\n" in printed
     assert main(["show", run, "loop"]) == 0
     kernel = capsys.readouterr().out
     assert kernel.count("vexp(") + kernel.count("exp(") == 1 and "f32<8>" in kernel

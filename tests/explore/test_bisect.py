@@ -300,7 +300,7 @@ def test_a_dump_that_is_checked_names_the_rewrite(
     path.write_text(TEXT)
     argv = ["dump", str(path), "--check"]
     assert main(argv) == 0
-    assert "every stage is what the program was" in capsys.readouterr().out
+    assert "every stage computes the same as the program" in capsys.readouterr().out
     argv += ["--passes", f"default,+{wrong}{{only=to_a_select}}@laid-out"]
     assert main(argv) == 1
     told = capsys.readouterr().out.splitlines()[-4:]

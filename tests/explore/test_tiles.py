@@ -52,7 +52,7 @@ def test_each_backend_says_what_it_considered(
     assert taken[-1] == "taken"
     assert ("us" in taken[1]) is known
     for row in others:
-        assert row[-1].startswith(tuple("123456789") if known else "no model of its time")
+        assert row[-1].startswith(tuple("123456789") if known else "its time is not modeled")
 
 
 def test_what_does_not_fit_says_which_number(tmp_path: Path) -> None:

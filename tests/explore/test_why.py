@@ -141,7 +141,7 @@ def test_a_word_of_the_code_names_its_lines(tmp_path: Path) -> None:
 def test_unknown_names_and_one_node(runs: dict[str, SavedRun]) -> None:
     with pytest.raises(UsageError, match="did you mean '%below'"):
         explain_pairs(retrace(runs["attention"]), "belw", "y")
-    with pytest.raises(UsageError, match="one node"):
+    with pytest.raises(UsageError, match="the same node"):
         explain_pairs(retrace(runs["attention"]), "y", "y")
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 60  # of processors, that tests of a folder may take to find what is planted in it
 PATIENCE = 20 * SECONDS  # by the clock, after which a command hangs
 HEADS = ("fault", "test that fails", "CPU s", "named", "bisect says")
-RIGHT = "every step is what the program was"
+RIGHT = "every step computes the same as the program"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".gpu", "__pycache__", "runs", "*.egg-info")
 
 

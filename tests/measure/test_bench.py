@@ -90,7 +90,7 @@ def test_no_ratio_where_it_moves_between_rounds() -> None:
     found = rounds(stack=STILL, xla=[2 * t for t in MOVES], eager=[4 * t for t in STILL])
     ours, _, eager = found.rows
     assert ours["ratio_to_best_peer"] is None
-    assert "noisy: xla over it spreads over 10 % (most: 5 %)" in ours["note"]
+    assert "noisy: the ratio of xla varies by 10 % (limit: 5 %)" in ours["note"]
     assert eager["ratio_to_best_peer"] is None  # the best other is the one that moves
     line = next(one for one in describe(found).splitlines() if one.startswith("1 "))
     assert line.count("noisy") == 2  # xla, and with it the best
@@ -271,7 +271,7 @@ def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
     peer = cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "ir", "jax")
     assert len(peer.seconds) == 2
     assert (
-        "no way of its own"
+        "no native way"
         in cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "native", "jax").problem
     )
     assert (

@@ -209,7 +209,7 @@ def test_a_program_that_hangs_does_not_take_the_run_down(
     slow, net_row = found.rows
     assert slow["ms"] is None
     assert net_row["ms"] > 0
-    assert "no word for 12 seconds" in slow["note"]
+    assert "no message for 12 seconds" in slow["note"]
     assert found.exit_code == 1
 
 

@@ -55,7 +55,9 @@ def test_layers_send_what_is_to_be_reached(case: ShardingCase) -> None:
 
 @pytest.mark.parametrize("mesh", ["dp=2, tp=4", "tp=1"])
 def test_a_program_without_placements_is_refused(mesh: str) -> None:
-    with pytest.raises(UsageError, match=r"@f has no placements.*--shard.*\(x, up, down\)"):
+    with pytest.raises(
+        UsageError, match=r"@f has no sharding annotations.*--shard.*\(x, up, down\)"
+    ):
         compare_partitions(annotate(stack.parse(TEXT), mesh, ()), ["xla"])
 
 

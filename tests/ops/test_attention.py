@@ -253,7 +253,7 @@ REFUSED = {
         "attention.attention",
         (np.zeros((2, 1, 8)), np.zeros((2, 0, 8)), np.zeros((2, 0, 8))),
         {},
-        "'k' has nothing along 't'",
+        "'k' has size 0 along 't'",
     ),
     "no queries": ("attention.attention", (SOME[:, :0], SOME, SOME), {}, "'q' has no queries"),
     "a negative window": ("attention.attention", (SOME,) * 3, {"window": -1}, "'window'"),

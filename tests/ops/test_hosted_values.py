@@ -112,10 +112,30 @@ def test_elements_of_another_kind_are_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "operand", "dtype", "told"),
     [
-        ("attention.attention", "q", "float16", "'q' has elements of f16, beside the others: f32"),
-        ("lora.linear", "a", "float64", "'a' has elements of f64, beside the others: f32"),
-        ("attention.with_prefix", "prefix", "float32", "'prefix' .* beside the others: integers"),
-        ("attention.with_alibi", "slopes", "int8", "'slopes' .* beside the others: floats"),
+        (
+            "attention.attention",
+            "q",
+            "float16",
+            "'q' has elements of f16; to match the others it may have f32",
+        ),
+        (
+            "lora.linear",
+            "a",
+            "float64",
+            "'a' has elements of f64; to match the others it may have f32",
+        ),
+        (
+            "attention.with_prefix",
+            "prefix",
+            "float32",
+            "'prefix' .* to match the others it may have integers",
+        ),
+        (
+            "attention.with_alibi",
+            "slopes",
+            "int8",
+            "'slopes' .* to match the others it may have floats",
+        ),
         ("qgemm.fp8", "x_scale", "float64", "'x_scale' .* f32; or 'weight_scale' .* f64"),
     ],
 )
@@ -150,7 +170,7 @@ def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
             for side, shape in zip(rule.inputs, shapes, strict=True)
         ]
         where = next(n for n, s in zip(case.op.operands, empty, strict=True) if 0 in s)
-        with pytest.raises(RuleError, match=f"'{where}' has nothing along '{reduced.names[0]}'"):
+        with pytest.raises(RuleError, match=f"'{where}' has size 0 along '{reduced.names[0]}'"):
             case.op.shapes(empty)
 
 

@@ -40,14 +40,14 @@ _OF_OTHERS = (
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What is the same in all near calls of a graph.
+    """Constants of all fast calls of a graph.
 
     Attributes:
-        inputs: how many arguments there are.
-        places: for each parameter which argument it is; its first element is that of the argument.
-        fresh: for each fresh value of the graph its number among the program's results, and the
-            order of axes in which the program computes it.
-        results: where each result of the graph is.
+        inputs: number of arguments.
+        places: for each parameter the number of its argument; both start at the same element.
+        fresh: for each fresh value its number among the program's results, and the order of axes
+            in which the program computes it.
+        results: for each result its base, and its view of the base.
     """
 
     inputs: int

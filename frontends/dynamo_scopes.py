@@ -23,7 +23,7 @@ from stack.run.refused import is_users
 def nameless(fn: Any) -> Iterator[None]:
     """Hides the `__name__` of unimported globals of functions that `fn` calls.
 
-    Not of those that a function reads its `__name__` from: a trace would see another value.
+    Globals whose `__name__` a function reads keep it: a trace would see another value.
     """
     names = [(scope, scope.pop("__name__")) for scope in unimported(fn)]
     try:

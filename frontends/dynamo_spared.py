@@ -25,14 +25,13 @@ _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """Captures without it. Their settings are shared by all threads: torch's lock is held outside.
+    """Context in which captures skip that work. All threads share its patches: hold torch's lock.
 
-    The time of guards is measured, with all caches emptied before, for the log of guards; the
-    source line of each guard is written into its text, and we cut it off; source files are split
-    into tokens to find the functions of lines, for traces of calls; values are compared with a
-    function whose module imports half of `torch.distributed`; the collector, which we hold back, is
-    called; and the code that is made tells a profiler of each call of a graph. What nodes that are
-    alike give is asked once, see `dynamo_values`.
+    Skipped are: timing the guards with emptied caches, for the log of guards; writing each guard's
+    source line into its text, which we cut off; tokenizing source files to find the functions of
+    lines, for call traces; comparing values with a function whose module imports half of
+    `torch.distributed`; garbage collection, which we hold back; and profiler marks around each
+    graph call. Example values of equal nodes are computed once, see `dynamo_values`.
     """
     with ExitStack() as stack:
         known = {name: False for name in _OFF if hasattr(torch._dynamo.config, name)}

@@ -115,7 +115,7 @@ def _assume(holds: Any, text: str, line: str) -> None:
 
 @dataclass(frozen=True)
 class _Step:
-    """What calls a part, with the nodes that it reads and those that it gives."""
+    """A callable for one part, with the nodes that it reads and returns."""
 
     call: Callable[..., Any]
     inputs: Sequence[Node]

@@ -1,4 +1,4 @@
-"""erfc, which keeps its digits where 1 - erf(x) has none left: exp(p(t) - x x) times t.
+"""Accurate erfc for large x, where 1 - erf(x) cancels: t times exp(p(t) - x x).
 
 W. J. Cody, "Rational Chebyshev approximation for the error function" (1969), for the scaling.
 """
@@ -15,7 +15,7 @@ from stack.ir.node import Node
 
 
 def erfc(b: Builder, x: Node) -> Node:
-    """1 - erf(x) of f32 or f64, in the arithmetic of its type."""
+    """Computes 1 - erf(x) of f32 or f64, in the arithmetic of its type."""
     size = b.abs(x)
     t = b.div(constant(2, x.dtype), b.add(size, 2.0))
     u = b.sub(b.mul(t, 2.0), 1.0)
@@ -40,7 +40,8 @@ def erfc_coefficients(count: int) -> tuple[float, ...]:
 
 
 def _log_scaled_erfc(x: float) -> float:
-    """`log(erfc(x) * exp(x * x))`: directly, or by the continued fraction for large `x`."""
+    """Computes `log(erfc(x) * exp(x * x))`: directly, or by the continued fraction for large `x`.
+    """
     if x < 2:
         return math.log(math.erfc(x)) + x * x
     fraction = 0.0

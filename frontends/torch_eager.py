@@ -1,4 +1,4 @@
-"""A graph of Dynamo's as eager runs it, once, to see what tensors without memory cannot tell."""
+"""Runs a Dynamo graph once in eager, to see what fake tensors cannot show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
 
 @contextmanager
 def in_eager() -> Iterator[None]:
-    """Torch without modes and gradients; random numbers that are drawn inside are drawn again."""
+    """Context without torch modes and gradients; restores the state of the CPU generator."""
     with _disable_current_modes(), torch.no_grad():
         state = torch.get_rng_state()
         try:

@@ -37,13 +37,11 @@ _CATEGORY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
 class NotLowered(Exception):
-    """Raised if these arguments have no lowering, with the reason; the op becomes an opaque call.
-    """
+    """Raised, with the reason, if these arguments have no lowering; the op becomes opaque."""
 
 
 def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
-    """Registers a lowering: "add.Tensor" is an overload of aten, "prims.sum.default" a full name.
-    """
+    """Registers a lowering: "add.Tensor" is an overload of aten, other namespaces are given."""
 
     def enter(function: Lowering) -> Lowering:
         for name in overloads:
@@ -182,9 +180,7 @@ class Context:
         return self.b.broadcast(small, type=x.tensor.with_shape(shape), axes=axes)
 
     def fit(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """Prepares an operand of an elementwise op: broadcast to `shape`, or rank 0 for one
-        element.
-        """
+        """Prepares an operand of an elementwise op: in `shape`, or of rank 0 for one element."""
         if all(s == 1 for s in x.shape) and tuple(shape) != x.shape:
             return self.reshape(x, ())
         return self.broadcast(x, shape)
@@ -231,9 +227,7 @@ class Context:
     # ---- elementwise
 
     def common(self, *values: Any) -> DType:
-        """Returns torch's computation type: tensors take precedence over 0-d tensors, these over
-        numbers.
-        """
+        """Returns torch's computation type: tensors win over 0-d tensors, these over numbers."""
         ranked: list[tuple[int, DType]] = []
         for value in values:
             if isinstance(value, Node):
@@ -268,9 +262,7 @@ class Context:
         return tuple(out)
 
     def align(self, values: Sequence[Any], dtype: DType) -> tuple[list[Node], tuple[Dim, ...]]:
-        """Returns operands of one element type, ready for an elementwise op, and their common
-        shape.
-        """
+        """Returns operands of an elementwise op, cast and broadcast, and their common shape."""
         shape = self.shape_of(*values)
         return [self.fit(self.scalar(v, dtype), shape) for v in values], shape
 

@@ -128,8 +128,9 @@ def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
-    """Returns the parameter that an index comes from by movement and `where(x != ignored, x, 0)`,
-    and the ignored values.
+    """Returns the parameter that an index comes from, and the values that the program ignores.
+
+    Follows movements and `where(x != ignored, x, 0)`.
     """
     besides: list[int] = []
     while True:

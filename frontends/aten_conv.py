@@ -123,9 +123,7 @@ def _grad_weight(
     cx: Context, grad: Node, x: Node, weight: Node, stride: Ints, padding: Ints, dilation: Ints,
     groups: int,
 ) -> Node:  # fmt: skip
-    """Computes the weight's gradient as a convolution over images `[c, g * n]` with `grad` as
-    windows.
-    """
+    """Computes the weight's gradient as a convolution of images `[c, g * n]` with `grad`."""
     rank = x.tensor.rank - 2
     n, channels = x.shape[0], x.shape[1]
     spatial = tuple(range(2, 2 + rank))

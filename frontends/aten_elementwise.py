@@ -281,8 +281,7 @@ def _masked_fill(cx: Context, x: Node, mask: Node, value: Any) -> Node:
 
 @lowers("threshold.default")
 def _threshold(cx: Context, x: Node, threshold: Any, value: Any) -> Node:
-    """Selects `value` up to the threshold; both are rounded to the element type (f32 for 16 bits).
-    """
+    """Selects `value` up to the threshold; the threshold has the element type (f32 for 16 bits)."""
     kind = wide(x.dtype)
     low = cx.elementwise("le", cx.cast(x, kind), cx.scalar(threshold, kind))
     return cx.select(low, value, x, x.dtype)

@@ -11,8 +11,7 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def bounds_where(condition: Node, value: Node) -> tuple[int, int] | None:
-    """Returns inclusive bounds of an integer implied by a condition; None unless both are implied.
-    """
+    """Returns inclusive bounds of an integer that a condition implies; None unless it has both."""
     source = value.args[0] if value.op == "cast" else value
     if source.dtype.kind not in "iuf":
         return None

@@ -60,7 +60,7 @@ def _broadcast_in_dim(cx: Context, x: Node, shape: Sequence[Dim], axes: Sequence
 def clip_bounds(start: Dim | None, end: Dim | None, size: Dim) -> tuple[Dim, Dim]:
     """Returns a slice's bounds by Python's rule. Raises NotLowered if a sign is unknown."""
     first = _clip(0 if start is None else start, size)
-    is_open = end is None or (isinstance(end, int) and end >= INF)  # torch traces `x[i:]` with 2**63 - 1
+    is_open = end is None or (isinstance(end, int) and end >= INF)  # `x[i:]` has 2**63 - 1
     last = _clip(size if is_open or end is None else end, size)
     return first, (last if less_equal(first, last) else maximum(first, last))
 
@@ -315,7 +315,7 @@ def _fill(cx: Context, x: Node, value: Any) -> Node:
 
 
 def _progression(cx: Context, count: Dim, start: Any, step: Any, dtype: DType) -> Node:
-    if dtype.is_integer:  # torch truncates first; only the number of elements depends on the fractions
+    if dtype.is_integer:  # torch truncates first; the count uses the fractions
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if isinstance(start, float) or isinstance(step, float):
         kind = F64

@@ -26,8 +26,9 @@ from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 @functools.cache
 def _arrays() -> Any:
-    """Returns `torch_arrays`, cached: it is needed for every array of every call, and an import
-    statement costs a microsecond.
+    """Returns `torch_arrays`. Cached, since it is used for every array of a call.
+
+    An import statement costs a microsecond.
     """
     return importlib.import_module("stack.frontends.torch_arrays")
 
@@ -51,8 +52,7 @@ class TorchFrontend:
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
 
     def entry(self, target: Any) -> Entry | None:
-        """Returns the module and example inputs of a module or a `torch.export` program, else None.
-        """
+        """Returns module and example inputs of a module or a `torch.export` program, else None."""
         torch = sys.modules.get("torch")
         exported = sys.modules.get("torch.export")
         if torch is None or not (
@@ -167,8 +167,7 @@ def dynamo_backend(
 
 
 def runs() -> list[Any]:
-    """Returns the records of the graphs that torch.compile passed to us in this process, in order.
-    """
+    """Returns records of the graphs that torch.compile gave us in this process, in order."""
     from stack.frontends.dynamo_backend import GRAPHS
 
     return [run for graph in GRAPHS for run in graph.runs.values()]

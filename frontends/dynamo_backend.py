@@ -60,8 +60,7 @@ _PENDING: list[Notes] = []
 
 
 def _note_bytecode(code: Any, new_code: Any) -> Any:
-    """Dynamo hook: attach a frame's new bytecode to the notes of the graphs compiled just before.
-    """
+    """Dynamo hook: attaches a frame's new bytecode to the notes of graphs compiled just before."""
     for notes in _PENDING:
         notes["decompiled"] = lambda: decompiled(new_code)
     _PENDING.clear()
@@ -153,9 +152,7 @@ def _refuse_other_memory(gm: GraphModule, fn: Any) -> None:
 
 
 def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Returns the device of a graph: that of its arguments, or of the tensors it creates if it has
-    no arguments.
-    """
+    """Returns the device of a graph's arguments; without arguments, of the tensors it creates."""
     if any(isinstance(x, torch.Tensor) for x in example_inputs):
         return device_of(example_inputs)
     return device_of(n.meta.get("example_value") for n in gm.graph.nodes)
@@ -209,8 +206,7 @@ class _Maker:
         return boxed(self.lone)
 
     def called(self, graph: GraphModule) -> Callable[..., Any]:
-        """Compiles an ATen graph and returns a callable without AOTAutograd's wrappers around it.
-        """
+        """Compiles an ATen graph; returns a callable without AOTAutograd's wrappers."""
         made = self._make(graph, "inference")
 
         def call(*args: Any) -> Any:
@@ -262,9 +258,7 @@ class _Maker:
     def _staying(
         self, graph: GraphModule, role: str, imported: Imported, notes: Notes
     ) -> tuple[str, ...]:
-        """Returns the names of weights that stay unchanged between calls; notes the reason for
-        others.
-        """
+        """Returns the weights that do not change between calls; notes the reason for others."""
         given = self._given(graph)
         holders = graph.graph.find_nodes(op="placeholder")
         is_weight = [n in given and given[n] not in self.inputs for n in holders]
@@ -302,9 +296,7 @@ class _Maker:
         return {n.name: self.names[i] for n, i in self._given(graph).items()}
 
     def _given(self, graph: GraphModule) -> dict[FxNode, int]:
-        """Maps AOTAutograd's placeholders (`primals_3`) to positions of Dynamo's inputs, where
-        known.
-        """
+        """Maps AOTAutograd's placeholders (`primals_3`), where known, to positions of Dynamo's."""
         found: dict[FxNode, int] = {}
         for node in graph.graph.find_nodes(op="placeholder"):
             position = getattr(node.meta.get("desc"), "idx", None)
@@ -315,9 +307,7 @@ class _Maker:
         return found
 
     def _order(self, graph: GraphModule, given: dict[FxNode, int]) -> list[int]:
-        """Returns the order of parameters: weights and other bound tensors, then arguments in
-        order.
-        """
+        """Returns the order of parameters: weights and other bound tensors, then arguments."""
         holders = graph.graph.find_nodes(op="placeholder")
         ranks = [self.ranks[given[n]] if n in given else 0 for n in holders]
         return sorted(range(len(holders)), key=ranks.__getitem__)
@@ -346,9 +336,7 @@ def _in_users_words(source: str, arguments: Sequence[str]) -> str:
 
 
 def _rank(holder: FxNode, arguments: Sequence[str]) -> int:
-    """Returns the number of the user's argument that an input is part of, from 1; 0 for other
-    inputs.
-    """
+    """Returns the number, from 1, of the user's argument that an input is part of; else 0."""
     name = _in_users_words(_source_name(holder), arguments)
     head = name.removeprefix("L['").partition("']")[0] if name.startswith("L['") else ""
     if not head or _is_weight(name) or not _is_input(holder):
@@ -377,9 +365,7 @@ def _source_name(holder: FxNode) -> str:
 
 
 def _readable(holder: FxNode, arguments: Sequence[str]) -> str:
-    """Returns a readable name: `attn.wq.weight` for a placeholder of
-    `L['self']._modules['attn']...`.
-    """
+    """Returns a readable name: `attn.wq.weight` for `L['self']._modules['attn']...`."""
     name = _in_users_words(_source_name(holder), arguments)
     inner = variable_name(name) if name else ""
     return inner or holder.name.removeprefix("L_").removeprefix("l_").strip("_")

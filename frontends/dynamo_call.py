@@ -146,8 +146,7 @@ class TorchCalls:
         return call
 
     def _failed(self, failure: Any) -> None:
-        """Called by Dynamo when a guard fails: prepare a new capture, if the call is one of ours.
-        """
+        """Called by Dynamo when a guard fails: prepares a new capture if the call is ours."""
         opened = getattr(self._here, "opened", None)
         if opened is None:  # other code called the function: nobody would close the settings
             return

@@ -53,8 +53,7 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
 
 
 def _traceable(fn: Any) -> Any:
-    """Wraps a callable that has no Python code in a function, since Dynamo traces Python code only.
-    """
+    """Wraps a callable without Python code in a function: Dynamo traces only Python code."""
     if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
         return fn
     return lambda *args: fn(*args)
@@ -150,9 +149,7 @@ class _Assembly:
         return self.traced.holders[place].name.removeprefix("l_").strip("_")
 
     def _with_unused(self, imported: Imported) -> tuple[Func, list[torch.Tensor]]:
-        """Returns the function with a parameter for every tensor argument, used or not, and the
-        tensors that its other parameters are bound to.
-        """
+        """Returns the function with a parameter for every tensor argument, and bound tensors."""
         func = imported.func
         bound: list[torch.Tensor] = []
         own: dict[int, Node] = {}
@@ -178,8 +175,7 @@ class _Assembly:
     # ---- results
 
     def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
-        """Returns pairs (result, target); a target is a bound tensor or the number of an argument.
-        """
+        """Returns pairs (result, target): a target is a bound tensor or an argument's number."""
         sig = self.signature
         targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
         places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]
@@ -237,8 +233,7 @@ class _Assembly:
 
 
 def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
-    """For each output, its number among the tensor outputs; None for an output that is no tensor.
-    """
+    """For each output, its number among the tensor outputs; None for others."""
     numbers: list[int | None] = []
     count = 0
     for value in outputs:

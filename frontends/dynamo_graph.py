@@ -68,8 +68,7 @@ def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[
 
 
 class Graph:
-    """One compiled ATen graph. A call passes one list, as AOTAutograd does; the graph may empty it.
-    """
+    """One compiled ATen graph, called as AOTAutograd does: with a list, which it may empty."""
 
     def __init__(
         self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
@@ -108,9 +107,7 @@ class Graph:
             self._compiled({})
 
     def near(self, args: Sequence[Any]) -> list[Any] | None:
-        """Returns the results by the fast path if arguments are like those of the last call, else
-        None.
-        """
+        """Returns the results by the fast path if it accepts the arguments, else None."""
         return None if self.short is None or _PREPARING.get() else self.short(args)
 
     def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
@@ -134,9 +131,7 @@ class Graph:
         return self._called(args) if found is None else found
 
     def _called(self, args: list[Any]) -> list[Any]:
-        """Calls the graph with all checks and their error messages; learns the fast path for the
-        next call.
-        """
+        """Calls the graph with all checks and error messages; learns the fast path."""
         arrays = self._arrays(args)
         sizes = {n: args[i] for n, i in self.loose.items() if isinstance(args[i], int)}
         if _PREPARING.get():
@@ -155,9 +150,7 @@ class Graph:
         return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
-        """For each result, its number among the computed values; None if some result needs a view
-        or copy.
-        """
+        """For each result, its number among computed values; None if one needs a view or copy."""
         own, orders = self._own(), self.border.orders
         if own is None or any(o is None or o != tuple(range(len(o))) for o in orders):
             return None
@@ -168,16 +161,13 @@ class Graph:
         return self.border.returned() if self._is_own() else None
 
     def _is_own(self) -> bool:
-        """True if every fresh value is computed, and each only once, so that none is an input or a
-        duplicate.
-        """
+        """True if the fresh values are distinct computed values, none of them an input."""
         outputs = self.imported.outputs
         is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
         return is_own and not self.imported.promises
 
     def _shortcut(self) -> Shortcut | None:
-        """Returns how to call the graph by address; None if a call needs more than its arguments.
-        """
+        """Returns how to call the graph by address; None if it needs more than its arguments."""
         inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
         places = tuple(i for i in inputs if isinstance(i, int))
         is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
@@ -260,8 +250,7 @@ def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tens
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:
-    """Maps each symbol that no parameter's shape determines to the position of its size argument.
-    """
+    """Maps each symbol that no parameter's shape determines to its size argument's position."""
     told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
     found: dict[str, int] = {}
     for place, size in imported.sizes.items():
@@ -272,9 +261,7 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
 
 
 class Recorded:
-    """A graph that is only imported, for its record. Calls return zeros, or ones that satisfy
-    checks.
-    """
+    """A graph that is only imported, for its record. A call returns zeros, and true promises."""
 
     def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
         self.captured, self.func, self.target = captured, captured.func, target
@@ -292,7 +279,7 @@ class Recorded:
         shape = [int(str(size)) for size in node.shape]
         dtype = TORCH_DTYPE[node.dtype]
         one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
-        return one.expand(shape)  # one element in memory: values saved for backward may exceed memory
+        return one.expand(shape)  # values saved for backward may exceed memory
 
 
 class Interpreted(Recorded):

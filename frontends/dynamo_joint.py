@@ -118,8 +118,7 @@ class _Cut:
         self.names = names
 
     def decide(self, balance: float, whole: bool, target: str) -> None:
-        """Import the graph and partition the function. Raises StackError for an unsupported graph.
-        """
+        """Import the graph and partition the function. Raises StackError if it is unsupported."""
         _check(self.graph)
         cleanup_recompute_tags(self.joint, is_default_partition=False)
         outs = pytree.arg_tree_leaves(*_outputs(self.graph))
@@ -155,8 +154,7 @@ class _Cut:
         self.given = [_of_forward(a, self.forward) for a in self.backward.args]
 
     def _checkpointed(self) -> list[ir.Node]:
-        """Returns the IR values that the program marks for recomputation, and those between them.
-        """
+        """Returns the IR values that the program wants recomputed, and those between them."""
         made: dict[bool, dict[ir.Node, None]] = {True: {}, False: {}}
         for node, value in self.values.items():
             inside = [v for v in pytree.tree_leaves(value) if isinstance(v, ir.Node)]
@@ -294,8 +292,7 @@ def _computed(node: Node) -> Mapping[str, Any]:
 
 
 def _meta(node: ir.Node, like: torch.Tensor) -> dict[str, Any]:
-    """Returns the metadata that torch would have traced for an IR value, on the device of `like`.
-    """
+    """Returns torch's metadata for an IR value, on the device of `like`."""
     shape = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
     with like.fake_mode:  # pyright: ignore[reportAttributeAccessIssue]
         return {"val": torch.empty(shape, dtype=TORCH_DTYPE[node.dtype], device=like.device)}

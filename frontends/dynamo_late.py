@@ -45,9 +45,7 @@ def takes_gradients(gm: GraphModule) -> bool:
 
 
 def is_late(gm: GraphModule, examples: Sequence[Any]) -> bool:
-    """True if a Dynamo graph computes the same without gradients, so its backward pass can be
-    delayed.
-    """
+    """True if a Dynamo graph computes the same without gradients, so they can be delayed."""
     has_versions = all(isinstance(x, torch.Tensor) and not x.is_inference() for x in examples)
     return has_versions and not any(map(_is_about_gradients, gm.graph.nodes))
 
@@ -135,9 +133,7 @@ class Late:
 
     def gradients(self, given: Sequence[Any], wanted: Sequence[bool], versions: Sequence[int],
                   tangents: Sequence[Any]) -> list[Any]:  # fmt: skip
-        """Returns the gradients of a call made before the graph was derived, by calling it once
-        more.
-        """
+        """Returns gradients of a call made before differentiation, by repeating the call."""
         further = torch.is_grad_enabled()  # torch reports second derivatives as unsupported
         apart = [x.detach().requires_grad_(w) for x, w in zip(given, wanted, strict=True)]
         fresh = given if further else apart

@@ -9,8 +9,7 @@ from stack.releases import install_hint
 
 
 class Notes(dict[str, Any]):
-    """Maps titles to texts. A text may be given as a function, called when the text is first read.
-    """
+    """Maps titles to texts. A text may be a function, which is called on the first read."""
 
     def __getitem__(self, title: str) -> str:
         value = super().__getitem__(title)

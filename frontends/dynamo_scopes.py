@@ -69,9 +69,7 @@ def _is_imported(scope: dict[str, Any]) -> bool:
 
 
 def _referred(fn: FunctionType) -> Iterator[Any]:
-    """Yields the objects that a function refers to: globals, closure cells, and named items of
-    these.
-    """
+    """Yields objects that a function refers to: globals, closure cells, named items of both."""
     code = fn.__code__
     values = [fn.__globals__.get(name) for name in code.co_names]
     for cell in fn.__closure__ or ():

@@ -106,9 +106,7 @@ def one_at_a_time() -> Any:
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """Context that silences a logger of torch: failures are raised, so its stack traces add
-    nothing.
-    """
+    """Context that silences a logger of torch, whose stack traces repeat raised errors."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)

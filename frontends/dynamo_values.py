@@ -37,8 +37,7 @@ class Values:
 
 
 def _operands(node: Any, args: Any, kwargs: Any) -> Operands | None:
-    """Returns the operands of a call of a torch function with no mode active; None for other nodes.
-    """
+    """Returns the operands of a call of a torch function without modes; None for others."""
     has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
     if torch.is_grad_enabled() or has_mode or node.op not in ("call_function", "call_method"):
         return None

@@ -40,8 +40,7 @@ def erfc_coefficients(count: int) -> tuple[float, ...]:
 
 
 def _log_scaled_erfc(x: float) -> float:
-    """Computes `log(erfc(x) * exp(x * x))`: directly, or by the continued fraction for large `x`.
-    """
+    """Computes `log(erfc(x) * exp(x * x))`: directly, or for large `x` by a continued fraction."""
     if x < 2:
         return math.log(math.erfc(x)) + x * x
     fraction = 0.0

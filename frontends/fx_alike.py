@@ -61,9 +61,7 @@ class Alike:
         return [self._node(tensor) for tensor in operands.tensors]
 
     def _node(self, tensor: Any) -> Node | None:
-        """Returns the tracer's node for a tensor; None if the tracer knows the tensor as a
-        constant.
-        """
+        """Returns the tracer's node for a tensor; None for one that it knows as a constant."""
         slot = get_proxy_slot(tensor, self.tracer, None)
         return None if slot is None or slot.constant is not None else slot.proxy.node
 

@@ -162,9 +162,7 @@ class Border:
                     self.late.add(node)
 
     def _remade(self, aliases: Aliases) -> list[tuple[int, list[int], Replay]]:
-        """Returns written inputs, the results that are views of them, and the replay of these
-        views.
-        """
+        """Returns written inputs, the results that view them, and the replay of these views."""
         found: list[tuple[int, list[int], Replay]] = []
         for number, source in enumerate(aliases.written):
             value = self.outputs[number]
@@ -191,8 +189,7 @@ class Border:
         return output not in self._inputs and output not in self.fresh
 
     def places(self) -> list[Place] | None:
-        """Returns the location of each output; None if one is not described by sizes and strides.
-        """
+        """Returns each output's location; None if sizes and strides do not describe one."""
         known = [*self._inputs, *self.fresh]
         bases = {node: number for number, node in enumerate(known)}
         found = [self._place(output, bases) for output in self.outputs]
@@ -214,8 +211,7 @@ class Border:
         return Place(number, part) if is_known and value.dtype is whole.dtype else None
 
     def returned(self) -> list[int] | None:
-        """Returns for each output the number of its fresh value; None if one is not a fresh value.
-        """
+        """Returns for each output the number of its fresh value; None if one is not fresh."""
         places = {f: i for i, f in enumerate(self.fresh)}
         is_fresh = all(isinstance(o, FxNode) and o in places for o in self.outputs)
         return [places[o] for o in self.outputs] if is_fresh else None

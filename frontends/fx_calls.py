@@ -129,9 +129,7 @@ class Calls:
             return self._opaque(node, args, kwargs, want, str(error))
 
     def _complex(self, node: fx.Node, name: str, args: Any, kwargs: Any, want: Any) -> Any:
-        """Imports a call with complex operands or results: as pairs if there is a rule, else
-        opaque.
-        """
+        """Imports a call with complex operands or results: in pairs, or opaque without a rule."""
         self.cx.name = name
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
         try:

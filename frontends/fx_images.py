@@ -28,9 +28,7 @@ Modules = tuple[GraphModule, GraphModule]
 
 
 def with_images(passes: Modules, num_fwd_outputs: int) -> Modules:
-    """Changes the two passes: images that the forward pass saves for the backward pass are channels
-    last.
-    """
+    """Changes the layout of images that the forward pass saves for backward to channels last."""
     forward, backward = passes
     last = forward.graph.output_node()
     results: Any = list(last.args[0])  # pyright: ignore[reportArgumentType]

@@ -236,9 +236,7 @@ class _Importer(Calls):
         return value if order is None else self.cx.transpose(value, inverse(order))
 
     def _strided(self, node: FxNode) -> Any:
-        """Imports `as_strided`, which indexes the whole memory of its operand: uses the node that
-        allocated it.
-        """
+        """Imports `as_strided`, which indexes memory: finds the node that allocated it."""
         operands: list[Any] = list(node.args)
         operand: FxNode = operands.pop(0)
         owner = storage_root(operand)

@@ -53,9 +53,7 @@ def module_path(source: str) -> str:
 
 
 def variable_name(source: str) -> str:
-    """Returns the variable of a source: `attn.wq.weight` of `L['self']._modules['attn']...`,
-    `args.0` of `L['args'][0]`.
-    """
+    """Returns the variable of a source: `args.0` of `L['args'][0]`, else the module path."""
     match = _VARIABLE.match(source)
     if match is None or match[1] == "self" or _TABLE.search(match[2]):
         return module_path(source)

@@ -227,7 +227,7 @@ def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
             )
         ):
             found.add(node)
-    for node in [n for n in gm.graph.nodes if n in found]:  # a float needs its operands to be floats of this set
+    for node in [n for n in gm.graph.nodes if n in found]:  # operands must be in the set too
         if any(a in unknown and a not in found for a in node.all_input_nodes):
             found.discard(node)
     return found

@@ -100,8 +100,7 @@ class _Rules:
     def _jvp(
         self, primals: Sequence[Array], tangents: Sequence[Any], **attributes: Any
     ) -> tuple[Any, Any]:
-        """Computes the derivative of the decomposition; the primal values are the operator's own.
-        """
+        """Computes the decomposition's derivative; primal values are the operator's own."""
         out = self.primitive.bind(*primals, **attributes)
         moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 

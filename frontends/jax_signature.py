@@ -24,9 +24,7 @@ JIT_OPTIONS = (
 def with_jit_options(
     fn: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Applies the options of `jax.jit`, which checks them, to `fn`; returns it and the other
-    options.
-    """
+    """Applies the options that `jax.jit` takes, and checks, to `fn`; returns the others too."""
     theirs = {k: v for k, v in options.items() if k in JIT_OPTIONS}
     rest = {k: v for k, v in options.items() if k not in JIT_OPTIONS}
     return (jax.jit(fn, **theirs) if theirs else fn), rest

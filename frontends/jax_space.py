@@ -181,7 +181,7 @@ class JaxSpace(ArraySpace):
         if not node.attrs["descending"]:
             found = lax.sort(args, dimension=axis, num_keys=keys, is_stable=True)
             return tuple(lax.slice_in_dim(a, start, first, axis=axis) for a in found)
-        # flipped before and after, equal keys keep their order
+        # flipping before and after keeps the order of equal keys
         flipped = [lax.rev(a, (axis,)) for a in args]
         found = lax.sort(flipped, dimension=axis, num_keys=keys, is_stable=True)
         return tuple(lax.slice_in_dim(lax.rev(a, (axis,)), start, first, axis=axis) for a in found)

@@ -167,9 +167,7 @@ class JaxFrontend:
         return []
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
-        """Creates example arguments from texts like `f32[2,16]`: normal floats, integers from 0 to
-        15.
-        """
+        """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15."""
         import jax
 
         from stack.frontends.lax import jax_dtype

@@ -39,9 +39,7 @@ class Leaf:
 
     @property
     def text(self) -> str:
-        """Type and shape, as `f32[2, 16]`; `weak` if it yields to other types in promotion, as 2.0
-        does.
-        """
+        """Type and shape, as `f32[2, 16]`; `weak` if promotion ignores the type, as of 2.0."""
         dtype = self.aval.dtype if is_key(self.aval) else dtype_of(self.aval.dtype)
         weak = "weak " if self.aval.weak_type else ""
         return f"{weak}{dtype}[{', '.join(map(str, self.aval.shape))}]"
@@ -132,8 +130,7 @@ def _captured(
 
 
 def _after_effects(importer: Importer, results: Sequence[Node]) -> list[Node]:
-    """Returns the results; one of them depends on all effects. Without results, returns the token.
-    """
+    """Returns results, one of which depends on all effects; without results the token."""
     tokens = importer.left
     if not tokens or not results:
         return [*results, *tokens]
@@ -155,7 +152,7 @@ def _param(importer: Importer, leaf: Leaf) -> Node:
 def _printed(closed: Any) -> str:
     try:
         return str(closed)
-    except Exception as error:  # for example a primitive bound without a parameter that JAX's printer reads
+    except Exception as error:  # such as a primitive without a parameter that JAX prints
         return f"JAX cannot print this program: {type(error).__name__}: {error}"
 
 

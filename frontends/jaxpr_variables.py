@@ -79,8 +79,7 @@ def _span(frame: Any) -> Span:
 
 @lru_cache(maxsize=256)
 def _statements(file_name: str) -> Mapping[Span, str]:
-    """Returns the spans that are whole right-hand sides of assignments, or whole returned values.
-    """
+    """Returns the spans of whole right-hand sides of assignments and whole returned values."""
     try:
         tree = ast.parse("".join(linecache.getlines(file_name)))
     except SyntaxError:

@@ -81,8 +81,7 @@ def load_lowerings() -> Mapping[str, Lowering]:
 
 @cache
 def on_pairs() -> Lowering:
-    """Returns the lowering of equations with complex numbers; loaded on first use, like the table.
-    """
+    """Returns the lowering of equations with complex numbers; loaded on first use."""
     return importlib.import_module("stack.frontends.lax_complex").complex_equation
 
 
@@ -158,9 +157,7 @@ class Importer:
     # ---- types and constants
 
     def type_of(self, aval: Any) -> TensorType:
-        """Returns the type of a JAX value; random keys and complex numbers get a last axis of
-        words.
-        """
+        """Returns the type of a JAX value; random keys and complex numbers get an axis of words."""
         if is_key(aval):
             aval = core.physical_aval(aval)
         dtype, shape = dtype_of(aval.dtype), self.shared.dims.shape(aval.shape)
@@ -257,8 +254,7 @@ class Importer:
     # ---- nested blocks
 
     def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
-        """Returns the token operand of a block of these jaxprs; empty if they have no side effects.
-        """
+        """Returns the token operand of a block of these jaxprs; empty without side effects."""
         if not any(jaxpr.effects for jaxpr in jaxprs):
             return []
         return self.left or [constant(False, BOOL)]

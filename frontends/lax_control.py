@@ -99,8 +99,7 @@ def loop(
     body: Body,
     jaxprs: Sequence[Any],
 ) -> list[Node]:
-    """Builds a `while` whose body maps the state to the next one; large constants become state too.
-    """
+    """Builds a `while` whose body maps state to next state; large constants become state too."""
     captured, tokens = s.importer.captures(jaxprs), s.importer.tokens(jaxprs)
     types = [n.tensor for n in state]
 
@@ -109,7 +108,7 @@ def loop(
         found = test(inner, params)
         if inner.token is None or inner.token is before:
             return [found]
-        return [inner.b.or_(found, inner.token)]  # a token is always false; this makes the effects of a test happen
+        return [inner.b.or_(found, inner.token)]  # always false; runs effects of a test
 
     def step(inner: Importer, params: list[Node]) -> list[Node]:
         return [*body(inner, params), *inner.big.values(), *inner.left]

@@ -307,7 +307,7 @@ def _scatter_plan(
 def _scatter_out(
     s: Site, x: Node, updates: Node, plan: _Plan, names: Sequence[str], kind: str
 ) -> Node:
-    outside = min(plan.starts) if plan.valid is not None else -1  # the axis that drops invalid updates
+    outside = min(plan.starts) if plan.valid is not None else -1  # the axis that drops updates
     reads = Reads()
     for axis, size in enumerate(plan.shape):
         start = plan.starts.get(axis)

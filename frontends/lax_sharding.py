@@ -55,9 +55,7 @@ def _checked(sharding: Sharding, x: Node) -> Sharding:
 
 
 def _mesh(shared: Shared, mesh: Any) -> Mesh:
-    """Returns the IR's mesh for JAX's: `m`, the next ones `m1`, `m2`. Raises RuleError for bad
-    axes.
-    """
+    """Returns the IR's mesh for JAX's, named `m`, `m1` and so on. Raises RuleError."""
     axes = tuple((str(name), int(size)) for name, size in mesh.shape.items())
     number = len(shared.meshes)
     return shared.meshes.setdefault(axes, Mesh(f"m{number or ''}", axes))

@@ -48,8 +48,7 @@ def product(b: Builder, x: Pair, y: Pair, of: Callable[[Node, Node], Node] | Non
 
 
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """Returns `x / y` as NumPy and torch do: if `y` is 0, the parts of `x` are divided by `abs(0)`.
-    """
+    """Returns `x / y` as NumPy and torch do: for `y` 0, parts of `x` divided by `abs(0)`."""
     above, below = _smith(b, x, y)
     found = scaled(b, "mul", above, b.div(constant(1.0, below.dtype), below))
     return _select(b, _is_zero(b, y), scaled(b, "div", x, b.abs(y.re)), found)
@@ -130,9 +129,7 @@ def equal(b: Builder, x: Pair, y: Pair) -> Node:
 
 
 def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
-    """Returns the larger absolute part, and the ratio of the smaller to it; inf and 0 if `x` is
-    inf.
-    """
+    """Returns the larger absolute part, and smaller over larger; inf and 0 for infinite `x`."""
     re, im, is_infinite = b.abs(x.re), b.abs(x.im), _is_infinite(b, x)
     large, small = b.max(re, im), b.min(re, im)
     limit, zero = constant(math.inf, large.dtype), constant(0.0, large.dtype)
@@ -190,7 +187,7 @@ def sqrt(b: Builder, x: Pair) -> Pair:
     """
     large, ratio = _by_size(b, x)
     wide, high = b.abs(x.re), b.abs(x.im)
-    share = b.select(b.ge(wide, high), constant(1.0, wide.dtype), ratio)  # the ratio of the real part
+    share = b.select(b.ge(wide, high), constant(1.0, wide.dtype), ratio)  # of the real part
     whole = b.add(b.sqrt(b.add(b.mul(ratio, ratio), 1.0)), share)
     far = b.mul(b.sqrt(large), b.sqrt(b.mul(whole, 0.5)))
     near = b.select(b.eq(far, 0.0), far, b.div(high, b.mul(far, 2.0)))

@@ -59,9 +59,7 @@ def _whole(kind: Any) -> Any:
 
 
 def _copied(node: Node, copies: dict[Node, Node]) -> Node:
-    """Copies a value into memory of its own. A view that is not dense becomes a view of a copied
-    base.
-    """
+    """Copies a value to memory of its own; a view that is not dense becomes one of a copy."""
     if node not in copies:
         value = node.meta["val"]
         _, *viewed = viewed_by(node)

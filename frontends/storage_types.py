@@ -85,7 +85,7 @@ def widened(b: Builder, x: Node) -> Node:
         dtype = DTYPES["i8" if name[0] == "i" else "u8"]
         return _in_range(b, _bits(b, x, dtype), INTEGER_BITS[name])
     code = b.cast(_bits(b, x, _BYTE), type=x.tensor.with_dtype(_WORD))
-    if name == "f8e8m0fnu":  # 2^(code - 127): the exponent bits of f32, except the first and last code
+    if name == "f8e8m0fnu":  # 2^(code - 127): an exponent of f32, except first and last code
         power = b.select(b.eq(code, 0), 1 << (_F32_DIGITS - 1), b.shl(code, _F32_DIGITS))
         return b.select(b.eq(code, 0xFF), float("nan"), _bits(b, power, F32))
     form = FORMATS[name]

@@ -138,15 +138,13 @@ def stamp(tensor: torch.Tensor) -> tuple[Hashable, Hashable]:
 
 
 def watch(tensor: torch.Tensor) -> Callable[[], bool]:
-    """Returns a function that is true while the tensor's storage is alive, so its id is not reused.
-    """
+    """Returns a function that is true while a tensor's storage, and so its id, is in use."""
     storage = StorageWeakRef(tensor.untyped_storage())
     return lambda: not storage.expired()
 
 
 def random_inputs(specs: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Creates example tensors from texts such as `f32[2, 16]`, `i64[2, 16]<100` (values below 100).
-    """
+    """Creates example tensors from texts: `f32[2, 16]`, `i64[2, 16]<100` (values below 100)."""
     generator = torch.Generator().manual_seed(0)
     return tuple(_random(spec, generator) for spec in specs)
 

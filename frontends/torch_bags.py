@@ -26,7 +26,7 @@ def _embedding_bag(
             per_sample_weights, include_last_offset, padding_idx,
         )  # fmt: skip
     rows = F.embedding(input, weight)
-    rows = rows.float() if weight.dtype in _SHORT else rows  # f32, so that the result is rounded once, as in torch
+    rows = rows.float() if weight.dtype in _SHORT else rows  # so rounded once, as in torch
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[..., None]
     seen: Tensor | None = None

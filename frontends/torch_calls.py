@@ -68,8 +68,7 @@ class Arguments:
         return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """Returns the tensors of a call. Raises TypeError if the arguments have another structure.
-        """
+        """Returns the tensors of a call. Raises TypeError for another structure."""
         if kwargs:
             args = self._positional(args, kwargs)
         values, spec = pytree.tree_flatten(tuple(args))
@@ -233,8 +232,7 @@ def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequen
 
 @dataclass(frozen=True)
 class Template:
-    """The return value of the user's function: a structure of results, arguments and fixed values.
-    """
+    """The structure of the user's return value: results, arguments and fixed values."""
 
     spec: pytree.TreeSpec
     parts: list[tuple[str, Any]]

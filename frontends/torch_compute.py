@@ -32,9 +32,7 @@ def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
 
 
 def options_of(space: TorchSpace) -> dict[str, Any]:
-    """Returns backend options for the device of a space: no CUDA graph, since the caller may record
-    one.
-    """
+    """Returns backend options for a space's device: no CUDA graph, the caller may record one."""
     if str(space.device) == "cpu":
         return {}
     return {"device": str(space.device), "graph": False}

@@ -68,8 +68,7 @@ def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> T
 
 
 def turned(w: Tensor, groups: int) -> Tensor:
-    """Returns the weight of the transpose: `[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed.
-    """
+    """Returns the transpose's weight: `[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed."""
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     split = split.flip(tuple(range(3, split.dim())))
     return split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:])
@@ -88,8 +87,7 @@ def _plain(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
 
 
 def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
-    """Calls torch's transposed convolution, which pads by `k - 1` dilated taps less its `padding`.
-    """
+    """Calls torch's transposed convolution; it pads by `k - 1` dilated taps minus `padding`."""
     stride, dilation = list(at["lhs_dilation"]), list(at["rhs_dilation"])
     padding, extra, low, high = [], [], [], []
     sides = zip(at["low"], at["high"], w.shape[2:], stride, dilation, strict=True)

@@ -17,7 +17,7 @@ from stack.ir.types import DType
 from stack.run.backend import ByAddress, Crossing, Direct
 from stack.run.frontend import Arrays, Finds
 
-Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, element type
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, dtype
 
 _address = torch.Tensor.data_ptr
 

@@ -29,12 +29,12 @@ def in_eager() -> Iterator[None]:
 def run_in_eager(
     gm: GraphModule, examples: Sequence[Any], seen: Callable[[Node, Any], None] | None = None
 ) -> None:
-    """Run a graph on copies of its arguments; raises what it raises, at the line of the call.
+    """Run a graph on copies of its arguments; raises its errors with the call's source line.
 
-    Does nothing for arguments that are no tensors with memory and no numbers.
+    Does nothing if some argument is neither a tensor with memory nor a number.
 
     Args:
-        seen: is given each node, and its value.
+        seen: called with each node and its value.
     """
     if all(type(x) in _OWN_MEMORY or isinstance(x, int | float) for x in examples):
         given = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in examples]

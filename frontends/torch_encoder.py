@@ -19,8 +19,7 @@ def _multi_head(
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Computes `torch._native_multi_head_attention`; a mask is true (nonzero) for hidden elements.
-    """
+    """Computes `torch._native_multi_head_attention`; a true (nonzero) mask hides elements."""
     parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     q, k, v = (F.linear(*p).unflatten(-1, (num_head, -1)).transpose(1, 2) for p in parts)
     if mask is not None:

@@ -46,9 +46,7 @@ class Recorded:
         self.results: list[Tensor] = []
 
     def __call__(self, run: Run, args: Sequence[Tensor]) -> list[Tensor]:
-        """Calls `run`, the same function in each call, on arguments; `run` must not wait for the
-        GPU.
-        """
+        """Calls `run`, the same function in each call; it must not wait for the GPU."""
         if self.problem or not self.is_warm:
             self.is_warm = True
             return list(run(args))

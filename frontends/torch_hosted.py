@@ -287,8 +287,7 @@ def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str,
 
 
 def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Returns dense results, each at the start of its own memory, as torch requires of an operator.
-    """
+    """Returns dense results, each at the start of its own memory, as torch requires."""
     taken = {t.untyped_storage().data_ptr() for t in others}  # 0 if there are no elements
     found: list[Tensor] = []
     for made in results:

@@ -13,9 +13,7 @@ _PREFIX = "_foreach_"
 
 
 def _each(op: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """Applies the op to the first items of all lists, the second items, and so on; others are
-    shared.
-    """
+    """Applies the op to the first items of all lists, and so on; shares arguments without list."""
     length = next(len(a) for a in args if isinstance(a, list | tuple))
     columns = [a if isinstance(a, list | tuple) else [a] * length for a in args]
     return [op(*row, **kwargs) for row in zip(*columns, strict=True)]

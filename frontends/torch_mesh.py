@@ -79,8 +79,7 @@ class RankSpace(TorchSpace):
         self.places: dict[tuple[str, int, Axes], Tensor] = {}
 
     def prepare(self, nodes: Sequence[Node]) -> None:
-        """Create the process groups of collectives; all ranks create all groups in the same order.
-        """
+        """Create the groups of collectives; all ranks create all groups in the same order."""
         for node in nodes:
             if "over" not in node.attrs:
                 continue
@@ -150,9 +149,7 @@ class RankSpace(TorchSpace):
         return lambda: _joined(finish(), node.attrs["concat"])
 
     def _exchanged(self, node: Node, x: Tensor, dim: int) -> Pending:
-        """Starts an all-to-all of the parts of a dim; the result has one part from each rank of the
-        group.
-        """
+        """Starts an all-to-all of the parts of a dim; returns one part from each rank."""
         ranks, group = self._group(node)
         parts = _parts(x, dim, ranks)
         sent = _bytes(parts)

@@ -25,12 +25,12 @@ Pairs = frozenset[tuple[int, int, int | None, int | None]]
 def guarded(
     call: Callable[..., Any], gm: GraphModule, examples: Sequence[Any], watched: Sequence[int]
 ) -> Callable[..., Any]:
-    """`call`, where no input is written to; else `call` for inputs that overlap as traced.
+    """Returns `call` with a check that inputs overlap as traced; unchanged without written inputs.
 
     Args:
-        gm: the graph of Dynamo, which torch can run as it is.
-        watched: positions of inputs that are no weights: those may come from anywhere, and be views
-            of weights too.
+        gm: the Dynamo graph, which torch can run.
+        watched: positions of inputs that are not weights. They may come from anywhere, and may be
+            views of weights too.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None

@@ -182,8 +182,7 @@ class PipelineRank:
         return held[name, batch]
 
     def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
-        """Store a value for parts of this rank, and send it once to each other rank that reads it.
-        """
+        """Store a value for parts of this rank; send it once to each other rank that reads it."""
         if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
             held[name, work.batch] = value
         for target in self._targets(name, self.rank):
@@ -207,6 +206,5 @@ class PipelineRank:
 
 
 def _last(places: Sequence[Place]) -> Place:
-    """Returns the reader that is last in every schedule: weights after activations after forward.
-    """
+    """Returns the last reader in every schedule: weights after activations after forward."""
     return max(places, key=lambda at: ("FBW".index(at[0]), at[1] if at[0] == "F" else -at[1]))

@@ -81,9 +81,7 @@ Weights = tuple[tuple[Tensor, Tensor | None], list[Tensor]]
 
 
 def _by_layer(params: Sequence[Tensor], count: int, has_biases: bool) -> Iterator[Weights]:
-    """Yields for each layer and direction the input weights and bias, then the transposed cell
-    weights.
-    """
+    """Yields per layer and direction the input weights, then the transposed cell weights."""
     for start in range(0, len(params), count):
         enter, own, *more = params[start : start + count]
         biases = more[:2] if has_biases else []
@@ -136,8 +134,7 @@ _IN_SCANS: ContextVar[bool] = ContextVar("in_scans", default=False)
 
 @contextmanager
 def in_scans() -> Iterator[None]:
-    """Context in which Dynamo infers shapes of recurrent layers by scans, without unrolling cells.
-    """
+    """Context in which Dynamo infers shapes of recurrent layers without unrolling cells."""
     token = _IN_SCANS.set(True)
     try:
         yield

@@ -51,7 +51,7 @@ class RankProgram:
     compiled: str = ""
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
-    free: list[set[Node]] = field(init=False)  # values in memory of their own that only this step reads
+    free: list[set[Node]] = field(init=False)  # values that only a step reads, in own memory
     recorded: Recorded | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,8 +70,7 @@ class RankProgram:
         self.compiled = f"{count} of {len(made)}"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
-        """Run the program. Raises StackError if another rank does not answer within the time limit.
-        """
+        """Run the program. Raises StackError if a rank does not answer within the limit."""
         if self.recorded is not None and not self.watches:
             return self.recorded(self.run, parts)
         return self.run(parts)

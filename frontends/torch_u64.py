@@ -61,9 +61,7 @@ def shifted_right(x: Tensor, y: Tensor) -> Tensor:
 
 
 def to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounds to the nearest floats; numbers with the top bit set are halved, with a sticky last
-    bit.
-    """
+    """Rounds to the nearest floats; halves numbers with the top bit set, with a sticky bit."""
     half = ((x >> 1) & MOST) | (x & 1)
     return torch.where(x < 0, half.to(dtype) * 2, x.to(dtype))
 

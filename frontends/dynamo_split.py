@@ -27,7 +27,7 @@ from stack.run.record import Run, Stage
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _REASON = "its size or number depends on data, so torch runs it"
-_HINT = "what they read or give depends on data; without strict torch runs them, as fallbacks"
+_HINT = "an input or result depends on data; without strict, torch runs them as fallbacks"
 _COUNTS = ("ops", "native", "library", "hosted", "fallback")
 
 
@@ -108,8 +108,8 @@ def _assume(holds: Any, text: str, line: str) -> None:
     if not holds:
         said = text.partition(" for expression ")[2].partition(" on node")[0] or text
         raise StackError(
-            f"the capture took for granted that {said}, of a size or number that depends on data"
-            f"{line and f' ({line})'}, and it does not hold; {PARTS}"
+            f"the capture assumed that {said}, for a size or number that depends on data"
+            f"{line and f' ({line})'}, and in this call that is false; {PARTS}"
         )
 
 

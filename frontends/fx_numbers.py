@@ -24,7 +24,7 @@ _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "truediv", "div"}) | _COMPARED
 _OF_INTEGERS = frozenset({"and_", "or_", "xor", "lshift", "rshift"})
 _OF_NUMBERS = frozenset({"add", "sub", "mul", "neg"})
-_WAY_OUT = f"what they read or give depends on data; {PARTS}"
+_WAY_OUT = f"an input or result depends on data; {PARTS}"
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool
 
 

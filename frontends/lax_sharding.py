@@ -34,7 +34,7 @@ def _placed(s: Site, x: Node, sharding: Any, open_dims: Any) -> Node:
     """Reshards `x` to a `NamedSharding`; for other shardings adds a note and returns `x`."""
     shared, line = s.importer.shared, ", ".join(s.b.loc) or "no source line"
     if not isinstance(sharding, NamedSharding):
-        shared.constraints.append(f"{line}: {sharding}, which no mesh has")
+        shared.constraints.append(f"{line}: {sharding}, which has no mesh of named axes")
         return x
     try:
         found = from_spec(_mesh(shared, sharding.mesh), sharding.spec, x.tensor.rank)

@@ -46,7 +46,7 @@ def naming_ops(gm: GraphModule) -> Iterator[None]:
         found = sized_by_data(gm)
         if not found:
             raise
-        raise UnsupportedOp(found, f"what it gives depends on data; {PARTS}") from error
+        raise UnsupportedOp(found, f"its result depends on data; {PARTS}") from error
 
 
 def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
@@ -116,8 +116,8 @@ def break_text(error: Exception) -> str:
         head = f"torch does not trace the function{place}; eager runs it."
     branch = _BRANCH.search(str(error))
     if branch is not None:
-        why = f"Which way it goes depends on data: whether {branch[1]}, where u0, u1 and so on are"
-        return f"{head}\n{why} numbers or sizes that data decides. torch.where takes both ways."
+        why = f"A branch depends on data: on {branch[1]}, where u0, u1 and so on are numbers or"
+        return f"{head}\n{why} sizes that depend on data. torch.where computes both sides."
     return "\n".join([head, *lines[:_MOST]])
 
 

@@ -41,7 +41,7 @@ class NotLowered(Exception):
 
 
 def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
-    """Registers a lowering: "add.Tensor" is an overload of aten, other namespaces are given."""
+    """Registers a lowering: "add.Tensor" is aten's, "prims.sum.default" is a full name."""
 
     def enter(function: Lowering) -> Lowering:
         for name in overloads:

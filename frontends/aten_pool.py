@@ -147,12 +147,10 @@ def _covering(
     cx: Context, values: Node, sizes: Sequence[Any], stride: Ints, padding: Ints, back: Ints,
     outside: float,
 ) -> Node:  # fmt: skip
-    """Returns for each element the value of the last window that starts before it, or of one
-    `back`.
+    """Returns for each element the value of the window `back` windows before its last one.
 
-    Along each axis that is window `(position + padding)
-
-    stride - back`; `outside` if there is none.
+    Along each axis that is window `(position + padding) // stride - back`; `outside` if there is
+    none.
     """
     lead = values.tensor.rank - len(sizes)
     low, high = [0] * lead, [0] * lead

@@ -93,8 +93,7 @@ class Entries:
         return _Entry(guards, guards.root.check, own)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """Returns the code to call with `bound` and the arguments; None if Dynamo has to handle the
-        call.
+        """Returns the code to call with `bound` and the arguments, or None for a call of Dynamo's.
 
         Has no side effect on a call that Dynamo then handles.
         """

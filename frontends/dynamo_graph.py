@@ -261,7 +261,7 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
 
 
 class Recorded:
-    """A graph that is only imported, for its record. A call returns zeros, and true promises."""
+    """A graph only imported, for its record. Calls return zeros; bools are true, so checks pass."""
 
     def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
         self.captured, self.func, self.target = captured, captured.func, target

@@ -34,8 +34,7 @@ _COUNTS = ("ops", "native", "library", "hosted", "fallback")
 def compiled_in_parts(
     gm: GraphModule, examples: Sequence[Any], compile: Compile, made: Any, target: str, strict: bool
 ) -> Callable[..., Any]:
-    """Returns a callable for a Dynamo graph: compiled as one if its inputs determine all sizes,
-    else in parts.
+    """Returns a callable for a Dynamo graph: in parts unless its inputs determine all sizes.
 
     Args:
         compile: compiles a graph whose inputs determine all sizes, for example inputs.

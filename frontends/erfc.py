@@ -31,7 +31,10 @@ def erfc(b: Builder, x: Node) -> Node:
 
 @cache
 def erfc_coefficients(count: int) -> tuple[float, ...]:
-    """Polynomial in `2 * t - 1` for `log(erfc(x) / t) + x * x`, `t = 2 / (2 + x)`, `x >= 0`."""
+    """Returns the coefficients of a polynomial in `2 * t - 1` that fits the exponent.
+
+    The exponent is `log(erfc(x) / t) + x * x`, for `t = 2 / (2 + x)` and `x >= 0`.
+    """
     nodes = np.cos(np.pi * (np.arange(4 * count) + 0.5) / (4 * count))
     t = (nodes + 1) / 2
     logs = np.array([_log_scaled_erfc(v) for v in 2 / t - 2]) - np.log(t)

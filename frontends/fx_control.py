@@ -174,12 +174,12 @@ def _items(cx: Context, op: str, args: Sequence[Node], blocks: Sequence[Block]) 
 
 
 def _read(cx: Context, x: Node, i: Node) -> Node:
-    """`x[i]`"""
+    """Reads `x[i]`."""
     rest = " ".join(letters(x.tensor.rank - 1))
     return cx.b.gather(x, i, rule=f"i! {rest}, -> {rest}")
 
 
 def _write(cx: Context, x: Node, i: Node, row: Node) -> Node:
-    """`x` with `x[i] = row`"""
+    """Returns `x` with `x[i] = row`."""
     rest = " ".join(letters(x.tensor.rank - 1))
     return cx.b.scatter(x, i, row, rule=f"i! {rest}, , {rest} -> i! {rest}", kind="set")

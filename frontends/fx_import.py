@@ -366,8 +366,7 @@ def _opaque(func: Func) -> Iterator[Node]:
 
 
 def _order(value: torch.Tensor) -> Order | Apart | None:
-    """Returns the memory layout in which a tensor is passed; None if it is copied to row-major
-    first.
+    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
 
     A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
     Indices are always copied: they are checked before a call, and the gaps contain no indices.

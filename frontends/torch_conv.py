@@ -103,9 +103,9 @@ def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
 
 
 def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Tensor | None:
-    """Computes images `[c, g n, s...]` and windows `[g o, n, t...]` as a weight gradient `[g o, c,
-    k...]`.
+    """Computes a sum over images by torch's kernel for gradients of weights.
 
+    Images are `[c, g n, s...]`, windows `[g o, n, t...]`, and the result is `[g o, c, k...]`.
     Stride and dilation are exchanged in the convolution that this is the gradient of. None if that
     convolution would not end with the last window.
     """

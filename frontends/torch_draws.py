@@ -92,7 +92,7 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
 def normal(mean: Any, std: Any, generator: Any = None) -> Any:
     """Computes eager's `normal`: the result has the element type of the first tensor.
 
-    Torch's decomposition draws in the promoted type of both, which gives other numbers than eager.
+    Torch's tracing gives the promoted type of both, which eager never returns.
     """
     tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
     if generator is not None or tensors[0].device.type != "cpu":

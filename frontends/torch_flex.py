@@ -25,15 +25,14 @@ def _flex_attention(
     block_mask: Sequence[Any], scale: float, options: dict[str, Any],
     score_values: Sequence[Any] = (), mask_values: Sequence[Any] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Returns the attended values `[b, h, m, d]`, and base-2 logarithm of the sum and maximum per
-    row.
+    """Returns the attended values `[b, h, m, d]`, and base-2 logarithms of row sum and maximum.
 
     Args:
         query, key, value: `[b, h, m, e]`, `[b or 1, g, n, e]` and `[b or 1, g, n, d]`, where g
             divides h.
         score_mod: maps (score, batch, head, row, column, *score_values) to a new score.
-        block_mask: its last item is a function of (batch, head, row, column, *mask_values) that
-            is true for visible scores.
+        block_mask: its last item is a function of (batch, head, row, column, *mask_values) that is
+            true for visible scores.
         options: kernel options; no effect on values.
     """
     query, key, value = as_autocast(query, key, value)

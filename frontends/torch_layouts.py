@@ -74,7 +74,7 @@ def _written_roots(gm: GraphModule) -> dict[int, Node]:
 
 
 def _read_whole(node: Node, roots: dict[int, Node]) -> None:
-    """Make `as_strided` of a view read the tensor whose memory it is."""
+    """Make `as_strided` of a view read the tensor that owns its memory."""
     view = node.args[0]
     if getattr(node.target, "__name__", node.target) != "as_strided" or not isinstance(view, Node):
         return

@@ -40,7 +40,7 @@ def _wide(*tensors: Tensor) -> list[Tensor]:
 
 
 def _summed(x: Tensor, dim: int) -> Tensor:
-    """Sums over all axes but one."""
+    """Sums over all axes except one."""
     axes = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
     return x.sum(axes, keepdim=True) if axes else x
 

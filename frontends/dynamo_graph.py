@@ -234,7 +234,7 @@ class Graph:
             graph = Recorded(captured, self.target, "interpreter")
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
-            # torch traces around us with tensors without memory: a backend makes real ones
+            # torch may be tracing this with fake tensors; a backend creates real ones
             with _disable_current_modes():
                 graph = CompiledGraph(
                     captured, FRONTEND, options=rest, label=self.target, others=self.made, **own

@@ -10,7 +10,7 @@ from stack.ir.types import DType
 
 Tensor = torch.Tensor
 TOP = -(1 << 63)  # the top bit
-MOST = (1 << 63) - 1  # all bits but the top one
+MOST = (1 << 63) - 1  # all bits except the top one
 
 
 def scalar(value: Any, dtype: DType) -> Any:

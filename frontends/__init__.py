@@ -1,1 +1,1 @@
-"""Frontends: one adapter file per framework, which holds all use of its private API."""
+"""Frontends: adapter files for torch and JAX. All use of their private APIs is in this folder."""

@@ -1,9 +1,9 @@
-"""The lowering table: what each ATen overload is in ops of the IR.
+"""The lowering table: maps each ATen overload to a function that builds ops of the IR.
 
-A lowering is a function `(cx, *args, **kwargs)` with the overload's own argument names; tensors
-come as nodes, sizes as `int` or size expressions, element types as `DType`. It returns a node, or
-a tuple of them. The other `aten_*` files fill the table; what is in none of them is decomposed by
-torch, or else becomes an `opaque` node.
+A lowering is a function `(cx, *args, **kwargs)` with the overload's own argument names. It gets
+tensors as nodes, sizes as `int` or size expressions, element types as `DType`, and returns a node
+or a tuple of nodes. The other `aten_*` files fill the table. Torch decomposes ops that are not in
+it; an op without a decomposition becomes an `opaque` node.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ Lowering = Callable[..., Any]
 
 LOWERINGS: dict[str, Lowering] = {}
 
-# Arguments that say nothing about values.
+# Arguments that do not affect values.
 IGNORED = frozenset(
     {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
 )
 
-# What the default element type of python numbers is, by kind.
+# Type promotion category by kind of element type.
 _CATEGORY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
 
 
 class NotLowered(Exception):
-    """These arguments have no lowering; the op becomes an opaque call. Says why."""
+    """Raised, with the reason, if these arguments have no lowering; the op becomes opaque."""
 
 
 def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
-    """Enter a lowering under names: "add.Tensor" is aten's, "prims.sum.default" is in full."""
+    """Registers a lowering: "add.Tensor" is aten's, "prims.sum.default" is a full name."""
 
     def enter(function: Lowering) -> Lowering:
         for name in overloads:
@@ -56,13 +56,13 @@ def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """A promise that an index input must keep, looked at before a call.
+    """Bounds of an index input, checked before a call.
 
     Attributes:
         param: the integer parameter.
         low, high: inclusive bounds of its values.
-        besides: values outside of the bounds that are allowed all the same (`ignore_index`).
-        what: the reader of the index, for the message.
+        besides: values outside the bounds that are also allowed (`ignore_index`).
+        what: the op that reads the index, for the message.
     """
 
     param: Node
@@ -74,11 +74,11 @@ class IndexCheck:
 
 @dataclass(frozen=True)
 class Promise:
-    """Something that eager would raise for: a bool scalar of the program that must hold.
+    """A condition checked after a run, where eager would raise.
 
     Attributes:
-        holds: what must be true after a run.
-        error: name of the exception that is raised otherwise.
+        holds: a bool scalar of the program that must be true.
+        error: name of the exception raised otherwise.
         text: its message.
     """
 
@@ -89,17 +89,17 @@ class Promise:
 
 @dataclass
 class Context:
-    """What a lowering works with.
+    """State and helpers for lowerings.
 
     Attributes:
-        b: where nodes are made.
-        want: the type of the result as torch says, or a tuple of them.
+        b: builder of IR nodes.
+        want: torch's type of the result, or a tuple of types.
         name: the overload that is being lowered.
-        checks: bounds that index inputs must keep.
-        promises: what must hold after a run: indices computed from data, assertions.
+        checks: bounds of index inputs.
+        promises: conditions checked after a run: computed indices, assertions.
         fakes: the fake tensors that torch traced for the arguments of this op.
-        trusted: whether indices were checked before (a backward graph's).
-        is_inside: whether nodes are made for a block, whose parameters nobody sees before a call.
+        trusted: true if indices were checked before (in a backward graph).
+        is_inside: true inside a block, whose parameters cannot be checked before a call.
     """
 
     b: Builder
@@ -114,14 +114,14 @@ class Context:
     # ---- leaves
 
     def const(self, value: Any, dtype: DType) -> Node:
-        """A scalar constant; out-of-range integers wrap as a C cast does."""
+        """Returns a scalar constant; out-of-range integers wrap as in a C cast."""
         if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
             value = np.asarray(value % (1 << dtype.bits), dtype=f"u{dtype.bits // 8}")
             return constant(value.view(dtype.numpy)[()], dtype)
         return constant(value, dtype)
 
     def scalar(self, value: Node | Dim | Number, dtype: DType) -> Node:
-        """A number, a size or a node as a node of `dtype`."""
+        """Converts a number, size or node to a node of `dtype`."""
         if isinstance(value, Node):
             return self.cast(value, dtype)
         if isinstance(value, Expr):
@@ -129,14 +129,14 @@ class Context:
         return self.const(value, dtype)
 
     def full(self, value: Node | Dim | Number, type_: TensorType) -> Node:
-        """One value everywhere."""
+        """Returns an array filled with one value."""
         return self.broadcast(self.scalar(value, type_.dtype), type_.shape)
 
     def iota(self, shape: Sequence[Dim], axis: int, dtype: DType = I64) -> Node:
-        """Positions along an axis."""
+        """Returns the index of each element along an axis."""
         return self.b.iota(axis=axis, type=TensorType(dtype, tuple(shape)))
 
-    # ---- movement that does nothing where nothing is to be done
+    # ---- movement; returns its operand if there is nothing to do
 
     def cast(self, x: Node, dtype: DType) -> Node:
         x = widened(self.b, x) if x.dtype is not dtype else x
@@ -164,7 +164,7 @@ class Context:
         return x if perm == tuple(range(len(perm))) else self.b.transpose(x, perm=perm)
 
     def broadcast(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """To `shape` by torch's rule: axes align at the end, size 1 stretches."""
+        """Broadcasts to `shape` by torch's rule: aligned at the last axis, size 1 stretches."""
         shape = tuple(shape)
         if x.shape == shape:
             return x
@@ -180,13 +180,13 @@ class Context:
         return self.b.broadcast(small, type=x.tensor.with_shape(shape), axes=axes)
 
     def fit(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """As an operand of an elementwise op on `shape`: of that shape, or of rank 0."""
+        """Prepares an operand of an elementwise op: in `shape`, or of rank 0 for one element."""
         if all(s == 1 for s in x.shape) and tuple(shape) != x.shape:
             return self.reshape(x, ())
         return self.broadcast(x, shape)
 
     def slice(self, x: Node, axis: int, start: Dim, limit: Dim, step: int = 1) -> Node:
-        """Elements start, start + step, ... below limit of one axis."""
+        """Slices one axis: elements start, start + step, ... below limit."""
         if start == 0 and limit == x.shape[axis] and step == 1:
             return x
         zeros = [0] * x.tensor.rank
@@ -195,7 +195,7 @@ class Context:
         return self.b.slice(x, start=tuple(starts), limit=tuple(limits), step=tuple(steps))
 
     def select_at(self, x: Node, axis: int, position: Dim) -> Node:
-        """One position of an axis, which goes away."""
+        """Selects one index of an axis and removes the axis."""
         cut = self.slice(x, axis, position, position + 1)
         return self.reshape(cut, x.shape[:axis] + x.shape[axis + 1 :])
 
@@ -203,7 +203,7 @@ class Context:
         return parts[0] if len(parts) == 1 else self.b.concat(*parts, axis=axis)
 
     def pad(self, x: Node, low: Sequence[Dim], high: Sequence[Dim], value: Any) -> Node:
-        """Padding; negative amounts crop."""
+        """Pads with a value; negative amounts crop."""
         for axis, (lo, hi) in enumerate(zip(low, high, strict=True)):
             cut_low, cut_high = (maximum(mul(v, -1), 0) for v in (lo, hi))
             x = self.slice(x, axis, cut_low, add(x.shape[axis], mul(cut_high, -1)))
@@ -214,11 +214,11 @@ class Context:
         return self.b.pad(x, self.scalar(value, x.dtype), low=low, high=high, interior=zeros)
 
     def keep_axes(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
-        """A reduced value with its lost axes back, of size 1."""
+        """Restores the reduced axes of a value, with size 1."""
         return self.reshape(x, [1 if i in axes else s for i, s in enumerate(shape)])
 
     def stretch(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
-        """A value without `axes` repeated along them, to `shape`."""
+        """Broadcasts a value along the missing `axes`, to `shape`."""
         if not axes:
             return x
         kept = tuple(i for i in range(len(shape)) if i not in axes)
@@ -227,7 +227,7 @@ class Context:
     # ---- elementwise
 
     def common(self, *values: Any) -> DType:
-        """The element type that torch computes in: tensors before 0-d tensors before numbers."""
+        """Returns torch's computation type: tensors win over 0-d tensors, these over numbers."""
         ranked: list[tuple[int, DType]] = []
         for value in values:
             if isinstance(value, Node):
@@ -245,14 +245,14 @@ class Context:
             if best is None:
                 best = merged
             elif _CATEGORY[merged.kind] > _CATEGORY[best.kind]:
-                # a float number beside integers means the default float
+                # a float number with integer tensors means the default float
                 best = F32 if level == 3 and merged.kind == "f" else merged
         if best is None:
             raise NotLowered("no operands")
         return best
 
     def shape_of(self, *values: Any) -> tuple[Dim, ...]:
-        """The shape that operands broadcast to."""
+        """Returns the shape that operands broadcast to."""
         shapes = [v.shape for v in values if isinstance(v, Node)]
         rank = max((len(s) for s in shapes), default=0)
         out: list[Dim] = []
@@ -262,15 +262,15 @@ class Context:
         return tuple(out)
 
     def align(self, values: Sequence[Any], dtype: DType) -> tuple[list[Node], tuple[Dim, ...]]:
-        """Operands of one element type that fit each other, and their common shape."""
+        """Returns operands of an elementwise op, cast and broadcast, and their common shape."""
         shape = self.shape_of(*values)
         return [self.fit(self.scalar(v, dtype), shape) for v in values], shape
 
     def elementwise(self, op: str, *values: Any, dtype: DType | None = None) -> Node:
-        """An elementwise op on operands that broadcast, in `dtype` (default: their common one).
+        """Builds an elementwise op on broadcast operands, in `dtype` (default: their common type).
 
-        Numbers are rounded to that type. Factors and divisors of 16-bit floats are not: torch
-        keeps them in f32.
+        Numbers are rounded to that type, except factors and divisors of 16-bit floats: torch keeps
+        them in f32.
         """
         kind = dtype or self.common(*values)
         wide = kind
@@ -285,18 +285,18 @@ class Context:
         return self.broadcast(out, shape)
 
     def select(self, test: Node, yes: Any, no: Any, dtype: DType | None = None) -> Node:
-        """`yes` where the bool `test` holds, else `no`."""
+        """Selects `yes` where the bool `test` is true, else `no`."""
         kind = dtype or self.common(yes, no)
         shape = self.shape_of(test, yes, no)
         branches = [self.fit(self.scalar(v, kind), shape) for v in (yes, no)]
         return self.broadcast(self.b.select(self.fit(test, shape), *branches), shape)
 
     def truth(self, x: Node) -> Node:
-        """Whether elements are not 0."""
+        """Returns true for elements that are not 0."""
         return x if x.dtype is BOOL else self.elementwise("ne", x, 0)
 
     def axes(self, dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
-        """Rising non-negative axes; None or an empty list means all."""
+        """Returns sorted non-negative axes; None or an empty list means all."""
         if dims is None or (not isinstance(dims, int) and not len(dims)):
             return tuple(range(rank))
         listed = [dims] if isinstance(dims, int) else list(dims)
@@ -314,7 +314,7 @@ class Context:
 
 
 def _inexact(value: Any, dtype: DType) -> bool:
-    """True if a number, rounded to a 16-bit type, is not what f32 has for it."""
+    """True if rounding a number to a 16-bit type changes its f32 value."""
     if not isinstance(value, int | float):
         return False
     held = constant(float(value), dtype).attrs["value"].array
@@ -322,13 +322,13 @@ def _inexact(value: Any, dtype: DType) -> bool:
 
 
 def _is_wide(value: Any, dtype: DType) -> bool:
-    """True for a tensor of one number in a wider type; torch reads it as it reads a number."""
+    """True for a 0-d tensor of a wider type, which torch treats like a number."""
     is_number = isinstance(value, Node) and not value.tensor.rank
     return is_number and value.dtype is not dtype and value.dtype is not BOOL
 
 
 def number_dtype(value: Any) -> DType:
-    """The element type of a python number or a size."""
+    """Returns the element type of a Python number or a size."""
     if isinstance(value, bool):
         return BOOL
     if isinstance(value, int | Expr):
@@ -339,7 +339,7 @@ def number_dtype(value: Any) -> DType:
 
 
 def promote(a: DType, b: DType) -> DType:
-    """Torch's promotion of two element types."""
+    """Returns torch's promotion of two element types."""
     if a is b:
         return a
     first, second = _CATEGORY[a.kind], _CATEGORY[b.kind]
@@ -358,17 +358,17 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def axis_of(dim: int, rank: int) -> int:
-    """A non-negative axis; a scalar has one axis to torch."""
+    """Returns a non-negative axis; torch counts a scalar as having one axis."""
     return dim % max(rank, 1)
 
 
 def letters(rank: int) -> list[str]:
-    """Axis names for rules."""
+    """Returns axis names for rules."""
     return list(names(rank))
 
 
 def wide(dtype: DType) -> DType:
-    """What torch accumulates in."""
+    """Returns torch's accumulation type: f32 for 16-bit floats."""
     return F32 if dtype in (BF16, F16) else dtype
 
 

@@ -1,12 +1,12 @@
-"""What is known of the values of an index or a divisor, and how a bad one is caught.
+"""Bounds of indices and divisors, and checks of wrong ones.
 
-The IR's gather and scatter need indices in range. Three cases, cheapest first: the range of the
-index is known from how it was made (`iota`, `argreduce`, arithmetic on them, a condition that chose
-it), so nothing is to be done; the index is an input of the program, so its smallest and largest
-value are looked at before a call, and IndexError is raised as eager would; it was computed from
-data, so it is clamped, which keeps memory safe, and the program gives one more result, a bool that
-says whether that changed anything, which is looked at after the run. Divisors of integers are
-looked at after it too, where eager would raise.
+The IR's gather and scatter need indices in range. There are three cases, cheapest first. If the
+range of the index is known from its computation (`iota`, `argreduce`, arithmetic on them, a
+condition), nothing is needed. If the index is an input of the program, its smallest and largest
+value are checked before a call, and IndexError is raised as in eager. If it is computed from data,
+it is clamped, which keeps memory accesses safe, and the program returns an additional bool that is
+false if clamping changed anything; it is checked after the run. Integer divisors are also checked
+after the run, if eager would raise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAME = frozenset({"reshape", "transpose", "broadcast", "slice", "reverse", "cas
 
 
 def value_bounds(node: Node, depth: int = 12) -> Bounds | None:
-    """Inclusive bounds that hold for every element, or None."""
+    """Returns inclusive bounds of all elements, or None."""
     if depth == 0 or not node.dtype.is_integer:
         return None
     args = [a for a in node.args if a.type is not None]
@@ -97,10 +97,10 @@ def _remainder(divisor: Bounds | None) -> Bounds | None:
 
 
 def in_range(cx: Context, index: Node, size: Dim, what: str, wraps: bool = False) -> Node:
-    """An index that is in `[0, size)` for every argument that eager accepts.
+    """Returns an index that is in `[0, size)` for every argument that eager accepts.
 
     Args:
-        wraps: whether negative values count from the end.
+        wraps: if true, negative values count from the end.
     """
     bounds = value_bounds(index)
     low: Dim = mul(size, -1) if wraps else 0
@@ -128,12 +128,15 @@ def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
-    """The parameter that an index is, through movement and `where(x != ignored, x, 0)`."""
+    """Returns the parameter that an index comes from, and the values that the program ignores.
+
+    Follows movements and `where(x != ignored, x, 0)`.
+    """
     besides: list[int] = []
     while True:
         if index.op == "param":
             return index, tuple(besides)
-        # what a slice leaves out may be anything
+        # not through a slice: elements outside it may have any value
         if index.op in _SAME and index.op != "slice" and index.args[0].dtype.is_integer:
             index = index.args[0]
             continue
@@ -145,7 +148,7 @@ def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
 
 
 def _ignored(node: Node) -> int | None:
-    """`n` of `select(x != n, x, inside)`."""
+    """Returns `n` of `select(x != n, x, inside)`, else None."""
     if node.op != "select" or node.args[0].op != "ne" or node.args[2].op != "const":
         return None
     left, right = node.args[0].args
@@ -155,7 +158,7 @@ def _ignored(node: Node) -> int | None:
 
 
 def expect(cx: Context, test: Node, text: str) -> None:
-    """Have calls on a CPU raise RuntimeError, as eager does, unless a bool is true everywhere."""
+    """Raise RuntimeError on a CPU, as eager does, unless a bool is true for all elements."""
     is_cpu = not any(f.device.type != "cpu" for f in cx.fakes if hasattr(f, "device"))
     if is_cpu and not cx.trusted and not equal(test.tensor.size, 0):
         all_hold = cx.reduce("and", test, range(test.tensor.rank))
@@ -163,7 +166,7 @@ def expect(cx: Context, test: Node, text: str) -> None:
 
 
 def nonzero(cx: Context, divisor: Any) -> Any:
-    """The divisor of an op; an integer that is 0 raises where eager does, which is on a CPU."""
+    """Returns the divisor of an op; an integer 0 raises where eager raises, on a CPU."""
     want: TensorType = cx.want
     if not want.dtype.is_integer or want.size == 0:
         return divisor

@@ -1,6 +1,6 @@
-"""Complex numbers of torch as two real values: an op on them is ops on their parts (see `pairs`).
+"""Complex numbers of torch as pairs of real values: ops on them become ops on parts (see `pairs`).
 
-What is linear and needs no rule of its own, such as a movement or a sum, is done to each part.
+Linear ops without a rule of their own, such as movements and sums, are applied to each part.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stack.ir.types import DType, TensorType
 Rule = Callable[..., "Pair | Node"]
 RULES: dict[str, Rule] = {}
 
-# Complex results of real operands; torch would write to the parts of an array.
+# Complex results of real operands; torch's decompositions would write to parts of an array.
 MADE_OF_PARTS = frozenset({"aten.complex.default", "aten.polar.default"})
 
-# Ops that are linear in all their complex operands, or move them.
+# Ops that are linear in all their complex operands, or move elements.
 _BY_PART = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "cat", "clone", "cumsum", "detach", "diagonal",
     "diagonal_scatter", "empty", "empty_like", "expand", "flip", "gather", "index", "index_add",
@@ -33,7 +33,7 @@ _BY_PART = frozenset({
 
 
 def part_type(type_: Any) -> Any:
-    """The type of the parts of what has a complex type."""
+    """Returns the type of the parts of a complex type; other types unchanged."""
     if isinstance(type_, tuple):
         return tuple(map(part_type, type_))
     is_whole = isinstance(type_, TensorType) and type_.dtype in PART
@@ -41,7 +41,7 @@ def part_type(type_: Any) -> Any:
 
 
 def is_complex(value: Any) -> bool:
-    """Whether a value, a type or something in a list of them is complex."""
+    """True if a value, a type or a list of them contains something complex."""
     if isinstance(value, list | tuple):
         return any(map(is_complex, value))
     if isinstance(value, Node):
@@ -51,17 +51,17 @@ def is_complex(value: Any) -> bool:
     return isinstance(value, Pair | complex) or value in (C64, C128)
 
 
-# ---- from and to arrays of complex numbers, which only the framework has
+# ---- conversion from and to complex arrays, which only the framework has
 
 
 def parts(cx: Context, x: Node) -> Pair:
-    """The parts of a complex array of the framework's own."""
+    """Returns the parts of a framework's complex array."""
     shape, part = x.shape, PART[x.dtype]
     return _halves(cx, _foreign(cx, "view_as_real", x, TensorType(part, (*shape, 2))))
 
 
 def joined(cx: Context, value: Any) -> Any:
-    """Values with complex arrays of the framework's own in place of pairs."""
+    """Replaces pairs by the framework's complex arrays."""
     if isinstance(value, list | tuple):
         return type(value)(joined(cx, v) for v in value)
     if not isinstance(value, Pair):
@@ -94,10 +94,10 @@ def _stacked(cx: Context, p: Pair) -> Node:
 def complex_call(
     cx: Context, name: str, args: Sequence[Any], kwargs: dict[str, Any], want: Any
 ) -> Any:
-    """What an op with complex operands or results is.
+    """Imports an op with complex operands or results.
 
     Raises:
-        NotLowered: where there is no rule.
+        NotLowered: if there is no rule.
     """
     short = name.split(".")[1] if name.count(".") == 2 else ""
     if short not in RULES:
@@ -127,7 +127,7 @@ def _ready(cx: Context, value: Any) -> Any:
 
 
 def _side(cx: Context, value: Any, i: int) -> Any:
-    """One part of everything: floats have no imaginary one."""
+    """Returns the real or imaginary part of everything; the imaginary part of a float is 0."""
     if isinstance(value, list | tuple):
         return type(value)(_side(cx, v, i) for v in value)
     if isinstance(value, Pair):
@@ -142,7 +142,7 @@ def _side(cx: Context, value: Any, i: int) -> Any:
 
 
 def _pair(cx: Context, value: Any) -> Pair:
-    """A number, a real array or a pair, as a pair in the type that is wanted."""
+    """Converts a number, real array or pair to a pair of the wanted type."""
     kind = _kind(cx)
     if isinstance(value, Pair):
         return Pair(cx.cast(value.re, kind), cx.cast(value.im, kind))
@@ -164,7 +164,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-# ---- made of parts, and taken apart
+# ---- construction from parts, and access to parts
 
 
 @rule("view_as_complex")
@@ -249,7 +249,7 @@ def _full_shape(cx: Context, *values: Node) -> list[Node]:
 
 
 def _aligned(cx: Context, x: Any, y: Any) -> tuple[Pair, Pair]:
-    """Two operands as pairs of one shape."""
+    """Returns two operands as pairs of the same shape."""
     a, b = _pair(cx, x), _pair(cx, y)
     re, other_re = _full_shape(cx, a.re, b.re)
     im, other_im = _full_shape(cx, a.im, b.im)
@@ -330,7 +330,7 @@ def _function(cx: Context, x: Pair) -> Pair:
 
 @rule("pow")
 def _pow(cx: Context, x: Any, power: Any) -> Pair:
-    """A small whole power is products."""
+    """Expands a small integer power to products."""
     if not isinstance(power, int | float) or power != int(power) or not 1 <= power <= 8:
         raise NotLowered("a complex power other than of 1 to 8")
     return pairs.power(cx.b, _pair(cx, x), int(power))

@@ -1,4 +1,4 @@
-"""Lowerings of ATen convolution, with its derivatives; what windows ask of sizes."""
+"""Lowerings of ATen convolution and its derivatives; checks of window sizes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from stack.frontends.torch_precision import conv_precision
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 
-# whole numbers: windows are static, `static` and `_window_sizes` see to it
+# integers: windows are static, as `static` and `_window_sizes` check
 Ints = Sequence[Any]
 
 
 def each(values: Ints, rank: int) -> tuple[int, ...]:
-    """One number for all spatial axes, or one for each."""
+    """Expands one number to all spatial axes; several numbers are unchanged."""
     values = tuple(values)
     return values * rank if len(values) == 1 else values
 
 
 def static(x: Node) -> None:
-    """Refuse symbolic sizes."""
+    """Raise NotLowered for symbolic sizes."""
     if any(isinstance(s, Expr) for s in x.shape[1:]):
         raise NotLowered(f"a window over the symbolic sizes of {x.type}")
 
 
 def whole(size: Any) -> int:
-    """A size that is a number."""
+    """Returns a size. Raises NotLowered unless it is a number."""
     if not isinstance(size, int):
         raise NotLowered(f"a window over the symbolic size {size}")
     return size
@@ -96,7 +96,7 @@ def _convolution_backward(
     static(x)
     rank = x.tensor.rank - 2
     stride, padding, dilation = (each(v, rank) for v in (stride, padding, dilation))
-    if transposed:  # image and gradient are those of the other way, exchanged
+    if transposed:  # exchange image and gradient of an ordinary convolution
         grad_x = _conv(cx, grad, weight, stride, padding, padding, dilation=dilation, groups=groups)
         grad_w = _grad_weight(cx, x, grad, weight, stride, padding, dilation, groups)
     else:
@@ -123,7 +123,7 @@ def _grad_weight(
     cx: Context, grad: Node, x: Node, weight: Node, stride: Ints, padding: Ints, dilation: Ints,
     groups: int,
 ) -> Node:  # fmt: skip
-    """Batch is contracted: images become `[g * c? , n]` and gradients the windows."""
+    """Computes the weight's gradient as a convolution of images `[c, g * n]` with `grad`."""
     rank = x.tensor.rank - 2
     n, channels = x.shape[0], x.shape[1]
     spatial = tuple(range(2, 2 + rank))
@@ -139,6 +139,6 @@ def _grad_weight(
         span = (grad.shape[2 + i] - 1) * s + 1
         wanted = (weight.shape[2 + i] - 1) * d + span
         high.append(wanted - x.shape[2 + i] - p)
-    # the gradient's step is the stride, the taps' step is the dilation
+    # stride and dilation are exchanged with respect to the forward convolution
     y = _conv(cx, images, windows, dilation, padding, high, dilation=stride, groups=groups)
     return cx.transpose(y, (1, 0, *spatial))

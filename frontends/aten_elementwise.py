@@ -1,4 +1,4 @@
-"""Lowerings of elementwise ATen ops of several operands, and of choices and conversions."""
+"""Lowerings of ATen ops: elementwise ops of several operands, selections and conversions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ for _op in _COMPARE:
 
 
 def _sum(cx: Context, op: str, x: Any, y: Any, alpha: Any) -> Node:
-    """`x + alpha * y`. Of 16-bit floats numbers are rounded first, and the sum once."""
+    """Computes `x + alpha * y`. For 16-bit floats numbers are rounded first, and the sum once."""
     dtype: DType = cx.want.dtype
     if isinstance(alpha, int | float) and alpha == 1:
         return cx.elementwise(op, x, y, dtype=dtype)
@@ -59,7 +59,7 @@ def _mul(cx: Context, x: Any, y: Any) -> Node:
     return cx.elementwise("mul", x, y, dtype=cx.want.dtype)
 
 
-@lowers("prims.fma.default")  # Dynamo's `addcmul_` and `addcdiv_`
+@lowers("prims.fma.default")  # from Dynamo's `addcmul_` and `addcdiv_`
 def _fma(cx: Context, x: Any, y: Any, z: Any) -> Node:
     dtype: DType = cx.want.dtype
     kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
@@ -106,7 +106,7 @@ def _opposite(cx: Context, rest: Node, divisor: Node) -> Node:
 
 
 def _floor_divide_float(cx: Context, a: Node, b: Node, rest: Node, crosses: Node) -> Node:
-    """As CPython and torch: exact remainder first, the quotient then rounds to a whole number."""
+    """Divides as CPython and torch do: exact remainder first, then the quotient is rounded."""
     exact = cx.elementwise("div", cx.elementwise("sub", a, rest), b)
     exact = cx.select(crosses, cx.elementwise("sub", exact, 1.0), exact)
     down = cx.elementwise("floor", exact)
@@ -144,7 +144,7 @@ def _pow(cx: Context, x: Any, y: Any) -> Node:
 
 @lowers("pow.Tensor_Scalar")
 def _pow_scalar(cx: Context, x: Node, exponent: Any) -> Node:
-    """Powers as eager computes them: products of bf16 are rounded one by one, those of f16 once."""
+    """Computes powers as eager does: bf16 rounds after each product, f16 once at the end."""
     dtype: DType = cx.want.dtype
     x = cx.cast(x, dtype)
     if exponent == 0:
@@ -218,7 +218,7 @@ def _copysign(cx: Context, x: Any, y: Any) -> Node:
 def _hypot(cx: Context, x: Any, y: Any) -> Node:
     out: DType = cx.want.dtype
     shape = cx.shape_of(x, y)
-    kind = F32 if out.bits == 16 else out  # one rounding to 16 bits
+    kind = F32 if out.bits == 16 else out  # round to 16 bits once
     a, b = (cx.broadcast(cx.scalar(v, kind), shape) for v in (x, y))
     return cx.cast(magnitude(cx.b, Pair(a, b)), out)
 
@@ -264,7 +264,7 @@ _shift("left_shift", "shl", "shift_left")
 _shift("right_shift", "shr", "shift_right_arithmetic")
 
 
-# ---- choices and conversion
+# ---- selections and conversions
 
 
 @lowers(
@@ -281,7 +281,7 @@ def _masked_fill(cx: Context, x: Node, mask: Node, value: Any) -> Node:
 
 @lowers("threshold.default")
 def _threshold(cx: Context, x: Node, threshold: Any, value: Any) -> Node:
-    """`value` up to the threshold; both are numbers of the element type, or of f32 for 16 bits."""
+    """Selects `value` up to the threshold; the threshold has the element type (f32 for 16 bits)."""
     kind = wide(x.dtype)
     low = cx.elementwise("le", cx.cast(x, kind), cx.scalar(threshold, kind))
     return cx.select(low, value, x, x.dtype)
@@ -312,7 +312,7 @@ def _clamp_max(cx: Context, x: Node, high: Any) -> Node:
 
 @lowers("_to_copy.default", "prims.convert_element_type.default", "to.dtype")
 def _to_copy(cx: Context, x: Any, dtype: DType | None = None, copy: bool = False) -> Node:
-    if not isinstance(x, Node):  # `vmap` promotes numbers so
+    if not isinstance(x, Node):  # `vmap` promotes numbers this way
         return cx.scalar(x, cx.want.dtype)
     kind = dtype or x.dtype
     x = widened(cx.b, x) if kind is not x.dtype else x

@@ -1,6 +1,6 @@
-"""Lowerings of grouped products: rows sorted by group, one matrix for each group.
+"""Lowerings of grouped matmuls: rows sorted by group, one matrix for each group.
 
-`offs` holds the end of each group. Torch leaves open what rows past the last end become.
+`offs` has the end of each group. Torch does not define the result rows after the last end.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from stack.frontends.aten import Context, NotLowered, lowers
 from stack.ir.node import Node
 from stack.ir.types import DType
 
-# by the ranks of the operands: rows by matrices, a sum over the rows of each group, and matrices
-# by columns, where the second operand is the one that has the groups along an axis
+# by the ranks of the operands: rows times matrices; a sum over the rows of each group; matrices
+# times columns, with the groups along an axis of the second operand
 ROWS, SUMS, COLUMNS = (
     "s! k, g^ k n, g^ -> s! n",
     "m s!, s! n, g^ -> g^ m n",

@@ -1,4 +1,4 @@
-"""What a condition says of a value where it holds: `0 <= f & f < 56` bounds `cast(f)`."""
+"""Bounds of a value under a condition: `0 <= f & f < 56` bounds `cast(f)`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MIRRORED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def bounds_where(condition: Node, value: Node) -> tuple[int, int] | None:
-    """Inclusive bounds of an integer where a condition holds, if that says both."""
+    """Returns inclusive bounds of an integer that a condition implies; None unless it has both."""
     source = value.args[0] if value.op == "cast" else value
     if source.dtype.kind not in "iuf":
         return None
@@ -19,7 +19,7 @@ def bounds_where(condition: Node, value: Node) -> tuple[int, int] | None:
     high: int | None = None
     for how, number in _comparisons(condition, source):
         if how in ("ge", "gt"):
-            # casts cut the fraction, which keeps the order
+            # casts truncate, which preserves the order
             least = math.trunc(number) + (how == "gt" and source.dtype.is_integer)
             low = least if low is None else max(low, least)
         else:
@@ -31,7 +31,7 @@ def bounds_where(condition: Node, value: Node) -> tuple[int, int] | None:
 
 
 def _comparisons(condition: Node, source: Node) -> Iterator[tuple[str, float]]:
-    """The comparisons of a value with a number, all of which hold."""
+    """Yields the comparisons of a value with a number that a condition implies."""
     if condition.op == "and":
         for part in condition.args:
             yield from _comparisons(part, source)

@@ -1,4 +1,4 @@
-"""Lowerings of ATen ops that read or write at positions given as data."""
+"""Lowerings of ATen ops that read or write at indices given as data."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _take(cx: Context, x: Node, index: Node) -> Node:
 
 
 class _Places:
-    """Index tensors of `x[i, :, j]`, brought in range and to one broadcast shape."""
+    """Index tensors of `x[i, :, j]`: in range, and with names of their broadcast axes."""
 
     def __init__(self, cx: Context, x: Node, indices: Sequence[Node | None], what: str) -> None:
         self.at = [i for i, v in enumerate(indices) if v is not None]
@@ -93,7 +93,7 @@ class _Places:
         together = self.at == list(range(self.at[0], self.at[0] + len(self.at)))
         before = [a for i, a in rest if together and i < self.at[0]]
         after = [a for i, a in rest if not (together and i < self.at[0])]
-        # adjacent indices put their axes in place, others to the front
+        # the axes of adjacent indices stay in place, those of others go first
         self.out = [*before, *self.frame, *after]
         sizes = dict(zip(axes, x.shape, strict=True)) | dict(zip(self.frame, self.shape))
         self.out_shape = tuple(sizes[a] for a in self.out)
@@ -132,7 +132,7 @@ def _scatter(
 def _masked_put(
     cx: Context, x: Node, indices: Sequence[Node | None], values: Node, accumulate: bool
 ) -> Node:
-    """`x[mask] = scalar` is a select; anything else needs the number of true elements."""
+    """Lowers `x[mask] = scalar` to a select; other values need the number of true elements."""
     if len(indices) != 1 or indices[0] is None or values.tensor.size != 1:
         raise NotLowered("index_put through a mask with more than one value")
     mask = indices[0]
@@ -222,7 +222,7 @@ def _scatter_reduce(
 
 
 def _without_self(cx: Context, x: Node, dim: int, index: Node, kind: str) -> Node:
-    """The operand with the places that will be written set to the identity of the reduction."""
+    """Returns the operand with the written elements set to the identity of the reduction."""
     unit = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}[kind]
     return _scatter_axis(cx, x, dim, index, identity(unit, x.dtype), "set")
 
@@ -292,7 +292,7 @@ def _put(cx: Context, x: Node, index: Node, source: Node, accumulate: bool = Fal
 
 @lowers("masked_scatter.default")
 def _masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
-    """True places take the elements of `source` in order: which one is a running count."""
+    """Fills true elements with the elements of `source` in order, found by a running count."""
     mask = cx.reshape(cx.broadcast(mask, x.shape), [x.tensor.size])
     if not (isinstance(x.tensor.size, int) and isinstance(source.tensor.size, int)):
         raise NotLowered("masked_scatter of symbolic sizes")

@@ -1,4 +1,4 @@
-"""Lowerings of ATen products, normalizations and activations."""
+"""Lowerings of ATen matmuls, normalizations and activations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from stack.ir.dim import Dim, product
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
 
-# ---- products
+# ---- matmuls
 
-# Torch computes batched products of fewer multiplications by loops of its own, and not with BLAS.
+# Torch computes batched matmuls with fewer multiplications by its own loops, not with BLAS.
 _LOOPED = 400
 
 
 def _unmerged(cx: Context, x: Node, kept: int) -> Node | None:
-    """The operand before a reshape that merged its leading axes into one.
+    """Returns the operand before a reshape that merged its leading axes, or None.
 
-    The last `kept` axes stay as they are. Torch flattens `[b, s, k]` to `[b * s, k]` for its
-    matrix products; the rule of a dot needs no such thing.
+    The last `kept` axes are unchanged. Torch flattens `[b, s, k]` to `[b * s, k]` for its matmuls;
+    the rule of a dot does not need that.
     """
     if x.op != "reshape" or x.tensor.rank != kept + 1:
         return None
@@ -38,7 +38,7 @@ def _unmerged(cx: Context, x: Node, kept: int) -> Node | None:
 
 
 def _dot(cx: Context, a: Node, b: Node, rule: str, out: DType) -> Node:
-    """A product in the operands' type; 16-bit floats accumulate wider by the IR's own rule."""
+    """Computes a dot in the operands' type; by the IR's rule, 16-bit floats accumulate in f32."""
     return cx.cast(_wide_dot(cx, a, b, rule, a.dtype), out)
 
 
@@ -48,7 +48,7 @@ def _mm(cx: Context, x: Node, y: Node) -> Node:
 
 
 def matmul(cx: Context, x: Node, y: Node, out: DType) -> Node:
-    """`[m, k] @ [k, n]`, with the axes that were merged into m named one by one."""
+    """Computes `[m, k] @ [k, n]`, with axes that were merged into m restored."""
     _same_dtype(x, y)
     x, y = (cx.cast(v, out) if out.bits > v.dtype.bits else v for v in (x, y))
     source = _unmerged(cx, x, 1) or x
@@ -58,7 +58,7 @@ def matmul(cx: Context, x: Node, y: Node, out: DType) -> Node:
 
 
 def _same_dtype(x: Node, y: Node) -> None:
-    """Tracing lets two element types pass; running eagerly does not."""
+    """Raise eager's error for two element types, which tracing accepts."""
     if x.dtype != y.dtype:
         raise RuntimeError(f"mat1 and mat2 must have the same dtype, got {x.dtype} and {y.dtype}")
 
@@ -72,7 +72,7 @@ def _bmm(cx: Context, x: Node, y: Node, out_dtype: DType | None = None) -> Node:
 
 
 def _batched(cx: Context, x: Node, y: Node) -> tuple[Node, Node, str]:
-    """Operands of a batched product with merged batch axes apart, and the rule."""
+    """Returns the operands of a batched matmul with merged batch axes restored, and the rule."""
     left, right = _unmerged(cx, x, 2), _unmerged(cx, y, 2)
     model = left or right
     lead = model.shape[:-2] if model is not None else x.shape[:1]
@@ -92,11 +92,11 @@ def _mv(cx: Context, x: Node, y: Node) -> Node:
 
 
 def _plus(cx: Context, bias: Node, made: Node, beta: Any, alpha: Any, drops: bool = True) -> Node:
-    """`beta * bias + alpha * made`; a reshape of the product stays outermost.
+    """Computes `beta * bias + alpha * made`; a reshape of the product stays outermost.
 
     Args:
-        drops: whether a product times 0 is 0 for nan too, as in BLAS. Torch's products of 16-bit
-            floats are another library's.
+        drops: if true, a product times 0 is 0 even for nan, as in BLAS. Torch computes 16-bit
+            products by another library, which keeps nan.
     """
     out: DType = cx.want.dtype
     if alpha == 0 and drops and out.bits != 16:
@@ -124,7 +124,7 @@ def _addmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: A
     kind = _accumulator(x)
     if kind is x.dtype:
         return _plus(cx, bias, matmul(cx, x, y, kind), beta, alpha)
-    # torch rounds the sum of product and bias once
+    # torch rounds only the sum of product and bias
     source = _unmerged(cx, x, 1) or x
     axes = " ".join(letters(source.tensor.rank - 1))
     made = _wide_dot(cx, source, y, f"{axes} k, k n -> {axes} n", kind)
@@ -176,7 +176,7 @@ def _pdist(cx: Context, x: Node, p: float = 2) -> Node:
 
 
 def _power_norm(cx: Context, size: Node, p: float) -> Node:
-    """The p-norm of non-negative values along the last axis."""
+    """Computes the p-norm of non-negative values along the last axis."""
     last = [size.tensor.rank - 1]
     if p == 0:
         return cx.reduce("sum", cx.cast(cx.elementwise("ne", size, 0.0), size.dtype), last)
@@ -221,7 +221,7 @@ def _group_norm(
     cx: Context, x: Node, weight: Node | None, bias: Node | None, batch: Dim, channels: int,
     inner: Dim, groups: int, eps: float,
 ) -> tuple[Node, ...]:  # fmt: skip
-    """With an axis of groups to the end: one space for all of it, in any order of memory."""
+    """Normalizes over a separate axis of groups, so that all ops share one shape."""
     need_float(x)
     out, kind, shape = x.dtype, wide(x.dtype), (batch, groups, channels // groups, inner)
     apart = cx.cast(cx.reshape(x, shape), kind)
@@ -334,9 +334,9 @@ def _elu(cx: Context, x: Node, alpha: float = 1, scale: float = 1, input_scale: 
 def _binary_cross_entropy(
     cx: Context, x: Node, target: Node, weight: Node | None = None, reduction: int = 1
 ) -> Node:
-    """-(t log x + (1 - t) log(1 - x)), where a logarithm is at least -100.
+    """Computes -(t log x + (1 - t) log(1 - x)), with logarithms of at least -100.
 
-    Eager looks whether the input is in [0, 1]; so does a run.
+    Like eager, a run checks that the input is in [0, 1].
     """
     out = x.dtype
     inside = cx.elementwise("and", cx.elementwise("ge", x, 0.0), cx.elementwise("le", x, 1.0))
@@ -360,7 +360,7 @@ def _binary_cross_entropy(
 def _soft_margin_backward(
     cx: Context, grad: Node, x: Node, target: Node, reduction: int = 1
 ) -> Node:
-    """-target * sigmoid(-target * x): sigmoid(..) - 1 would cancel where the loss is small."""
+    """Computes -target * sigmoid(-target * x); sigmoid(..) - 1 would cancel for small losses."""
     out = x.dtype
     grad, x, target = (_float_body(cx, v) for v in (grad, x, target))
     away = cx.elementwise("neg", target)

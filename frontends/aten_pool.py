@@ -1,4 +1,4 @@
-"""Lowerings of ATen pooling, with its derivatives: one slice for each tap, axis by axis."""
+"""Lowerings of ATen pooling and its derivatives: one slice per tap, axis by axis."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 
-MOST_COVERS = 16  # windows over a place whose gradients are read there: else they are scattered
+MOST_COVERS = 16  # scatter the gradient if an element is in more windows than this, else gather it
 
 
 def _window_sizes(x: Node, rank: int, out: TensorType) -> None:
@@ -34,7 +34,7 @@ def _cover(
     cx: Context, x: Node, rank: int, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints,
     counts: Ints, value: float,
 ) -> Node:  # fmt: skip
-    """The operand padded (or cropped) to just what the windows read."""
+    """Pads (or crops) the operand to exactly the elements that the windows read."""
     lead = x.tensor.rank - rank
     low, high = [0] * lead, [0] * lead
     for i in range(rank):
@@ -77,7 +77,7 @@ def _max_places(
     cx: Context, x: Node, best: Node, padded: Node, rank: int, kernel: Ints, stride: Ints,
     padding: Ints, dilation: Ints,
 ) -> Node:  # fmt: skip
-    """Flat position of each window's first maximum: the smallest position that holds it."""
+    """Returns the flat index of the first maximum of each window."""
     size = math.prod(x.shape[-rank:])
     counts = best.shape[-rank:]
     first = cx.full(size, TensorType(I64, best.shape))
@@ -123,7 +123,7 @@ def _max_pool_backward(
     stride = each(stride, rank) if len(stride) else kernel
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     covers = [-(-r // s) for r, s in zip(reach, stride, strict=True)]
-    # of three axes Triton 3.6 gets one place in a hundred wrong, which its interpreter gets right
+    # for three axes Triton 3.6 computes one element in a hundred wrong; its interpreter does not
     if rank > 2 or math.prod(covers) > MOST_COVERS:
         return _scattered(cx, grad, x, places, rank)
     _window_sizes(x, rank, grad.tensor)
@@ -147,9 +147,10 @@ def _covering(
     cx: Context, values: Node, sizes: Sequence[Any], stride: Ints, padding: Ints, back: Ints,
     outside: float,
 ) -> Node:  # fmt: skip
-    """For each place, the value of the window that starts last before it, or of one further back.
+    """Returns for each element the value of the window `back` windows before its last one.
 
-    Axis by axis that is window `(place + padding) // stride - back`; `outside` where none is.
+    Along each axis that is window `(position + padding) // stride - back`; `outside` if there is
+    none.
     """
     lead = values.tensor.rank - len(sizes)
     low, high = [0] * lead, [0] * lead
@@ -174,7 +175,7 @@ def _covering(
 
 
 def _scattered(cx: Context, grad: Node, x: Node, places: Node, rank: int) -> Node:
-    """Each gradient added at the place that its window took."""
+    """Adds each gradient at the index that its window selected."""
     lead = x.shape[: x.tensor.rank - rank]
     size = math.prod(x.shape[-rank:])
     flat = cx.full(0, x.tensor.with_shape((math.prod(lead), size)))
@@ -216,7 +217,7 @@ def _divisors(
     cx: Context, x: Node, total: Node, rank: int, window: tuple[Ints, Ints, Ints],
     include_pad: bool, override: int | None,
 ) -> Node | float:  # fmt: skip
-    """How many elements each window averages."""
+    """Returns the number of elements that each window averages."""
     kernel, stride, padding = window
     if override is not None:
         return float(override)
@@ -264,7 +265,7 @@ def _adaptive_average(cx: Context, x: Node, size: Ints) -> Node:
 
 
 def _adaptive_windows(cx: Context, x: Node, rank: int, want: TensorType) -> Node:
-    """Windows of several sizes: one mean for each position, axis by axis."""
+    """Averages windows of several sizes: one mean per result element, axis by axis."""
     out: DType = x.dtype
     x = cx.cast(x, wide(out))
     for i in range(rank):
@@ -316,7 +317,7 @@ def _average_backward(
 def _spread_axis(
     cx: Context, grad: Node, axis: int, size: Any, kernel: int, stride: int, padding: int
 ) -> Node:
-    """Each element to every position of its window: one shifted copy for each tap."""
+    """Adds each element to all elements of its window: one shifted copy per tap."""
     count = whole(grad.shape[axis])
     span = (count - 1) * stride + kernel
     zeros: list[Any] = [0] * grad.tensor.rank

@@ -1,4 +1,4 @@
-"""Lowerings of ATen reductions, running values, softmax and sorts."""
+"""Lowerings of ATen reductions, scans, softmax and sorts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _mean(
 
 
 def mean(cx: Context, x: Node, axes: Sequence[int], keep: bool) -> Node:
-    """Sum over count, in the operand's own type."""
+    """Computes the sum over the count, in the operand's type."""
     total = cx.reduce("sum", x, axes, keep)
     count = cx.count(x.shape, axes)
     divisor = float(count) if isinstance(count, int) else cx.scalar(count, x.dtype)
@@ -75,7 +75,7 @@ def _extremum(name: str, kind: str) -> None:
 
 
 def arg_extremum(cx: Context, kind: str, x: Node, dim: int, keep: bool) -> Node:
-    """First position of the largest or smallest along an axis."""
+    """Returns the index of the first maximum or minimum along an axis."""
     if not x.tensor.rank:
         return cx.const(0, I64)
     axis = axis_of(dim, x.tensor.rank)
@@ -105,7 +105,7 @@ _quantifier("all", "and")
 def variance(
     cx: Context, x: Node, axes: Sequence[int], correction: float, keep: bool
 ) -> tuple[Node, Node]:
-    """Variance and mean in two passes: the mean first, then squares around it."""
+    """Computes variance and mean in two passes: the mean, then the squared deviations."""
     average = mean(cx, x, axes, False)
     centered = cx.elementwise("sub", x, cx.stretch(average, x.shape, axes))
     squares = cx.reduce("sum", cx.elementwise("mul", centered, centered), axes, keep)
@@ -198,7 +198,7 @@ def _log_softmax(cx: Context, x: Node, dim: int, half_to_float: bool) -> Node:
     return cx.cast(cx.elementwise("sub", shifted, logarithm), out)
 
 
-# ---- running values
+# ---- scans
 
 
 def _running(name: str, kind: str) -> None:
@@ -224,7 +224,7 @@ def _running_extremum(name: str, kind: str) -> None:
         same = cx.elementwise("eq", x, best)
         if x.dtype.is_float:
             same = cx.elementwise("or", same, cx.elementwise("isnan", x))
-        # the last place so far at which the best value was met
+        # the last index so far at which the extremum occurred
         place = cx.select(same, cx.iota(x.shape, axis), 0, I64)
         return best, cx.b.scan(place, kind="max", axis=axis, reverse=False)
 
@@ -309,7 +309,10 @@ def _median_dim(cx: Context, x: Node, dim: int, keepdim: bool = False) -> tuple[
 
 
 def _middle(cx: Context, x: Node, axis: int, skips_nan: bool) -> tuple[Node, Node]:
-    """The lower median along an axis and where it is. A nan wins, or else is not counted."""
+    """Returns the lower median along an axis, and its index.
+
+    A nan is the result, or is skipped if `skips_nan`.
+    """
     size = x.shape[axis]
     if isinstance(size, Expr) or size == 0:
         raise NotLowered("median of a symbolic or empty size")
@@ -320,19 +323,22 @@ def _middle(cx: Context, x: Node, axis: int, skips_nan: bool) -> tuple[Node, Nod
         return _middle_number(cx, x, nan, axis, size)
     bad = cx.reduce("or", nan, [axis])
     first_nan = cx.cast(arg_extremum(cx, "max", cx.cast(nan, I64), axis, False), I64)
-    value, place = _at_middle(cx, x, axis, size)  # a nan is the answer first
+    value, place = _at_middle(cx, x, axis, size)  # a nan takes precedence
     return cx.select(bad, math.nan, value, x.dtype), cx.select(bad, first_nan, place, I64)
 
 
 def _at_middle(cx: Context, x: Node, axis: int, size: int) -> tuple[Node, Node]:
-    """What an order has at its middle, and where that is: read there alone, and so chosen."""
+    """Returns the middle element of the sorted axis and its index; only that element is read."""
     value, place = (cx.select_at(v, axis, (size - 1) // 2) for v in _ordered(cx, x, axis, False))
     return value, place
 
 
 def _middle_number(cx: Context, x: Node, nan: Node, axis: int, size: int) -> tuple[Node, Node]:
-    """The lower median of what is no nan: as many nan go below all numbers as bring that to the
-    middle of the whole order. Its place is looked up where it is as low as these."""
+    """Returns the lower median of the values that are not nan, and its index.
+
+    Enough nan are replaced by -inf that the median of the numbers is in the middle of the whole
+    order. If the result is -inf or nan, the index is searched.
+    """
     marks = cx.cast(nan, I64)
     count = cx.reduce("sum", marks, [axis], keep=True)
     numbers = cx.elementwise("max", cx.elementwise("sub", size - 1, count), 0)

@@ -1,4 +1,4 @@
-"""Where values stand: among sorted edges, and in equal bins."""
+"""Lowerings of searches: the position of values among sorted edges, and in equal bins."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ def _searchsorted(
 
 
 def _halved(cx: Context, edges: Node, size: int, values: Node, beyond: str) -> Node:
-    """Half of what is left of the edges goes at each step. The steps are eager's: edges that are
-    not in order, or nan, lead to where they lead eager."""
+    """Finds positions by binary search, with eager's steps.
+
+    So edges that are unsorted or nan give eager's result.
+    """
     whole = letters(values.tensor.rank)
     lead = whole[: edges.tensor.rank - 1]
     rule = f"{' '.join([*lead, 'n!'])}, {' '.join(whole)} -> {' '.join(whole)}"
-    kind = I32 if size < 1 << 30 else I64  # holds the sum of two positions
+    kind = I32 if size < 1 << 30 else I64  # can represent the sum of two positions
     start, end = (cx.broadcast(cx.const(p, kind), values.shape) for p in (0, size))
-    left = size  # the fewest that a value has left
+    left = size  # the smallest number of candidates left for any value
     for _ in range(size.bit_length()):
         middle = cx.elementwise("shr", cx.elementwise("add", start, end), 1)
         at = middle if left else cx.elementwise("min", middle, size - 1)
@@ -53,7 +55,7 @@ def _halved(cx: Context, edges: Node, size: int, values: Node, beyond: str) -> N
 
 
 def _counted(cx: Context, edges: Node, values: Node, beyond: str) -> Node:
-    """The number of edges that are not beyond a value, where how many there are is not known."""
+    """Counts the edges that are not beyond a value, if the number of edges is symbolic."""
     shape, lead = values.shape, edges.shape[:-1]
     column = cx.reshape(values, (*shape, 1))
     row = cx.reshape(edges, (*lead, *(1,) * (len(shape) - len(lead)), edges.shape[-1]))
@@ -64,7 +66,7 @@ def _counted(cx: Context, edges: Node, values: Node, beyond: str) -> Node:
 
 @lowers("histc.default")
 def _histc(cx: Context, x: Node, bins: int = 100, min: Any = 0, max: Any = 0) -> Node:
-    """Equal bins over [min, max]; over the data's own range where the two are equal."""
+    """Counts values in equal bins over [min, max]; over the data's range if both are equal."""
     dtype = x.dtype
     x = cx.reshape(cx.cast(x, F32 if dtype.bits <= 32 else F64), [x.tensor.size])
     low, high = cx.scalar(float(min), x.dtype), cx.scalar(float(max), x.dtype)

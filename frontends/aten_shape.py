@@ -1,4 +1,4 @@
-"""Lowerings of ATen ops that move elements or make them: views, joins, padding, creation."""
+"""Lowerings of ATen ops that move or create elements: views, joins, padding, creation."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def _broadcast_in_dim(cx: Context, x: Node, shape: Sequence[Dim], axes: Sequence
 
 
 def clip_bounds(start: Dim | None, end: Dim | None, size: Dim) -> tuple[Dim, Dim]:
-    """A slice's bounds by Python's rule. Raises NotLowered where the sign is not known."""
+    """Returns a slice's bounds by Python's rule. Raises NotLowered if a sign is unknown."""
     first = _clip(0 if start is None else start, size)
-    is_open = end is None or (isinstance(end, int) and end >= INF)  # torch: `x[i:]` to 2**63 - 1
+    is_open = end is None or (isinstance(end, int) and end >= INF)  # `x[i:]` has 2**63 - 1
     last = _clip(size if is_open or end is None else end, size)
     return first, (last if less_equal(first, last) else maximum(first, last))
 
@@ -143,7 +143,7 @@ def _roll(cx: Context, x: Node, shifts: Any, dims: Any = ()) -> Node:
 @lowers("cat.default", "prims.cat.default")
 def _cat(cx: Context, parts: Sequence[Node], dim: int = 0) -> Node:
     want: TensorType = cx.want
-    # an empty vector joins anything, from the days before shapes like [0, 3]
+    # legacy rule of torch: an empty vector can be concatenated with any shape
     kept = [p for p in parts if not (p.shape == (0,) and want.rank != 1)]
     if not kept:
         return cx.full(0, want)
@@ -187,7 +187,7 @@ def _diagonal(cx: Context, x: Node, offset: int = 0, dim1: int = 0, dim2: int = 
     x = cx.slice(x, len(rest) + 1, max(offset, 0), add(max(offset, 0), length))
     if not isinstance(length, int) or length == 0:
         raise NotLowered("diagonal of a symbolic or empty size")
-    # a square's diagonal: every (n + 1)-th element
+    # the diagonal of a square: every (n + 1)-th element
     outer = x.shape[: len(rest)]
     flat = cx.reshape(x, [*outer, length * length])
     return cx.slice(flat, len(rest), 0, length * length, length + 1)
@@ -209,10 +209,12 @@ def _unfold(cx: Context, x: Node, dim: int, size: int, step: int) -> Node:
 def _unfold_backward(
     cx: Context, grad: Node, sizes: Sequence[Dim], dim: int, size: int, step: int
 ) -> Node:
-    """Overlap-add. Windows in blocks of `step`: block `j` of window `w` is added to block `w + j`.
+    """Computes the overlap-add of windows, split into blocks of `step`.
 
-    Rows of blocks `j`, each one element longer than all blocks, read as rows of as many as there
-    are, stand one place further to the right each: a sum over rows is all there is to do.
+    Block `j` of window `w` is added to block `w + j`. The windows form one row of blocks for each
+    `j`. Rows are padded to one more element than there are result blocks, and the flat array is
+    reshaped to rows of exactly that many blocks. This shifts each row one element further to the
+    right, so that a sum over rows adds the right blocks.
     """
     axis = axis_of(dim, len(sizes))
     windows, whole = grad.shape[axis], sizes[axis]
@@ -313,7 +315,7 @@ def _fill(cx: Context, x: Node, value: Any) -> Node:
 
 
 def _progression(cx: Context, count: Dim, start: Any, step: Any, dtype: DType) -> Node:
-    if dtype.is_integer:  # torch cuts fractions first; the ends alone count with them
+    if dtype.is_integer:  # torch truncates first; the count uses the fractions
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if isinstance(start, float) or isinstance(step, float):
         kind = F64
@@ -386,7 +388,7 @@ def _linspace(cx: Context, start: Any, end: Any, steps: int, dtype: DType | None
         return cx.full(float(start), cx.want)
     count = cx.iota([steps], 0)
     step = (end - start) / (steps - 1)
-    # from both ends, as torch does, so that both are exact
+    # from both ends, as torch does, so that both ends are exact
     wide = F32 if kind.bits == 16 else kind
     up = cx.elementwise("add", cx.elementwise("mul", count, step, dtype=wide), start, dtype=wide)
     rest = cx.elementwise("sub", steps - 1, count)

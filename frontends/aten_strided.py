@@ -1,4 +1,4 @@
-"""Reading and writing memory by strides, where it is the flat storage of a dense value."""
+"""Reads and writes through strides in the flat storage of a dense value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stack.ir.types import I64
 def read_strided(
     cx: Context, flat: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
 ) -> Node:
-    """The elements of a flat storage at offset + sum of position times stride.
+    """Reads the elements of a flat storage at offset + sum of index times stride.
 
-    Raises NotLowered where they are known to lie past its end.
+    Raises NotLowered if elements are known to be past its end.
     """
     if not size:
         return cx.reshape(cx.slice(flat, 0, offset, add(offset, 1)), ())
@@ -36,7 +36,7 @@ def read_strided(
 
 
 def _is_dense(size: Sequence[Dim], stride: Sequence[Dim]) -> bool:
-    """Whether elements lie side by side, in row-major order."""
+    """True if elements are contiguous and row-major."""
     step: Dim = 1
     for extent, own in zip(reversed(size), reversed(stride), strict=True):
         if equal(extent, 1) is not True and equal(own, step) is not True:
@@ -48,9 +48,9 @@ def _is_dense(size: Sequence[Dim], stride: Sequence[Dim]) -> bool:
 def write_strided(
     cx: Context, flat: Node, source: Node, stride: Sequence[Dim], offset: Dim
 ) -> Node:
-    """A flat storage with a value written over the elements that `read_strided` gives.
+    """Writes a value over the elements of a flat storage that `read_strided` reads.
 
-    Where elements lie on each other, the last one stays, in the order of a row-major loop.
+    If elements overlap, the last one in row-major order is kept.
     """
     kept = _last_of_each(source.shape, stride)
     if kept is not None:
@@ -68,9 +68,10 @@ def write_strided(
 def _last_of_each(
     size: Sequence[Dim], stride: Sequence[Dim]
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Numbers of the elements that stay and their places; None where none lie on each other.
+    """Returns numbers and offsets of the elements that are kept; None if no elements overlap.
 
-    A scatter may store them in any order. Symbolic strides are those of memory without overlap.
+    Needed since a scatter may store overlapping elements in any order. Symbolic strides are assumed
+    not to overlap.
     """
     axes = [
         np.arange(n) * step
@@ -89,7 +90,7 @@ def _last_of_each(
 def _places(
     cx: Context, count: Dim, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
 ) -> Node:
-    """Where each element lies. Sizes that are not known may not lead past the end either."""
+    """Returns the offset of each element; symbolic sizes are clamped to the end."""
     last = add(count, -1)
     reach = offset
     for extent, step in zip(size, stride, strict=True):

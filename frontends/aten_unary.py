@@ -55,7 +55,7 @@ def _sign(cx: Context, x: Node) -> Node:
         return x
     if not x.dtype.is_float:
         return cx.elementwise("sign", x)
-    # torch has the sign of nan and of both zeros be 0.0
+    # torch defines the sign of nan and of both zeros as 0.0
     below = cx.select(cx.elementwise("lt", x, 0.0), -1.0, 0.0, x.dtype)
     return cx.select(cx.elementwise("gt", x, 0.0), 1.0, below)
 
@@ -70,7 +70,7 @@ def _log10(cx: Context, x: Node) -> Node:
 @lowers("erfc.default", "prims.erfc.default")
 def _erfc(cx: Context, x: Node) -> Node:
     out: DType = cx.want.dtype
-    # exp(-x x) makes much of what rounding x x loses: in double that is nothing
+    # exp(-x x) amplifies the rounding error of x x, which is negligible in f64
     return cx.cast(erfc(cx.b, cx.cast(x, DTYPES["f64"])), out)
 
 

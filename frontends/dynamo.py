@@ -26,7 +26,10 @@ from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 @functools.cache
 def _arrays() -> Any:
-    """Asked in every call, of every array: a statement that imports takes a microsecond."""
+    """Returns `torch_arrays`. Cached, since it is used for every array of a call.
+
+    An import statement costs a microsecond.
+    """
     return importlib.import_module("stack.frontends.torch_arrays")
 
 
@@ -36,7 +39,7 @@ class TorchFrontend:
     name = "torch"
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
-        """Whether `fn` is a module, or an argument holds a tensor."""
+        """True if `fn` is a module or an argument contains a tensor."""
         torch = sys.modules.get("torch")
         if torch is None:
             return False
@@ -49,7 +52,7 @@ class TorchFrontend:
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
 
     def entry(self, target: Any) -> Entry | None:
-        """A module, or a program of `torch.export`, whose module and example inputs are taken."""
+        """Returns module and example inputs of a module or a `torch.export` program, else None."""
         torch = sys.modules.get("torch")
         exported = sys.modules.get("torch.export")
         if torch is None or not (
@@ -66,7 +69,7 @@ class TorchFrontend:
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace with Dynamo into functional ATen ops and import them.
 
-        Raises StackError where the function does not make one graph.
+        Raises StackError if the function gives more than one graph.
         """
         from stack.frontends.dynamo_capture import capture
         from stack.frontends.dynamo_tracing import one_at_a_time
@@ -117,19 +120,19 @@ class TorchFrontend:
         return call_opaque(target, call, args)
 
     def hosted(self, made: Op) -> Callable[..., Any]:
-        """`torch.ops.stack.<family>_<operator>`."""
+        """Returns the registered torch operator, `torch.ops.stack.<family>_<operator>`."""
         from stack.frontends.torch_hosted import operator
 
         return operator(made)
 
     def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """A function of arrays of the framework, written out; also while another is captured."""
+        """Traces a function of torch tensors to IR; works also while another capture is running."""
         from stack.frontends.torch_hosted import traced
 
         return traced(fn, types)
 
     def breaks(self, fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-        """Graph breaks that Dynamo finds, each with the line that it is about."""
+        """Returns the graph breaks that Dynamo finds, each with its source line."""
         from stack.frontends.dynamo_notes import breaks_of
 
         return breaks_of(fn, args)
@@ -164,14 +167,14 @@ def dynamo_backend(
 
 
 def runs() -> list[Any]:
-    """Records of the graphs that torch.compile had us compile in this process, in order."""
+    """Returns records of the graphs that torch.compile gave us in this process, in order."""
     from stack.frontends.dynamo_backend import GRAPHS
 
     return [run for graph in GRAPHS for run in graph.runs.values()]
 
 
 def clear_runs() -> None:
-    """Forget the records that `runs` gives."""
+    """Forget the records that `runs` returns."""
     from stack.frontends.dynamo_backend import GRAPHS
 
     GRAPHS.clear()

@@ -1,7 +1,7 @@
-"""AOTAutograd for a graph of Dynamo's.
+"""AOTAutograd for one Dynamo graph.
 
-`torch._dynamo.backends.common.aot_autograd` is the same with logs of Inductor's, for which it
-imports Inductor's scheduler.
+`torch._dynamo.backends.common.aot_autograd` does the same, but also writes Inductor's logs and
+imports Inductor's scheduler for them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def aot_compiled(
     bw_compiler: Callable[..., Any],
     **options: Any,
 ) -> Callable[..., Any]:
-    """What a graph is called through. Dynamo traces nothing of it, nor what compiles it.
+    """Compiles a graph through AOTAutograd and returns the callable.
+
+    Dynamo is disabled for the callable and for the compilers.
 
     Args:
         options: those of `aot_module_simplified`.
@@ -32,7 +34,7 @@ def aot_compiled(
         again = partial(aot_compiled, bw_compiler=bw_compiler, **options)
         return flatten_graph_inputs(gm, example_inputs, again)
 
-    def backward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:  # when that pass comes
+    def backward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:  # compiled at first use
         compiler: Any = disable(bw_compiler, reason="it compiles the backward graph")
         made = compiler(gm, example_inputs)
         return disable(made, reason="it is a compiled graph")

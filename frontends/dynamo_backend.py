@@ -1,4 +1,4 @@
-"""Behind `torch.compile(model, backend="stack")`: each graph, and its derivative, is compiled."""
+"""`torch.compile(model, backend="stack")`: compiles each Dynamo graph and its backward graph."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _PENDING: list[Notes] = []
 
 
 def _note_bytecode(code: Any, new_code: Any) -> Any:
-    """Dynamo made new bytecode for a frame: it belongs to the graphs compiled just before."""
+    """Dynamo hook: attaches a frame's new bytecode to the notes of graphs compiled just before."""
     for notes in _PENDING:
         notes["decompiled"] = lambda: decompiled(new_code)
     _PENDING.clear()
@@ -74,14 +74,14 @@ def compile_graph(
     gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
     made: Any = GRAPHS, fn: Any = None, target: str = "",
 ) -> Any:  # fmt: skip
-    """Compile one Dynamo graph; its backward graph too, where gradients are asked for.
+    """Compile one Dynamo graph, and its backward graph if gradients are needed.
 
     Args:
-        made: where compiled graphs are entered.
-        fn: the user's callable that is this one graph. Its forward pass stays what it computes:
-            the backward pass is given inputs only. Default: one of several graphs, and what the
-            forward pass keeps is weighed.
-        target: what the record calls the program.
+        made: list that compiled graphs are appended to.
+        fn: the user's callable, if it is exactly this one graph. Its forward pass then saves
+            only inputs for the backward pass, which recomputes the rest. Default: one of several
+            graphs; a cost model decides which values the forward pass saves.
+        target: name of the program in the record.
     """
     drop_own_memory(gm)
     _refuse_other_memory(gm, fn)
@@ -140,7 +140,10 @@ def _compiled(
 
 
 def _refuse_other_memory(gm: GraphModule, fn: Any) -> None:
-    """Raise UnsupportedOp where an argument is given other memory, which no result can say."""
+    """Raise UnsupportedOp if the program replaces the memory of an argument (`Tensor.set_`).
+
+    The IR returns values only and cannot express this.
+    """
     found = gm.graph.find_nodes(op="call_function", target=torch.Tensor.set_)
     if found:
         names = [_readable(n.args[0], _argument_names(fn)) for n in found]  # pyright: ignore[reportArgumentType]
@@ -149,14 +152,14 @@ def _refuse_other_memory(gm: GraphModule, fn: Any) -> None:
 
 
 def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
-    """Where a graph runs: where its arguments are, or what it makes where it takes none."""
+    """Returns the device of a graph's arguments; without arguments, of the tensors it creates."""
     if any(isinstance(x, torch.Tensor) for x in example_inputs):
         return device_of(example_inputs)
     return device_of(n.meta.get("example_value") for n in gm.graph.nodes)
 
 
 def _balance(options: dict[str, Any], device: str) -> float:
-    """How many flops cost as much as a byte, where the backend has streams; else 0."""
+    """Returns how many flops cost as much as one byte if the backend has streams; else 0."""
     name = options.get(CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
@@ -181,7 +184,7 @@ class _Maker:
         self.ranks = [_rank(n, arguments) for n in holders]
         self.notes = _break_notes(gm)
         self.inputs = [i for i, n in enumerate(holders) if not _is_weight(_source_name(n))]
-        self.lone: Graph | None = None  # the graph of a program that has no other
+        self.lone: Graph | None = None  # the graph of a program that consists of this graph only
         self.late: Late | None = None
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
@@ -203,7 +206,7 @@ class _Maker:
         return boxed(self.lone)
 
     def called(self, graph: GraphModule) -> Callable[..., Any]:
-        """What calls a graph as it is, with nothing of AOTAutograd's around it."""
+        """Compiles an ATen graph; returns a callable without AOTAutograd's wrappers."""
         made = self._make(graph, "inference")
 
         def call(*args: Any) -> Any:
@@ -214,7 +217,7 @@ class _Maker:
         return made.instead_of(bare, len(made.border.outputs))
 
     def called_late(self, graph: GraphModule, compiler: Callable[..., Any]) -> Callable[..., Any]:
-        """The same with `compiler` of AOTAutograd's for the time when gradients are asked for."""
+        """Like `called`; `compiler`, of AOTAutograd, takes over once gradients are needed."""
         self.late = Late(self.gm, self._make(graph, "forward"), compiler)
         return torch._dynamo.disable(self.late.__call__, reason="it is a compiled graph")
 
@@ -255,7 +258,7 @@ class _Maker:
     def _staying(
         self, graph: GraphModule, role: str, imported: Imported, notes: Notes
     ) -> tuple[str, ...]:
-        """Names of the weights that stay from call to call; notes why others do not."""
+        """Returns the weights that do not change between calls; notes the reason for others."""
         given = self._given(graph)
         holders = graph.graph.find_nodes(op="placeholder")
         is_weight = [n in given and given[n] not in self.inputs for n in holders]
@@ -282,18 +285,18 @@ class _Maker:
         return f"{name}_backward" if role == "backward" else name
 
     def target_of(self, role: str) -> str:
-        """What the record of a graph calls it."""
+        """Returns the name of a graph in its record."""
         if self.fn is None:
             return f"graph {self.number} {role}"
         named = role in ("backward", "joint")
         return f"{self.target} {role}".strip() if named else self.target
 
     def param_names(self, graph: GraphModule) -> dict[str, str]:
-        """Readable names for placeholders."""
+        """Returns readable names for placeholders."""
         return {n.name: self.names[i] for n, i in self._given(graph).items()}
 
     def _given(self, graph: GraphModule) -> dict[FxNode, int]:
-        """Which of Dynamo's inputs AOT's `primals_3` is, where it says so."""
+        """Maps AOTAutograd's placeholders (`primals_3`), where known, to positions of Dynamo's."""
         found: dict[FxNode, int] = {}
         for node in graph.graph.find_nodes(op="placeholder"):
             position = getattr(node.meta.get("desc"), "idx", None)
@@ -304,7 +307,7 @@ class _Maker:
         return found
 
     def _order(self, graph: GraphModule, given: dict[FxNode, int]) -> list[int]:
-        """Weights and what else a program is bound to, then its arguments in their order."""
+        """Returns the order of parameters: weights and other bound tensors, then arguments."""
         holders = graph.graph.find_nodes(op="placeholder")
         ranks = [self.ranks[given[n]] if n in given else 0 for n in holders]
         return sorted(range(len(holders)), key=ranks.__getitem__)
@@ -322,7 +325,7 @@ _ARGUMENT = re.compile(r"L\['(args|kwargs)'\]\['?(\w+)'?\]")
 
 
 def _in_users_words(source: str, arguments: Sequence[str]) -> str:
-    """A source past the function that calls a module: `L['x']` for `L['args'][0]`."""
+    """Rewrites a source name past the function that calls a module: `L['args'][0]` to `L['x']`."""
     match = _ARGUMENT.match(source)
     if match is None or match[1] in arguments:
         return source
@@ -333,7 +336,7 @@ def _in_users_words(source: str, arguments: Sequence[str]) -> str:
 
 
 def _rank(holder: FxNode, arguments: Sequence[str]) -> int:
-    """Which argument of the user's an input is part of, from 1; 0 for what comes from elsewhere."""
+    """Returns the number, from 1, of the user's argument that an input is part of; else 0."""
     name = _in_users_words(_source_name(holder), arguments)
     head = name.removeprefix("L['").partition("']")[0] if name.startswith("L['") else ""
     if not head or _is_weight(name) or not _is_input(holder):
@@ -362,7 +365,7 @@ def _source_name(holder: FxNode) -> str:
 
 
 def _readable(holder: FxNode, arguments: Sequence[str]) -> str:
-    """`attn.wq.weight` for a placeholder that stands for `L['self']._modules['attn']...`."""
+    """Returns a readable name: `attn.wq.weight` for `L['self']._modules['attn']...`."""
     name = _in_users_words(_source_name(holder), arguments)
     inner = variable_name(name) if name else ""
     return inner or holder.name.removeprefix("L_").removeprefix("l_").strip("_")

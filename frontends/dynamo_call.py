@@ -1,7 +1,7 @@
-"""What `stack.compile` gives for a torch program: its calls go through Dynamo and AOTAutograd.
+"""The result of `stack.compile` for a torch program; calls go through Dynamo and AOTAutograd.
 
-Dynamo guards what a trace took for granted and replays side effects; AOTAutograd's wrappers keep
-aliases, mutation and gradients. Ours is what they call: the compiled graphs.
+Dynamo guards the assumptions of a trace and replays side effects. AOTAutograd's wrappers preserve
+aliases, mutation and gradients. Both call our compiled graphs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from stack.frontends.torch_tangents import in_dual_level
 from stack.run.compiled import MANY_CHANGES, mismatch
 from stack.run.refused import raise_as_eager
 
-# How Dynamo captures for us: hooks of modules are guarded and recurrent modules traced, which it
-# leaves out by default, and a program has as many graphs as its calls need.
+# Dynamo's settings for our captures. By default Dynamo skips guards on module hooks, does not trace
+# recurrent modules, and limits the number of graphs per program.
 _is_traced = torch.compiler.is_dynamo_compiling
 _SETTINGS = {
     "skip_nnmodule_hook_guards": False,
@@ -46,9 +46,9 @@ _STATIC = {"assume_static_by_default": True, "automatic_dynamic_shapes": False}
 
 
 class TorchCalls:
-    """A torch module or function whose graphs are compiled as calls need them.
+    """A torch module or function; its graphs are compiled when a call first needs them.
 
-    `graphs` are those of results, oldest first; `gradients` those of the backward pass.
+    `graphs` are the forward graphs, oldest first; `gradients` the backward graphs.
     """
 
     def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
@@ -58,8 +58,8 @@ class TorchCalls:
         self.made: list[Any] = []
         self.reason = ""  # the guard that failed last
         self.changes = 0
-        self._here = threading.local()  # `opened`: what ends with a call
-        # not as optimize's `dynamic`, which sets it around every call, for 10 us of each
+        self._here = threading.local()  # `opened`: contexts to close when the call ends
+        # not by the parameter `dynamic` of optimize: that sets it around every call, at 10 us each
         self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
         traced = traceable(fn)
         self._call = torch._dynamo.optimize(
@@ -76,7 +76,7 @@ class TorchCalls:
         return [g for g in self.made if g.target.endswith("backward")]
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Compile for these arguments; nothing runs, and no side effect happens."""
+        """Compile for these arguments without running anything and without side effects."""
         if in_dual_level():
             raise StackError("within `dual_level` graphs run op by op in torch: compile before it")
         with preparing():
@@ -110,7 +110,7 @@ class TorchCalls:
         except exc.TorchDynamoException as error:
             more = mismatch([g for g in self.graphs if not isinstance(g, Parts)], args)
             raise_explained(error, self.fn, args, kwargs, more)
-        except TypeError as error:  # of Python's: another number of arguments
+        except TypeError as error:  # raised by Python: another number of arguments
             if captures:
                 raise_as_eager(self.fn, args, kwargs, error)
             raise
@@ -120,7 +120,7 @@ class TorchCalls:
                 settings.close()
 
     def _set_up(self, opened: list[ExitStack]) -> None:
-        """Our settings, for captures until what is opened is closed."""
+        """Apply our settings for captures; they last until everything in `opened` is closed."""
         settings = ExitStack()
         opened.append(settings)
         settings.enter_context(held_back())
@@ -146,15 +146,15 @@ class TorchCalls:
         return call
 
     def _failed(self, failure: Any) -> None:
-        """A guard did not hold: the program is captured again, where it is we who are called."""
+        """Called by Dynamo when a guard fails: prepares a new capture if the call is ours."""
         opened = getattr(self._here, "opened", None)
-        if opened is None:  # somebody else runs the same code: no end of ours would close anything
+        if opened is None:  # other code called the function: nobody would close the settings
             return
         if not opened:
             self._set_up(opened)
         text = str(failure.reason).split("\n")[0].partition("  # ")[0]
         self.reason = text.partition(": ")[2].strip() or text
-        if self.reason.startswith("tensor "):  # an argument's type or layout: that is expected
+        if self.reason.startswith("tensor "):  # the type or layout of an argument changed: expected
             return
         self.changes += 1
         if self.changes == MANY_CHANGES:
@@ -166,9 +166,9 @@ class TorchCalls:
 
 
 def traceable(fn: Any) -> Any:
-    """A function for Dynamo to read: a module's hooks are read with it, and so guarded.
+    """Returns a function for Dynamo to trace, so that a module's hooks are traced and guarded too.
 
-    Dynamo keeps its graphs with the code: each callable gets code of its own.
+    Dynamo caches graphs by code object, so each callable gets a code object of its own.
     """
     if isinstance(fn, MethodType):
         return MethodType(traceable(fn.__func__), fn.__self__)

@@ -1,4 +1,4 @@
-"""Capture of a module or function: what was traced, as a function of weights and arguments."""
+"""Capture of a module or function: traces it into one function of weights and arguments."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
 
 
 def _traceable(fn: Any) -> Any:
-    """Dynamo reads Python code: what has none of its own is called from a function that does."""
+    """Wraps a callable without Python code in a function: Dynamo traces only Python code."""
     if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
         return fn
     return lambda *args: fn(*args)
 
 
 def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments that are no object that the program reads from elsewhere, nor occur twice.
+    """Returns arguments as distinct tensors: none is also a global, a weight, or another argument.
 
-    Every tensor is a parameter of its own, also one that is a global or a weight as well. It has
-    the memory of the argument, or a copy of it where the same tensor comes again.
+    So every tensor becomes a parameter of its own. It shares the memory of the argument, or is a
+    copy if the same tensor occurs again.
     """
     seen: set[int] = set()
 
@@ -72,14 +72,14 @@ def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
             return value
         held = value.detach().clone() if id(value) in seen else value.detach()
         seen.add(id(value))
-        vars(held).update(vars(value))  # such as what `mark_dynamic` leaves there
+        vars(held).update(vars(value))  # for example the marks of `mark_dynamic`
         return held.requires_grad_(value.requires_grad)
 
     return pytree.tree_map(fresh, tuple(args))
 
 
 class _Assembly:
-    """Puts parameters in order: weights, then the arguments; results: the user's, then writes."""
+    """Orders parameters and results: weights, then arguments; the user's results, then writes."""
 
     def __init__(
         self, fn: Any, args: tuple[Any, ...], arguments: Arguments, traced: Traced,
@@ -123,7 +123,7 @@ class _Assembly:
         )
 
     def _place(self) -> None:
-        """The order of placeholders: what is bound first, then arguments as they come."""
+        """Computes the order of placeholders: bound tensors first, then arguments in order."""
         leaf = {id(t): i for i, t in enumerate(self.arguments.tensors)}
         named = _weight_names(self.traced.root)
         self.leaf_of: dict[int, int] = {}
@@ -149,7 +149,7 @@ class _Assembly:
         return self.traced.holders[place].name.removeprefix("l_").strip("_")
 
     def _with_unused(self, imported: Imported) -> tuple[Func, list[torch.Tensor]]:
-        """The function with a parameter for every tensor argument, used or not."""
+        """Returns the function with a parameter for every tensor argument, and bound tensors."""
         func = imported.func
         bound: list[torch.Tensor] = []
         own: dict[int, Node] = {}
@@ -175,7 +175,7 @@ class _Assembly:
     # ---- results
 
     def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
-        """(result, where it goes): a bound tensor, or the number of an argument."""
+        """Returns pairs (result, target): a target is a bound tensor or an argument's number."""
         sig = self.signature
         targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
         places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]
@@ -233,7 +233,7 @@ class _Assembly:
 
 
 def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
-    """For each output, its number among the tensors; None for what is no tensor."""
+    """For each output, its number among the tensor outputs; None for others."""
     numbers: list[int | None] = []
     count = 0
     for value in outputs:

@@ -1,9 +1,9 @@
-"""Calls of what Dynamo has compiled, past the wrapper in which it compiles.
+"""Fast path for calls: runs code that Dynamo has compiled without Dynamo's own wrapper.
 
-Dynamo's wrapper sets up a capture around every call, and takes longer than guards and program
-together. Where guards of one of its entries hold, the entry's code is called as it is. A call that
-could be meant otherwise (under a mode, a transform, a trace, another stance) goes Dynamo's way, and
-so does one for which no guard holds.
+Dynamo's wrapper sets up a capture around every call, which takes longer than guards and program
+together. If the guards of a cache entry hold, the entry's code is called directly. Calls under a
+mode, a transform, a trace or another stance go through Dynamo, and so do calls for which no guard
+holds.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _layers: Callable[[], int] = get_dynamic_layer_stack_depth
 _trace: Callable[[], Any] = torch._C._get_tracing_state
 
-_GRAPH = "__compiled_fn_"  # how Dynamo names what it calls for a graph, among a function's globals
+_GRAPH = "__compiled_fn_"  # prefix of the globals by which Dynamo's code calls compiled graphs
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """Code for arguments of which guards hold.
+    """One entry of Dynamo's cache: guards, and the code for arguments that satisfy them.
 
     Attributes:
-        owner: Dynamo's guards, which belong to no entry once theirs is gone.
-        holds: whether they hold of a call, by the names of its arguments.
+        owner: Dynamo's guard manager; it has no cache entry any more once Dynamo drops the entry.
+        holds: checks the guards on a call's arguments, given by name.
     """
 
     owner: Any
@@ -48,7 +48,7 @@ class _Entry:
 
 
 class Entries:
-    """What Dynamo has compiled of a function or method that it calls, which has code of its own.
+    """Dynamo's cache entries for one function or method with a code object of its own.
 
     Attributes:
         bound: arguments that come before those of a call.
@@ -67,18 +67,18 @@ class Entries:
         defaults = fn.__defaults__ or ()
         places = self.names[code.co_argcount - len(defaults) : code.co_argcount]
         self.defaults = {**dict(zip(places, defaults, strict=True)), **(fn.__kwdefaults__ or {})}
-        # how many arguments say all, where they come by position; -1 where they never do
+        # number of arguments of a call that needs no binding by name; -1 if every call needs it
         is_simple = not (self.rest or self.words or code.co_kwonlyargcount)
         self.simple = code.co_argcount if is_simple else -1
         self.cells = tuple(zip(code.co_freevars, fn.__closure__ or (), strict=True))
         self.found: tuple[_Entry, ...] = ()
 
     def are_made(self) -> bool:
-        """Whether Dynamo has compiled the function, and has not been reset since."""
+        """True if Dynamo has compiled the function and has not been reset since."""
         return bool(_debug_get_cache_entry_list(self.fn.__code__))
 
     def refresh(self) -> None:
-        """See what Dynamo has compiled by now."""
+        """Read Dynamo's cache again."""
         known = {id(e.owner): e for e in self.found}
         entries = _debug_get_cache_entry_list(self.fn.__code__)
         self.found = tuple(known.get(id(e.guard_manager)) or self._entry(e) for e in entries)
@@ -93,9 +93,9 @@ class Entries:
         return _Entry(guards, guards.root.check, own)
 
     def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
-        """The code for a call, which takes `bound` and its arguments; None where Dynamo is asked.
+        """Returns the code to call with `bound` and the arguments, or None for a call of Dynamo's.
 
-        That changes nothing where it is asked after all.
+        Has no side effect on a call that Dynamo then handles.
         """
         found = self.found
         if not found or not _is_plain():
@@ -114,13 +114,13 @@ class Entries:
             return None
         for entry in found:
             if entry.owner.cache_entry is not None and entry.holds(given):
-                if entry is not found[0]:  # the next call is likely to be of this kind
+                if entry is not found[0]:  # the next call probably matches the same entry
                     self.found = (entry, *(e for e in found if e is not entry))
                 return entry.code
         return None
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-        """What arguments are under their names; None where it does not take these arguments."""
+        """Binds arguments to parameter names; None if the function does not accept them."""
         code = self.fn.__code__
         count = code.co_argcount
         given = dict(zip(self.names[:count], args, strict=False))
@@ -145,10 +145,10 @@ class Entries:
 
 
 def _bare(code: CodeType, names: dict[str, Any]) -> tuple[CodeType, list[str]]:
-    """Dynamo's code, calling graphs without the wrapper that keeps Dynamo from tracing them.
+    """Returns Dynamo's code with direct calls of graphs, and the new globals that it calls.
 
-    Nobody traces where we call. Graphs get names of their own beside those that Dynamo gave them;
-    gives these, too.
+    Dynamo wraps graphs so that it does not trace them. This path is taken only when nothing traces,
+    so the wrapper is not needed. The graphs get new names beside Dynamo's.
     """
     found: dict[str, str] = {}
     for name in code.co_names:
@@ -162,7 +162,7 @@ def _bare(code: CodeType, names: dict[str, Any]) -> tuple[CodeType, list[str]]:
 
 
 def _is_plain() -> bool:
-    """Whether a call is nothing but a call."""
+    """True if no mode, transform, trace, stance or frame callback affects the call."""
     stance = eval_frame._stance
     return (
         stance.stance == "default"

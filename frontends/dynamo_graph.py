@@ -1,4 +1,4 @@
-"""A compiled ATen graph, called with what AOTAutograd passes."""
+"""A compiled ATen graph, called with the arguments that AOTAutograd passes."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 
-# Whether graphs are compiled for the arguments of a call, and the call ends there.
+# True while calls compile their graphs and end before running them.
 _PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
 
 
 class Prepared(Exception):
-    """Ends a call whose graph is compiled now: nothing has run."""
+    """Ends a call after its graph is compiled and before anything runs."""
 
 
 @contextmanager
 def preparing() -> Iterator[None]:
-    """Calls of compiled graphs end by `Prepared` in place of running."""
+    """Context in which a call of a compiled graph raises `Prepared` instead of running it."""
     token = _PREPARING.set(True)
     try:
         yield
@@ -48,17 +48,17 @@ def preparing() -> Iterator[None]:
 
 
 def is_preparing() -> bool:
-    """Whether calls are to end by `Prepared`."""
+    """True if calls are to end by `Prepared`."""
     return _PREPARING.get()
 
 
-# Options that are ours; the others go to the backend.
+# Options that we read; the others are passed to the backend.
 _OWN = ("backend", "passes", "strict")
-CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
+CUT_FOR = "cut_for"  # the backend that training graphs are partitioned for, if another runs them
 
 
 def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """What AOTAutograd gives its list of arguments itself."""
+    """Marks a function as taking its arguments in one list, AOTAutograd's boxed convention."""
 
     def call(args: list[Any]) -> list[Any]:
         return made(args)
@@ -68,7 +68,7 @@ def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[
 
 
 class Graph:
-    """One compiled ATen graph, called with what AOTAutograd passes: a list that it may empty."""
+    """One compiled ATen graph, called as AOTAutograd does: with a list, which it may empty."""
 
     def __init__(
         self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
@@ -79,7 +79,7 @@ class Graph:
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         holders = graph.graph.find_nodes(op="placeholder")
         self.loose = _loose_sizes(imported)
-        # whether the parameters are what a call is given
+        # true if parameters are exactly the arguments of a call, in order
         self.is_plain = imported.inputs == [*range(len(holders))] and not any(imported.orders)
         views = [i for i in imported.inputs if isinstance(i, FxNode)]
         self.views = Replay(views, holders) if views else None
@@ -89,7 +89,7 @@ class Graph:
         self.spent = border.unread()
         checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
         self.check_indices = Checks(checks, func.params)
-        # what is computed once, and is no input as it came
+        # values to compute: each once, without those that are inputs passed through
         promises = func.results[len(imported.outputs) :]
         fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
         results = [*by_distance(fresh), *promises]
@@ -97,25 +97,28 @@ class Graph:
         self.direct = self._direct()
         self.inputs = len(holders)
         self.shortcut = self._shortcut()
-        # what calls the program with arguments like those of the last call
+        # fast call for arguments like those of the last call: by address
         self.short: Direct | None = None
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
-        if not self.func.results:  # torch makes the views that the graph gives
+        if not self.func.results:  # all results are views, which torch makes
             self.made.append(Recorded(captured.with_func(self.func), target, "eager"))
         elif not self.loose:
             self._compiled({})
 
     def near(self, args: Sequence[Any]) -> list[Any] | None:
-        """The results for arguments like those of the call before; None for others."""
+        """Returns the results by the fast path if it accepts the arguments, else None."""
         return None if self.short is None or _PREPARING.get() else self.short(args)
 
     def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
-        """Calls of the graph past what is around it, where that gives its first `count` results."""
+        """Returns a callable that tries the fast path before `around`.
+
+        `around` is the call with AOTAutograd's wrappers; it returns the first `count` results.
+        """
         is_whole = count == len(self.border.outputs)
 
         def call(*args: Any) -> Any:
-            short = self.short  # as in `near`, which is one call more
+            short = self.short  # inlined `near`, to save one call
             found = None if short is None or _PREPARING.get() else short(args)
             if found is None:
                 return around(*args)
@@ -128,7 +131,7 @@ class Graph:
         return self._called(args) if found is None else found
 
     def _called(self, args: list[Any]) -> list[Any]:
-        """The long way, which says what is wrong with arguments; learns the short one."""
+        """Calls the graph with all checks and error messages; learns the fast path."""
         arrays = self._arrays(args)
         sizes = {n: args[i] for n, i in self.loose.items() if isinstance(args[i], int)}
         if _PREPARING.get():
@@ -139,7 +142,7 @@ class Graph:
         passed = {output: arrays[place] for output, place in self.passed.items()}
         short = self._learned(args, arrays)
         for place in self.spent:
-            args[place] = None  # the program lets go of what nobody else holds
+            args[place] = None  # frees memory that nobody else references
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
         self.short = short
         if self.direct is not None:
@@ -147,24 +150,24 @@ class Graph:
         return self.border.results(args, self._fresh(found, passed))
 
     def _direct(self) -> list[int] | None:
-        """For each result its number among those computed, where they are passed on as they are."""
+        """For each result, its number among computed values; None if one needs a view or copy."""
         own, orders = self._own(), self.border.orders
         if own is None or any(o is None or o != tuple(range(len(o))) for o in orders):
             return None
         return [self.numbers[self.imported.outputs[i]] for i in own]
 
     def _own(self) -> list[int] | None:
-        """For each result its place among those computed, where each of them is its own memory."""
+        """For each result, its index among the fresh values; None if some result shares memory."""
         return self.border.returned() if self._is_own() else None
 
     def _is_own(self) -> bool:
-        """Whether all that a call has in memory of its own is computed, each once."""
+        """True if the fresh values are distinct computed values, none of them an input."""
         outputs = self.imported.outputs
         is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
         return is_own and not self.imported.promises
 
     def _shortcut(self) -> Shortcut | None:
-        """How the graph is called by address; None where that needs more than its arguments."""
+        """Returns how to call the graph by address; None if it needs more than its arguments."""
         inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
         places = tuple(i for i in inputs if isinstance(i, int))
         is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
@@ -176,7 +179,7 @@ class Graph:
         return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
 
     def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
-        """The short way for such arguments."""
+        """Returns the fast path for arguments like these, or None."""
         if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
             return None
         if not self.func.results:
@@ -190,7 +193,7 @@ class Graph:
         return self.shortcut.near(program, args, arrays, self.func.results, kept)
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
-        """A tensor for each parameter, as it lies in memory."""
+        """Returns a tensor for each parameter, axes in memory order."""
         if self.is_plain:
             return [*args]
         views = iter(self.views(args) if self.views is not None else ())
@@ -203,7 +206,7 @@ class Graph:
         return arrays
 
     def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
-        """The fresh values of the border, each in memory of its own."""
+        """Returns the fresh values of the border, each in memory of its own."""
         found = kept_promises(found, self.imported.promises)
         taken: set[Node] = set()
         fresh: list[torch.Tensor] = []
@@ -231,7 +234,7 @@ class Graph:
             graph = Recorded(captured, self.target, "interpreter")
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
-            # torch traces around us with tensors without memory: a backend makes real ones
+            # torch may be tracing this with fake tensors; a backend creates real ones
             with _disable_current_modes():
                 graph = CompiledGraph(
                     captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
@@ -247,7 +250,7 @@ def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tens
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:
-    """Size arguments that no parameter's shape tells: symbol to position."""
+    """Maps each symbol that no parameter's shape determines to its size argument's position."""
     told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
     found: dict[str, int] = {}
     for place, size in imported.sizes.items():
@@ -258,7 +261,7 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
 
 
 class Recorded:
-    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
+    """A graph only imported, for its record. Calls return zeros; bools are true, so checks pass."""
 
     def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
         self.captured, self.func, self.target = captured, captured.func, target
@@ -267,7 +270,7 @@ class Recorded:
         self.runs = {(): self.run}
 
     def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
-        """Nothing is compiled."""
+        """Does nothing: there is nothing to compile."""
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [self._placeholder(r) for r in self.func.results]
@@ -276,11 +279,11 @@ class Recorded:
         shape = [int(str(size)) for size in node.shape]
         dtype = TORCH_DTYPE[node.dtype]
         one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
-        return one.expand(shape)  # what is saved for the way back may be larger than memory
+        return one.expand(shape)  # values saved for backward may exceed memory
 
 
 class Interpreted(Recorded):
-    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
+    """A graph run by the reference interpreter: `options={"backend": "interpreter"}`."""
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]

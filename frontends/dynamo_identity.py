@@ -1,11 +1,11 @@
-"""Guards for an argument that the program also reads from elsewhere: a global, a module's weight.
+"""Guards for an argument that the program also reads as a global or a module's weight.
 
-Dynamo makes one input of an object that a program reads from two sources. It guards that both are
-the same object only where both are arguments, or neither is. Without a guard, a later call with
-another argument would run the graph of the first, which ignores it.
+If a program reads one object from two sources, Dynamo makes one input of it. It guards that both
+sources are the same object only if both are arguments or neither is. Without a guard, a later call
+with another argument would run the first graph, which ignores the argument.
 
-Sources that are read only inside of a function that torch traces on its own (the body of
-`torch.utils.checkpoint`) are not noted, and not guarded.
+Sources read only inside a function that torch traces separately (the body of
+`torch.utils.checkpoint`) are not recorded, so they are not guarded.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from torch._guards import Source
 
 
 def guard_identity() -> None:
-    """Guard the graph that is being compiled for arguments that are read from elsewhere too."""
+    """Add identity guards to the graph being compiled, for arguments also read from elsewhere."""
     try:
         output = InstructionTranslator.current_tx().output
-    except AttributeError:  # the graph was given to the backend by somebody else
+    except AttributeError:  # the backend was called without Dynamo
         return
     frame = output.root_tx
     if frame is None:
         return
     scope = {"G": frame.f_globals, "L": frame.f_locals}
     known: dict[Source, Any] = {}
-    # torch 2.11 does not note what it reads
+    # torch 2.11 does not record the sources it reads
     for source in getattr(output.root_tracer, "traced_sources", ()):
         try:
             value = source.get_value(scope, {}, known)
         except Exception:
-            continue  # it is made while the program runs
+            continue  # the value exists only while the program runs
         if value not in output.side_effects:
             continue
         first = output.side_effects[value].source

@@ -1,8 +1,8 @@
-"""AOTAutograd's partitioner, by our passes: the joint graph is imported, and cut as a function.
+"""AOTAutograd's partitioner, by our passes: imports the joint graph and partitions the function.
 
-Torch wants two graphs back, and cuts its own joint graph: at the values that `partition` keeps. For
-a value that torch has no node for, and for the backward pass as a whole, a node is put in that
-stands for a function of ours (`calls_of`); the importer of the two graphs inlines it.
+Torch wants two graphs back, so its own joint graph is cut at the values that `partition` keeps. The
+backward pass as a whole becomes one node that calls an IR function (`calls_of`); so does a kept
+value for which torch has no node. The importer of the two graphs inlines that function.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ JOINTS: deque[Run] = deque(maxlen=512)
 def partition_fn(
     balance: float, whole: bool, names: Callable[[GraphModule], Mapping[str, str]], target: str
 ) -> Callable[..., Modules]:
-    """A partitioner for AOTAutograd.
+    """Returns a partitioner for AOTAutograd.
 
     Args:
-        balance: flops that the target does in the time of one byte of memory; 0 where a product
-            always goes through memory.
-        whole: whether the forward pass stays as it is: the backward pass gets its inputs, and what
-            cannot be computed again.
+        balance: flops that the target does in the time of one byte of memory traffic; 0 if a
+            matmul always goes through memory.
+        whole: if true, the forward pass saves only its inputs and values that cannot be
+            recomputed.
         names: readable names for the placeholders of a graph.
-        target: what the record calls the graph.
+        target: name of the graph in its record.
     """
 
     def partition(
@@ -79,13 +79,13 @@ def partition_fn(
 def _cut_by_torch(
     joint: GraphModule, inputs: Any, num_fwd_outputs: int, whole: bool, options: dict[str, Any]
 ) -> Modules:
-    """What torch's partitioner makes of a graph that is not for us."""
+    """Partitions with torch's min-cut, for a graph that our passes do not support."""
     if whole:
         for node in _before(pytree.arg_tree_leaves(*_outputs(joint.graph))[:num_fwd_outputs]):
             if node.op == "call_function" and not draws(node.target):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-                node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
-    # torch keeps a view as strides; to us a transposed copy would be work
+                node.meta["ac_graph_id"] = 0  # as if one checkpoint contained all nodes
+    # torch keeps a view for free, as strides; for us a transposed copy would be work
     with config.patch(recompute_views=not whole):  # pyright: ignore[reportAttributeAccessIssue]
         return min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
@@ -97,7 +97,7 @@ def _outputs(graph: Graph) -> Any:
 
 
 def _before(outputs: Iterable[Any]) -> set[Node]:
-    """The nodes that outputs are computed from."""
+    """Returns the nodes that outputs are computed from."""
     found: set[Node] = set()
     pending = [n for n in outputs if isinstance(n, Node)]
     while pending:
@@ -109,7 +109,7 @@ def _before(outputs: Iterable[Any]) -> set[Node]:
 
 
 class _Cut:
-    """A joint graph, the function that it is, and where that is cut."""
+    """A joint graph, its IR function, and the values at which the function is cut."""
 
     def __init__(self, joint: GraphModule, num_fwd_outputs: int, names: Mapping[str, str]) -> None:
         self.joint = joint
@@ -118,7 +118,7 @@ class _Cut:
         self.names = names
 
     def decide(self, balance: float, whole: bool, target: str) -> None:
-        """Import the graph and cut the function. Raises StackError where that is not for us."""
+        """Import the graph and partition the function. Raises StackError if it is unsupported."""
         _check(self.graph)
         cleanup_recompute_tags(self.joint, is_default_partition=False)
         outs = pytree.arg_tree_leaves(*_outputs(self.graph))
@@ -154,7 +154,7 @@ class _Cut:
         self.given = [_of_forward(a, self.forward) for a in self.backward.args]
 
     def _checkpointed(self) -> list[ir.Node]:
-        """What nodes became that the program wants recomputed, and what is between them."""
+        """Returns the IR values that the program wants recomputed, and those between them."""
         made: dict[bool, dict[ir.Node, None]] = {True: {}, False: {}}
         for node, value in self.values.items():
             inside = [v for v in pytree.tree_leaves(value) if isinstance(v, ir.Node)]
@@ -164,7 +164,7 @@ class _Cut:
         return [v for v in found if v.op not in ("param", "const")]
 
     def modules(self) -> Modules:
-        """Torch's two graphs."""
+        """Returns torch's forward and backward graph."""
         known = self._known()
         last = self.graph.output_node()
         with self.graph.inserting_before(last):
@@ -183,12 +183,13 @@ class _Cut:
         )
 
     def _known(self) -> dict[ir.Node, Node]:
-        """Torch's node for a value: of copies the one whose axes are in the order of memory.
+        """Maps each IR value to torch's node for it.
 
-        Of an input and a clone of it, the clone: the input may be written to before it is read.
+        Of several copies, the row-major one is taken. Of an input and its clone, the clone: the
+        input may be overwritten before it is read.
 
-        One that takes the shape of a tangent and no more, as ones that are counted, is a value of
-        the forward pass to us alone: torch has its node in the backward pass.
+        A value that only takes its shape from a tangent (a count of ones, for example) belongs to
+        the forward pass in the IR, but to the backward pass in torch; it is left out.
         """
         known: dict[ir.Node, Node] = {}
         later = set(self.tangents)
@@ -203,7 +204,7 @@ class _Cut:
         return known
 
     def _computed(self, wanted: Sequence[ir.Node], known: Mapping[ir.Node, Node]) -> list[Node]:
-        """Nodes for values of the forward pass that torch has none for."""
+        """Adds nodes that compute the forward values for which torch has no node."""
         if not wanted:
             return []
         read = [n for n in ir.topological(wanted, lambda n: n not in known)]
@@ -218,7 +219,7 @@ class _Cut:
     def _call(
         self, func: ir.Func, given: Sequence[Node], metas: Sequence[Mapping[str, Any]]
     ) -> list[Node]:
-        """A node that stands for a function, and one for each of its results."""
+        """Adds a node that calls an IR function, and one node per result."""
         call = self.graph.call_function(calls_of(func, self.why), tuple(given))
         call.meta = {"val": tuple(m["val"] for m in metas)}
         found: list[Node] = []
@@ -230,9 +231,9 @@ class _Cut:
 
 
 def calls_of(func: ir.Func, why: Mapping[str, str]) -> Callable[..., Any]:
-    """What a node of a torch graph calls that stands for a function of the IR: see `fx_import`.
+    """Returns the callable of a torch node that calls an IR function; `fx_import` inlines it.
 
-    `why` tells of opaque ops, which it may call, why they are such.
+    `why` maps the opaque ops of the function to the reasons that they are opaque.
     """
 
     def call(*_: Any) -> Any:
@@ -246,14 +247,14 @@ def calls_of(func: ir.Func, why: Mapping[str, str]) -> Callable[..., Any]:
 
 
 def _of_forward(value: ir.Node, forward: ir.Block) -> ir.Node:
-    """An argument of the backward pass as a value of the forward pass, or a parameter."""
+    """Resolves an argument of the backward pass to a value of the forward pass or a parameter."""
     if value.op == "call":
         return forward.results[0]
     return forward.results[int(value.attrs["index"])] if value.op == "item" else value
 
 
 def _check(graph: Graph) -> None:
-    """Raise StackError for a graph whose values are not all real tensors of known sizes."""
+    """Raise StackError unless all values of a graph are real tensors of known sizes."""
     for node in graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             if value is None:
@@ -280,9 +281,9 @@ def _is_value(output: Any) -> bool:
 
 
 def _computed(node: Node) -> Mapping[str, Any]:
-    """Torch's notes of a value, for an array that is computed into memory of its own.
+    """Returns torch's metadata of a value, as for an array computed into memory of its own.
 
-    A gradient that reads no tangent may be a view of a value that the backward pass is given.
+    A gradient that reads no tangent may be a view of a value saved for the backward pass.
     """
     value = node.meta["val"]
     is_dense = physical_order(value) is not None
@@ -291,7 +292,7 @@ def _computed(node: Node) -> Mapping[str, Any]:
 
 
 def _meta(node: ir.Node, like: torch.Tensor) -> dict[str, Any]:
-    """What torch would have traced for a value of ours, on the device of another."""
+    """Returns torch's metadata for an IR value, on the device of `like`."""
     shape = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
     with like.fake_mode:  # pyright: ignore[reportAttributeAccessIssue]
         return {"val": torch.empty(shape, dtype=TORCH_DTYPE[node.dtype], device=like.device)}

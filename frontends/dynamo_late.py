@@ -1,8 +1,8 @@
-"""A graph of which gradients may be asked for: it is derived when they first are.
+"""Delayed differentiation: a graph's backward pass is traced when gradients are first asked for.
 
-Where the backward pass is given the arguments of the forward pass and nothing else, the latter is
-what it is without gradients. AOTAutograd's joint graph, half of the time of a compilation, is of
-use to the backward pass alone, and is traced when that comes; many programs are only called.
+If the backward pass gets only the arguments of the forward pass, the forward pass is the same with
+and without gradients. Tracing AOTAutograd's joint graph takes half of a compilation and serves only
+the backward pass; many programs never run it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stack.frontends.saved_tensors import clones_input
 from stack.frontends.torch_draws import draws
 from stack.phases import phase
 
-# What decides itself what has a gradient, or asks for one.
+# Modules and methods that read or change what requires a gradient.
 _MODULES = ("torch._C", "torch._C._autograd", "torch._C._functorch")
 _FOLDERS = ("torch.autograd", "torch._functorch")
 _METHODS = frozenset({"backward", "detach_", "register_hook", "requires_grad_", "retain_grad"})
-# Torch lets go of it where a backward pass was the last one.
+# Saved for the backward pass; torch frees it after the last one, which detects a second pass.
 _NOTHING = torch.empty(0)
 
 _autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
@@ -35,7 +35,7 @@ _hooks: Callable[[bool], Any] = _autograd._top_saved_tensors_default_hooks
 
 
 def takes_gradients(gm: GraphModule) -> bool:
-    """Whether something in a graph of Dynamo's has a gradient."""
+    """True if some value in a Dynamo graph requires a gradient."""
     return torch.is_grad_enabled() and any(
         getattr(value, "requires_grad", False)
         for node in gm.graph.nodes
@@ -45,7 +45,7 @@ def takes_gradients(gm: GraphModule) -> bool:
 
 
 def is_late(gm: GraphModule, examples: Sequence[Any]) -> bool:
-    """Whether a graph of Dynamo's computes the same where nothing has a gradient."""
+    """True if a Dynamo graph computes the same without gradients, so they can be delayed."""
     has_versions = all(isinstance(x, torch.Tensor) and not x.is_inference() for x in examples)
     return has_versions and not any(map(_is_about_gradients, gm.graph.nodes))
 
@@ -58,20 +58,20 @@ def _is_about_gradients(node: torch.fx.Node) -> bool:
 
 
 def repeats(graph: GraphModule) -> bool:
-    """Whether a backward pass that is given the inputs of ATen ops can do these again.
+    """True if a backward pass can recompute these ATen ops from their inputs.
 
-    It cannot draw the same random numbers, nor know an input as it was when it was cloned.
+    It cannot redraw the same random numbers, nor recover the old value of a cloned input.
     """
     return not any(draws(node.target) or clones_input(node) for node in graph.graph.nodes)
 
 
 class Late:
-    """Calls of a graph, without gradients until these are asked for.
+    """Calls a graph without gradients until the first backward pass.
 
     Attributes:
-        forward: gives the results.
-        derive: compiles for arguments by AOTAutograd.
-        differ: for each result whether it has a gradient.
+        forward: computes the results.
+        derive: compiles with AOTAutograd for given arguments.
+        differ: for each result, whether it has a gradient.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Late:
         derived = self.derived
         if derived is not None:
             return derived(*args)
-        # whoever follows what is kept counts it, and that is to be the same in all calls
+        # hooks on saved tensors count them, and the count has to be the same in all calls
         if _hooks(True):
             return self.compiled(args)(*args)
         return _Late.apply(self, *args)
 
     @with_room
     def compiled(self, args: Sequence[Any]) -> Callable[..., Any]:
-        """What is called from the first backward pass on."""
+        """Returns the callable with gradients, compiled by AOTAutograd at the first use."""
         if self.derived is None:
             with (
                 one_at_a_time(),
@@ -112,9 +112,10 @@ class Late:
         return self.derived
 
     def again(self, graph: GraphModule) -> Callable[[list[Any]], list[Any]] | None:
-        """AOTAutograd's forward graph by what is compiled; None where it keeps more than arguments.
+        """Returns AOTAutograd's forward graph, run by the graph that is already compiled.
 
-        It gives results, and after them what the backward pass reads.
+        It returns the results, then the arguments that the backward pass reads. None if the
+        backward pass saves values that are not arguments.
         """
         count = len(self.differ)
         outputs: Any = graph.graph.output_node().args[0]
@@ -132,8 +133,8 @@ class Late:
 
     def gradients(self, given: Sequence[Any], wanted: Sequence[bool], versions: Sequence[int],
                   tangents: Sequence[Any]) -> list[Any]:  # fmt: skip
-        """Those of a call before the graph was derived: it is called once more."""
-        further = torch.is_grad_enabled()  # then torch says that there are no second derivatives
+        """Returns gradients of a call made before differentiation, by repeating the call."""
+        further = torch.is_grad_enabled()  # torch reports second derivatives as unsupported
         apart = [x.detach().requires_grad_(w) for x, w in zip(given, wanted, strict=True)]
         fresh = given if further else apart
         derived = self.compiled(apart)
@@ -162,7 +163,7 @@ class Late:
 
 
 class _Late(torch.autograd.Function):
-    """One call of a graph that has not been derived yet."""
+    """One call of a graph that has not been differentiated yet."""
 
     @staticmethod
     def forward(ctx: Any, late: Late, *args: Any) -> Any:
@@ -175,6 +176,6 @@ class _Late(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
-        _ = ctx.saved_tensors  # raises after a backward pass that was to be the last
+        _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors
         gradients: Any = torch._dynamo.disable(ctx.late.gradients, reason="it derives a graph")
         return None, *gradients(ctx.given, ctx.needs_input_grad[1:], ctx.versions, tangents)

@@ -1,9 +1,9 @@
-"""Calls of a compiled graph by address, with the arguments and for the results that torch sees.
+"""Fast path: calls a compiled graph by the addresses of its arguments.
 
-What lies between a graph and its program looks at arguments in another way, and gives results
-other strides. Where arguments are like those of the call before, their addresses are all that the
-program needs, and results are made as they are to lie; views by where they lie in their base, as
-AOTAutograd makes them.
+The code between a graph and its program inspects arguments and changes the strides of results. If
+arguments have the layouts of the previous call, the program only needs their addresses, and results
+are allocated in their final layout. Results that are views are made from sizes, strides and offset
+in their base, as AOTAutograd makes them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _OF_OTHERS = (
 
 @dataclass(frozen=True)
 class Shortcut:
-    """What is the same in all near calls of a graph.
+    """Constants of all fast calls of a graph.
 
     Attributes:
-        inputs: how many arguments there are.
-        places: for each parameter which argument it is; its first element is that of the argument.
-        fresh: for each fresh value of the graph its number among the program's results, and the
-            order of axes in which the program computes it.
-        results: where each result of the graph is.
+        inputs: number of arguments.
+        places: for each parameter the number of its argument; both start at the same element.
+        fresh: for each fresh value its number among the program's results, and the order of axes
+            in which the program computes it.
+        results: for each result its base, and its view of the base.
     """
 
     inputs: int
@@ -59,15 +59,15 @@ class Shortcut:
         self, program: ByAddress, args: Sequence[Any], arrays: Sequence[Any],
         returned: Sequence[Node], kept: Finds | None,
     ) -> Direct | None:  # fmt: skip
-        """What calls the program with arguments that Dynamo's own guard cannot tell from these.
+        """Returns a callable for arguments with the same layouts, as checked by Dynamo's own guard.
 
-        It gives None for others, where nothing is kept of their weights as they are now, and where
-        memory is short. None where the program needs arrays.
+        The callable returns None for other arguments, if frozen values of the current weights are
+        missing, and if memory is short. Returns None if the program needs arrays, not addresses.
 
         Args:
-            arrays: what the arguments are for the program.
+            arrays: the arguments as the program sees them.
             returned: the results of the program.
-            kept: what finds memory whose addresses go before those of the arrays.
+            kept: finds memory whose addresses are passed before those of the arrays.
         """
         if not all(map(is_dense, arrays)) or not self._has_plain_views(args):
             return None
@@ -83,7 +83,7 @@ class Shortcut:
         return run if results == own else _with_views(run, results, self.inputs)
 
     def of_views(self, args: Sequence[Any]) -> Direct | None:
-        """The same of a graph that gives arguments and views of them alone."""
+        """Like `near`, for a graph whose results are only arguments and views of arguments."""
         if not self._has_plain_views(args):
             return None
         guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
@@ -95,16 +95,16 @@ class Shortcut:
         return _with_views(run, self.results, self.inputs)
 
     def _has_plain_views(self, args: Sequence[Any]) -> bool:
-        """Whether views of these arguments have no gradients, and nobody follows how they are made.
+        """True if these views need no gradients and no torch function mode observes them.
 
-        Dynamo's guards tell other modes from those of now.
+        Dynamo's guards check the other modes.
         """
         views = [place for place in self.results if place.part is not None]
         has_gradients = any(v.base < self.inputs and args[v.base].requires_grad for v in views)
         return not views or not (has_gradients or torch._C._len_torch_function_stack())
 
     def _alone(self, place: Place, layouts: list[Layout], numbers: Sequence[int]) -> Place:
-        """A place, or that of a base of which nobody sees more: that is to lie as the view does."""
+        """Drops the view of a base that has no other view: the base gets the layout of the view."""
         is_shared = sum(other.base == place.base for other in self.results) > 1
         if place.part is None or place.base < self.inputs or is_shared:
             return place
@@ -117,7 +117,7 @@ class Shortcut:
 
 
 def _is_whole(part: Part, count: int) -> bool:
-    """Whether a view has all of so many elements that lie beside each other, each once."""
+    """True if a view is dense and has all `count` elements, each once."""
     sizes, strides, offset = part
     axes = sorted((t, n) for n, t in zip(sizes, strides, strict=True) if n != 1)
     is_dense = all(axes[i][0] == math.prod(n for _, n in axes[:i]) for i in range(len(axes)))
@@ -125,7 +125,7 @@ def _is_whole(part: Part, count: int) -> bool:
 
 
 def _with_views(run: Direct, places: Sequence[Place], inputs: int) -> Direct:
-    """What gives the results of a graph, by what gives its fresh values."""
+    """Returns a callable for all results of a graph, from one that returns its fresh values."""
     results = [(p.base, p.base - inputs, p.part) for p in places]
 
     def with_views(args: Arrays) -> list[torch.Tensor] | None:
@@ -145,25 +145,26 @@ def _with_views(run: Direct, places: Sequence[Place], inputs: int) -> Direct:
 
 
 def _layout(shape: Sequence[int], order: Order, dtype: torch.dtype) -> Layout:
-    """Sizes and strides of what a program computes with its axes in an order."""
+    """Returns sizes, strides and dtype of a result computed with its axes in `order`."""
     strides, back = row_major(shape), inverse(order)
     return tuple(shape[i] for i in back), tuple(strides[i] for i in back), dtype
 
 
 def has_parts(gm: GraphModule) -> bool:
-    """Whether a graph has modules, parameters or buffers of its own, whatever these hold."""
+    """True if a graph has submodules, parameters or buffers."""
     parts = chain(gm.children(), gm.parameters(), gm.buffers())
-    return any(True for _ in parts)  # a tensor, or a module, may be false itself
+    return any(True for _ in parts)  # tensors and modules may be falsy
 
 
 def passed_on(gm: GraphModule, examples: Sequence[Any], shortcut: Shortcut | None) -> int | None:
-    """How many results AOTAutograd returns, where it passes its arguments on and these results.
+    """Returns the number of results of AOTAutograd's callable if it adds nothing around the graph.
 
-    None where it does anything else, other than to make the views that results are once more.
+    Adding nothing means: it passes its arguments on and returns the graph's first results, except
+    that it may remake views. Otherwise None.
 
     Args:
-        gm: what AOTAutograd has just compiled, for inference, for such arguments.
-        shortcut: how its graph is called.
+        gm: the graph that AOTAutograd has just compiled, for inference, for these arguments.
+        shortcut: the fast path of the graph.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -186,7 +187,7 @@ def passed_on(gm: GraphModule, examples: Sequence[Any], shortcut: Shortcut | Non
 
 
 def _is_same(told: OutputAliasInfo, place: Place, inputs: int) -> bool:
-    """Whether AOTAutograd takes a result for one that is at a place."""
+    """True if AOTAutograd's alias information of a result agrees with a `Place`."""
     if told.output_type in _OF_INPUTS:
         is_itself = told.output_type is OutputType.is_input
         return place.base == told.base_idx and (place.part is None) == is_itself

@@ -1,4 +1,4 @@
-"""What Dynamo has to say about a graph: guards, breaks, its bytecode as Python again."""
+"""Dynamo's notes on a graph: guards, graph breaks, decompiled bytecode."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stack.releases import install_hint
 
 
 class Notes(dict[str, Any]):
-    """Titles to texts; a text may be a function that makes it when it is first read."""
+    """Maps titles to texts. A text may be a function, which is called on the first read."""
 
     def __getitem__(self, title: str) -> str:
         value = super().__getitem__(title)
@@ -35,7 +35,7 @@ class Notes(dict[str, Any]):
 
 
 def graph_notes(output: Any) -> Notes:
-    """Guards and decompiled code of a Dynamo capture."""
+    """Returns guards and decompiled code of a Dynamo capture."""
     notes = Notes()
     captured = output.graph_capture_output
     guards = getattr(captured.output_graph, "guards", None)
@@ -47,7 +47,7 @@ def graph_notes(output: Any) -> Notes:
 
 
 def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """Why Dynamo ends a graph before the program ends, each with the line that it is about."""
+    """Returns the reasons for Dynamo's graph breaks, each with its source line."""
     import torch
 
     from stack.frontends.dynamo_tracing import quiet
@@ -69,13 +69,13 @@ def _later(make: Callable[[], str]) -> Callable[[], str]:
 
 
 def guards_text(guards: Any) -> str:
-    """One guard in a line: what is checked, of what."""
+    """Returns one guard per line: the kind of check and the checked source."""
     lines = {f"{g.create_fn_name()} {g.name}".strip() for g in guards}
     return "\n".join(sorted(lines))
 
 
 def decompiled(code: Any) -> str:
-    """Python for the bytecode that Dynamo made, by depyf."""
+    """Decompiles Dynamo's bytecode to Python with depyf."""
     try:
         import depyf
     except ImportError:

@@ -1,9 +1,9 @@
-"""Graphs of Dynamo as ATen ops past AOTAutograd, where nobody asks for gradients.
+"""Tracing of Dynamo graphs to ATen ops without AOTAutograd, if no gradients are needed.
 
-AOTAutograd runs a graph to learn what it writes to and shares, and once more, in wrappers that
-make writes functional, to trace it. Where arguments are not written to and results are no views of
-them, plain tracing records the same ops, and a call needs nothing around it. Nodes that are alike,
-as those of a model's layers are, are traced once (see `fx_alike`).
+AOTAutograd runs a graph once to find its writes and aliases, then again in wrappers that make
+writes functional, to trace it. If arguments are not written to and results are not views of them,
+direct tracing records the same ops, and a call needs no wrappers. Equal nodes, such as those of a
+model's repeated layers, are traced once (see `fx_alike`).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 class _Writes(Exception):
-    """The graph writes to its arguments, or does more than give results."""
+    """Raised if the graph writes to its arguments or has other effects."""
 
 
 def plain_graph(
     gm: GraphModule, examples: Sequence[Any], decompositions: Mapping[Any, Callable[..., Any]]
 ) -> GraphModule | None:
-    """The ATen ops of a graph; None where it takes AOTAutograd to say what a call does.
+    """Returns the ATen ops of a graph; None if the graph needs AOTAutograd.
 
     Args:
-        gm: a graph of Dynamo's.
+        gm: a Dynamo graph.
         examples: its arguments.
     """
     holders = gm.graph.find_nodes(op="placeholder")
@@ -70,7 +70,7 @@ def plain_graph(
             held.enter_context(meta_kernels())
             held.enter_context(enable_python_dispatcher())
             held.enter_context(origins.preserve_node_meta())
-            # what a node does to the looks of an argument is forgotten with these
+            # copies, because a node may change the metadata of an argument
             graph = tracing(*map(_alias, fakes))
     except _Writes:
         return None
@@ -83,7 +83,7 @@ def plain_graph(
 
 
 def _is_plain(gm: GraphModule, examples: Sequence[Any]) -> bool:
-    """Whether there are only tensors of known sizes, and no mode is on."""
+    """True if all values are tensors of known sizes and no mode is on."""
     gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
     has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
     if has_mode or has_parts(gm) or any(type(x) not in _PLAIN for x in examples):
@@ -104,7 +104,7 @@ def _alias(fake: FakeTensor) -> FakeTensor:
 
 
 def _is_own(graph: GraphModule) -> bool:
-    """Whether every result is a tensor in memory of its own."""
+    """True if every result is a tensor in memory of its own."""
     given = {memory_of(n.meta["val"]) for n in graph.graph.find_nodes(op="placeholder")}
     results: Any = graph.graph.output_node().args[0]
     if not all(isinstance(r, Node) and _is_tensors(r.meta.get("val")) for r in results):
@@ -114,7 +114,7 @@ def _is_own(graph: GraphModule) -> bool:
 
 
 class _Tracing(Interpreter):
-    """Runs a graph of Dynamo's while it is traced. Raises _Writes."""
+    """Runs a Dynamo graph while it is traced. Raises _Writes."""
 
     def __init__(self, gm: GraphModule, given: Sequence[torch.Tensor]) -> None:
         super().__init__(gm)
@@ -129,7 +129,7 @@ class _Tracing(Interpreter):
             return super().run_node(n)
         args = self.fetch_args_kwargs_from_env(n)
         operands = self.alike.operands((n.op, n.target, args))
-        if operands is None:  # nothing tells the node from others
+        if operands is None:  # the node cannot be compared with others
             return self._traced(n, args, None)[0]
         if operands not in self.alike:
             last = self._last()
@@ -142,7 +142,7 @@ class _Tracing(Interpreter):
         return result
 
     def _traced(self, n: Node, args: Any, operands: Operands | None) -> Any:
-        """The result of a node, and operands with their new values."""
+        """Traces a node. Returns its result, and pairs of written operands and their new values."""
         last, slots = self._last(), self.alike.slots(operands)
         found = super().run_node(n)
         made = list(_since(last))
@@ -157,7 +157,7 @@ class _Tracing(Interpreter):
         return self._functional(n, args, operands)
 
     def _functional(self, n: Node, args: Any, operands: Operands) -> Any:
-        """The same of a node that writes, as ops that do not."""
+        """Like `_traced`, for a node that writes: traces it as functional ops."""
         with self._set_current_node(n), FunctionalTensorMode():
             last = self._last()
             held = [to_fun(tensor) for tensor in operands.tensors]
@@ -173,14 +173,14 @@ class _Tracing(Interpreter):
         return found, written
 
     def _replace(self, written: Sequence[tuple[Any, Any]]) -> None:
-        """Let what was written to be its new value from here on."""
+        """Use the new value of each written operand in the nodes that follow."""
         for old, new in written:
             memory = memory_of(old)
             if memory in self.given or new.stride() != old.stride():
                 raise _Writes
             for node, value in self.env.items():
                 if any(p is not old and memory_of(p) == memory for p in leaves(value)):
-                    raise _Writes  # a view, which sees what is written
+                    raise _Writes  # a view would have to see the write
                 self.env[node] = mapped(value, partial(_swapped, old, new))
 
     def _last(self) -> Node:
@@ -192,12 +192,12 @@ def _swapped(old: Any, new: Any, value: Any) -> Any:
 
 
 def _looks_other(held: Any, tensor: Any) -> bool:
-    """Whether a node has changed how a tensor lies in memory."""
+    """True if a node has changed the metadata (sizes, strides) of a tensor."""
     return has_metadata_mutation(held, tensor, check_only_storage_mutation=False)
 
 
 def _since(last: Node) -> Iterator[Node]:
-    """The nodes of a graph after one."""
+    """Yields the nodes of a graph after one."""
     node = last.next
     while node.op != "root":
         yield node
@@ -205,7 +205,7 @@ def _since(last: Node) -> Iterator[Node]:
 
 
 def _gives_only(node: Node) -> bool:
-    """Whether all that an op does is give results."""
+    """True if an op has no effect besides its results."""
     if node.op != "call_function":
         return True
     if not isinstance(node.target, OpOverload):

@@ -1,8 +1,8 @@
-"""Globals of functions that belong to no imported module, as those of code run by `exec`.
+"""Functions whose globals belong to no imported module, for example code run by `exec`.
 
-Dynamo finds the globals of a function that it inlines by importing the module of that name. Where
-no such module is imported, that fails; where another one is, Dynamo guards the globals of the other
-one. Of globals without a `__name__` it guards the dict itself, which is right for all of these.
+To inline a function, Dynamo finds its globals by importing the module of that name. If no such
+module is imported, this fails; if another module has the name, Dynamo guards the wrong globals. For
+globals without a `__name__`, Dynamo guards the dict itself, which is correct for all of these.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stack.run.refused import is_users
 def nameless(fn: Any) -> Iterator[None]:
     """Hides the `__name__` of unimported globals of functions that `fn` calls.
 
-    Not of those that a function reads its `__name__` from: a trace would see another value.
+    Globals whose `__name__` a function reads keep it: a trace would see another value.
     """
     names = [(scope, scope.pop("__name__")) for scope in unimported(fn)]
     try:
@@ -34,14 +34,14 @@ def nameless(fn: Any) -> Iterator[None]:
 
 
 def unimported(fn: Any) -> list[dict[str, Any]]:
-    """The globals, of `fn` and of what it may call, that are not those of an imported module.
+    """Returns the globals of `fn`, and of functions it may call, that no imported module owns.
 
-    Follows what functions of the user's refer to: by closures, by globals, through modules and
-    objects. Those that another function reads its `__name__` from are left out.
+    Follows references of the user's functions: closures, globals, modules and objects. Globals
+    whose `__name__` some function reads are left out.
     """
     found: dict[int, dict[str, Any]] = {}
     readers: set[int] = set()
-    seen: dict[int, Any] = {}  # holds what is made here, so that no two have one id
+    seen: dict[int, Any] = {}  # keeps temporary objects alive, so that ids stay unique
     pending: list[Any] = [fn]
     while pending:
         value = pending.pop()
@@ -63,13 +63,13 @@ def unimported(fn: Any) -> list[dict[str, Any]]:
 
 
 def _is_imported(scope: dict[str, Any]) -> bool:
-    """Whether globals are those of the module that is imported by their name, or have no name."""
+    """True if globals belong to the imported module of their name, or have no name."""
     name = scope.get("__name__")
     return name is None or getattr(sys.modules.get(name), "__dict__", None) is scope
 
 
 def _referred(fn: FunctionType) -> Iterator[Any]:
-    """What a function refers to by globals and in its closure, and by names and keys in those."""
+    """Yields objects that a function refers to: globals, closure cells, named items of both."""
     code = fn.__code__
     values = [fn.__globals__.get(name) for name in code.co_names]
     for cell in fn.__closure__ or ():
@@ -88,7 +88,7 @@ def _referred(fn: FunctionType) -> Iterator[Any]:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What a value that is no function calls."""
+    """Returns the callables and objects that a value other than a function may call."""
     if isinstance(value, MethodType | staticmethod | classmethod):
         return value.__func__, getattr(value, "__self__", None)
     if isinstance(value, functools.partial):
@@ -104,14 +104,14 @@ def _parts(value: Any) -> Iterable[Any]:
 
 
 def _is_defined(cls: type) -> bool:
-    """Whether a class is not the one that a library's module has under its name."""
+    """True if a class is the user's, or is not the one that its module has under its name."""
     module = sys.modules.get(cls.__module__)
     is_there = getattr(module, cls.__name__, None) is cls
     return not is_there or is_users(getattr(module, "__file__", None) or "")
 
 
 def _attributes(value: Any) -> list[Any]:
-    """Functions and objects of the user's among the attributes of an object."""
+    """Returns functions, methods and partials among the attributes of an object."""
     if isinstance(value, torch.Tensor):
         return []
     kinds = FunctionType | MethodType | functools.partial

@@ -1,4 +1,4 @@
-"""What Dynamo does in each capture for logs that are off and for modules that are not loaded."""
+"""Skips work that Dynamo does in each capture for disabled logs and for modules not loaded."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch._dynamo.variables import higher_order_ops
 from stack.frontends.dynamo_values import Values
 from stack.frontends.fx_meta import meta_kernels
 
-# settings of Dynamo's, not of every torch: a collection after each capture, and marks for a profile
-# in the code that it makes, which take as long as all else in it
+# Dynamo settings that not every torch has: garbage collection after each capture, and profiler
+# marks in the generated code, which take as long as the rest of it.
 _OFF = ("run_gc_after_compile", "record_runtime_overhead")
 _LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
 _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
@@ -25,27 +25,26 @@ _ENABLED: Any = torch._logging._internal.log_state.is_artifact_enabled
 
 @contextmanager
 def spared() -> Iterator[None]:
-    """Captures without it. Their settings are shared by all threads: torch's lock is held outside.
+    """Context in which captures skip that work. All threads share its patches: hold torch's lock.
 
-    The time of guards is measured, with all caches emptied before, for the log of guards; the
-    source line of each guard is written into its text, and we cut it off; source files are split
-    into tokens to find the functions of lines, for traces of calls; values are compared with a
-    function whose module imports half of `torch.distributed`; the collector, which we hold back, is
-    called; and the code that is made tells a profiler of each call of a graph. What nodes that are
-    alike give is asked once, see `dynamo_values`.
+    Skipped are: timing the guards with emptied caches, for the log of guards; writing each guard's
+    source line into its text, which we cut off; tokenizing source files to find the functions of
+    lines, for call traces; comparing values with a function whose module imports half of
+    `torch.distributed`; garbage collection, which we hold back; and profiler marks around each
+    graph call. Example values of equal nodes are computed once, see `dynamo_values`.
     """
     with ExitStack() as stack:
         known = {name: False for name in _OFF if hasattr(torch._dynamo.config, name)}
         stack.enter_context(torch._dynamo.config.patch(known))
         stack.enter_context(meta_kernels())
         for holder, name, plain in _plain():
-            if hasattr(holder, name):  # not every torch does each of them
+            if hasattr(holder, name):  # depends on the torch version
                 stack.enter_context(mock.patch.object(holder, name, plain))
         yield
 
 
 def _plain() -> Iterator[tuple[Any, str, Any]]:
-    """Where something is called, its name there, and what to call in its place."""
+    """Yields triples: the object to patch, the attribute, and its replacement."""
     if not guards.guards_log.isEnabledFor(logging.DEBUG):
         yield guards, "profile_guard_manager", lambda *_: 0.0
         if not any(map(_ENABLED, ("guards", "recompiles", "recompiles_verbose"))):
@@ -53,7 +52,7 @@ def _plain() -> Iterator[tuple[Any, str, Any]]:
     if not any(map(_ENABLED, ("trace_call", "trace_source"))):
         yield symbolic_convert, "get_funcname", lambda *_: None
     yield utils, "run_node", Values(utils.run_node)
-    if _LOCAL_MAP not in sys.modules:  # then no value is the function that it makes
+    if _LOCAL_MAP not in sys.modules:  # then no value can be its function
         local_map = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
         asked: Any = getattr(local_map, "should_wrap_in_hop", None)
         yield local_map, "should_wrap_in_hop", lambda v: _LOCAL_MAP in sys.modules and asked(v)

@@ -1,7 +1,7 @@
-"""A graph of Dynamo's in parts, where only a run can tell some of its sizes or numbers.
+"""Splits a Dynamo graph in parts if some of its sizes or numbers depend on data.
 
-Torch runs those parts as they stand, op by op, and their ops count as fallbacks; the parts between
-them are compiled. Parts follow each other in the order of the program, so that writes stay in it.
+Torch runs the data-dependent parts op by op, and their ops count as fallbacks; the parts between
+them are compiled. Parts run in program order, so that writes keep their order.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from stack.run.record import Run, Stage
 Compile = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 _REASON = "its size or number depends on data, so torch runs it"
-_HINT = "what they read or give depends on data; without strict torch runs them, as fallbacks"
+_HINT = "an input or result depends on data; without strict, torch runs them as fallbacks"
 _COUNTS = ("ops", "native", "library", "hosted", "fallback")
 
 
 def compiled_in_parts(
     gm: GraphModule, examples: Sequence[Any], compile: Compile, made: Any, target: str, strict: bool
 ) -> Callable[..., Any]:
-    """What calls a graph of Dynamo's: as one, where its inputs tell all sizes; else in parts.
+    """Returns a callable for a Dynamo graph: in parts unless its inputs determine all sizes.
 
     Args:
-        compile: makes what calls a graph whose inputs tell all sizes, for example inputs.
-        made: where the record of the whole is entered, behind those of its parts.
+        compile: compiles a graph whose inputs determine all sizes, for example inputs.
+        made: list to which the record of the whole is appended, after those of its parts.
 
     Raises:
-        UnsupportedOp: with `strict`, for what torch would run.
+        UnsupportedOp: with `strict`, for the ops that torch would run.
     """
     loose = data_dependent(gm)
     if not loose:
@@ -65,7 +65,7 @@ def compiled_in_parts(
 
 
 def _example(node: Node) -> Any:
-    """A value between parts: a leaf, for which gradients are asked for or not."""
+    """Returns a value between parts as a leaf tensor with the same `requires_grad`."""
     held = node.meta.get("example_value")
     if not isinstance(held, torch.Tensor):
         return held
@@ -73,7 +73,7 @@ def _example(node: Node) -> Any:
 
 
 def _propagate(part: Part) -> None:
-    """Note of the results of a part what they are there; parts after it may write to them."""
+    """Compute example values for the results of a part, before later parts write to them."""
     fakes = [n.meta.get("example_value") for n in part.inputs]
     mode = next((f.fake_mode for f in fakes if isinstance(f, FakeTensor)), None)
     if mode is None:
@@ -87,7 +87,7 @@ def _propagate(part: Part) -> None:
 
 
 def _eager(part: GraphModule) -> Callable[..., Any]:
-    """A part that torch runs."""
+    """Returns a callable for a part that torch runs."""
     line = ""
     for node in part.graph.nodes:
         line = ", ".join(source_line(node)) or line
@@ -107,14 +107,14 @@ def _assume(holds: Any, text: str, line: str) -> None:
     if not holds:
         said = text.partition(" for expression ")[2].partition(" on node")[0] or text
         raise StackError(
-            f"the capture took for granted that {said}, of a size or number that depends on data"
-            f"{line and f' ({line})'}, and it does not hold; {PARTS}"
+            f"the capture assumed that {said}, for a size or number that depends on data"
+            f"{line and f' ({line})'}, and in this call that is false; {PARTS}"
         )
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What calls a part, with the nodes that it reads and those that it gives."""
+    """A callable for one part, with the nodes that it reads and returns."""
 
     call: Callable[..., Any]
     inputs: Sequence[Node]
@@ -122,13 +122,13 @@ class _Step:
 
 
 class _Steps:
-    """Calls the parts of a graph one after the other."""
+    """Calls the parts of a graph in order."""
 
     def __init__(self, gm: GraphModule, steps: Sequence[_Step]) -> None:
         self.holders = gm.graph.find_nodes(op="placeholder")
         results: Any = gm.graph.output_node().args[0]
         self.results: Sequence[Any] = results
-        self.steps: list[tuple[_Step, list[Node]]] = []  # with what nobody reads after it
+        self.steps: list[tuple[_Step, list[Node]]] = []  # with the values last used by it
         needed = {n for n in results if isinstance(n, Node)}
         for step in reversed(steps):
             spent = [n for n in (*step.inputs, *step.outputs) if n not in needed]
@@ -146,7 +146,7 @@ class _Steps:
 
 
 class Parts:
-    """The record of a graph in parts: theirs together, and what torch runs as fallbacks."""
+    """The record of a graph in parts: the records of its parts, and torch's ops as fallbacks."""
 
     def __init__(
         self, gm: GraphModule, rows: Sequence[tuple[str, Sequence[str]]], parts: Sequence[Any],
@@ -189,7 +189,7 @@ class Parts:
 
     @property
     def func(self) -> Any:
-        """Raises StackError: there is no one function."""
+        """Raises StackError: a program in parts has no single function."""
         raise StackError(
             f"{self.target or 'the program'} is compiled in parts, as some of its sizes depend on"
             " data: `run.stages` names the stages of each"

@@ -1,4 +1,4 @@
-"""A module or function as one graph of ATen ops: Dynamo, then AOTAutograd's functional trace."""
+"""Traces a module or function into one graph of ATen ops: Dynamo, then AOTAutograd."""
 
 from __future__ import annotations
 
@@ -44,12 +44,13 @@ from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_written import write_out
 
-# It gives nothing and is no dead code: it raises.
+# It has no result, but is not dead code: it raises.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 
-# Lowered as one op, but to be apart where a graph is cut into forward and backward passes: the
-# reductions that softmax is made of may be kept alone; the partitioner knows permute as a view.
+# These ops are lowered as one, but decomposed in a graph that is partitioned into forward and
+# backward passes: the reductions inside a softmax may then be saved on their own. Torch's
+# partitioner knows permute, not transpose, as a view.
 _ROW_OPS = frozenset({
     "aten._softmax.default", "aten._softmax_backward_data.default",
     "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
@@ -59,11 +60,11 @@ _VIEWS = frozenset({"aten.transpose.int"})
 
 @cache
 def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Torch's decompositions of everything that has no lowering of ours.
+    """Returns torch's decompositions of all ops that we do not lower.
 
     Args:
-        cut: for a graph that is partitioned.
-        split: of row ops such as softmax too.
+        cut: for a graph that will be partitioned.
+        split: also decompose row ops such as softmax.
     """
     own = {torch.ops.aten._safe_softmax.default: safe_softmax}
     table = global_decomposition_table["post_autograd"] | own
@@ -83,9 +84,9 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
 
 @contextmanager
 def plain_tracing() -> Iterator[None]:
-    """Attention as plain ops, and checks of linear algebra as ordinary nodes.
+    """Context in which attention is traced as separate ops, and checks of linear algebra as nodes.
 
-    Torch would choose a fused kernel for the first and thread a token through the second.
+    By default torch picks a fused attention kernel and threads an effect token through the checks.
     """
     handle = _register_effectful_op("aten::_linalg_check_errors", None)
     try:
@@ -99,13 +100,13 @@ def plain_tracing() -> Iterator[None]:
 
 
 def one_at_a_time() -> Any:
-    """Torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
+    """Returns torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
     return torch._dynamo.convert_frame.compile_lock
 
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """What fails is raised: no stack trace of torch's own beside it."""
+    """Context that silences a logger of torch, whose stack traces repeat raised errors."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -135,7 +136,7 @@ def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
         nameless(fn),
         spared(),
         in_scans(),
-        # equal sizes in the example are not promised to stay equal
+        # sizes that are equal in the example may differ in later calls
         sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
         get_metrics_context(),
         dynamo_timed("fullgraph_capture"),
@@ -144,11 +145,11 @@ def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
 
 
 class _Yield(Exception):
-    """Leaves the user's function once its graph has been given its inputs."""
+    """Stops the user's function once its graph has received its inputs."""
 
 
 class Traced:
-    """A callable as Dynamo saw it: the graph, and what surrounds its one call."""
+    """Dynamo's capture of a callable: the graph, and the code around its one call."""
 
     def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
         self.fn = fn
@@ -165,7 +166,7 @@ class Traced:
         return surround(*((self.root, *args) if self.root is not None else args))
 
     def inputs(self, args: Sequence[Any]) -> list[Any]:
-        """What the graph is called with."""
+        """Returns the inputs of the graph for a call with `args`."""
         found: list[Any] = []
 
         def stop(*values: Any) -> Any:
@@ -177,7 +178,7 @@ class Traced:
         return found
 
     def result(self, args: Sequence[Any], outputs: Sequence[Any]) -> Any:
-        """What the user's function returns when its graph returns `outputs`."""
+        """Returns the result of the user's function if its graph returns `outputs`."""
         return self._around(lambda *_: tuple(outputs), args)
 
     @property
@@ -186,7 +187,7 @@ class Traced:
 
 
 def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
-    """The graph in ATen ops without mutation."""
+    """Traces the graph into ATen ops without mutation."""
     given = traced.output.backend_input
     assert given is not None
     fakes = []

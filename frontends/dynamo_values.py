@@ -1,7 +1,7 @@
-"""Values of Dynamo's nodes that are like those of nodes before: what they look like is known.
+"""Cache of example values of Dynamo's nodes: equal nodes are run on fake tensors only once.
 
-Dynamo calls torch's functions with tensors without memory to learn what they give: a quarter of the
-time of a capture. The layers of a model ask the same again and again.
+Dynamo runs torch's functions on fake tensors (without memory) to infer their results. This takes a
+quarter of a capture, and repeated layers of a model ask the same again and again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stack.frontends.fx_looks import Learner, Maker, Operands, leaves, mapped, o
 
 
 class Values:
-    """In the place of a function of Dynamo that runs a node, for one capture."""
+    """Replaces Dynamo's `run_node` during one capture."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         self.run = run
@@ -37,7 +37,7 @@ class Values:
 
 
 def _operands(node: Any, args: Any, kwargs: Any) -> Operands | None:
-    """Those of a node of torch's own functions, which no mode changes; None for others."""
+    """Returns the operands of a call of a torch function without modes; None for others."""
     has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
     if torch.is_grad_enabled() or has_mode or node.op not in ("call_function", "call_method"):
         return None
@@ -49,7 +49,7 @@ def _operands(node: Any, args: Any, kwargs: Any) -> Operands | None:
 
 
 def _is_new(found: Any, operands: Operands) -> bool:
-    """Whether results are tensors of known sizes, none of them an operand itself."""
+    """True if results are tensors of known sizes and none of them is an operand."""
     given = set(map(id, operands.tensors))
     return all(
         isinstance(x, FakeTensor)

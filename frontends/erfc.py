@@ -1,4 +1,4 @@
-"""erfc, which keeps its digits where 1 - erf(x) has none left: exp(p(t) - x x) times t.
+"""Accurate erfc for large x, where 1 - erf(x) cancels: t times exp(p(t) - x x).
 
 W. J. Cody, "Rational Chebyshev approximation for the error function" (1969), for the scaling.
 """
@@ -15,7 +15,7 @@ from stack.ir.node import Node
 
 
 def erfc(b: Builder, x: Node) -> Node:
-    """1 - erf(x) of f32 or f64, in the arithmetic of its type."""
+    """Computes 1 - erf(x) of f32 or f64, in the arithmetic of its type."""
     size = b.abs(x)
     t = b.div(constant(2, x.dtype), b.add(size, 2.0))
     u = b.sub(b.mul(t, 2.0), 1.0)
@@ -31,7 +31,10 @@ def erfc(b: Builder, x: Node) -> Node:
 
 @cache
 def erfc_coefficients(count: int) -> tuple[float, ...]:
-    """Polynomial in `2 * t - 1` for `log(erfc(x) / t) + x * x`, `t = 2 / (2 + x)`, `x >= 0`."""
+    """Returns the coefficients of a polynomial in `2 * t - 1` that fits the exponent.
+
+    The exponent is `log(erfc(x) / t) + x * x`, for `t = 2 / (2 + x)` and `x >= 0`.
+    """
     nodes = np.cos(np.pi * (np.arange(4 * count) + 0.5) / (4 * count))
     t = (nodes + 1) / 2
     logs = np.array([_log_scaled_erfc(v) for v in 2 / t - 2]) - np.log(t)
@@ -40,7 +43,7 @@ def erfc_coefficients(count: int) -> tuple[float, ...]:
 
 
 def _log_scaled_erfc(x: float) -> float:
-    """`log(erfc(x) * exp(x * x))`: directly, or by the continued fraction for large `x`."""
+    """Computes `log(erfc(x) * exp(x * x))`: directly, or for large `x` by a continued fraction."""
     if x < 2:
         return math.log(math.erfc(x)) + x * x
     fraction = 0.0

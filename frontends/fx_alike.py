@@ -1,6 +1,6 @@
-"""Nodes of a graph that become the same ops: traced once, then copied.
+"""Traces equal nodes of a graph once, then copies the traced ops.
 
-To trace an op with tensors without memory takes torch half a millisecond, to copy one a tenth.
+Tracing an op with fake tensors takes torch half a millisecond, copying one a tenth of that.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch.fx.proxy import Proxy
 
 from stack.frontends.fx_looks import Learner, Maker, Operands, Ref, mapped, operands_of
 
-# what an op is told of the node that it is traced for
+# metadata that a traced op takes from its node
 _ORIGIN = ("stack_trace", "nn_module_stack", "source_fn_stack")
-# a result, and operands with their new values
+# a result, and pairs of written operands and their new values
 Found = tuple[Any, Sequence[tuple[Any, Any]]]
 
 
 @dataclass(frozen=True)
 class _Op:
-    """An op of a pattern. References stand for nodes in its arguments."""
+    """An op of a pattern; its arguments have references in place of nodes."""
 
     node: Node
     args: Any
@@ -40,7 +40,7 @@ class _Pattern:
 
 
 class Alike:
-    """What nodes became, by their operands, while a tracer is at work."""
+    """Traced ops by operands of their nodes, for one tracer."""
 
     def __init__(self, tracer: Any) -> None:
         self.tracer = tracer
@@ -50,7 +50,7 @@ class Alike:
         return operands.key in self.known
 
     def operands(self, call: Any) -> Operands | None:
-        """Those of a call; None where it cannot be compared with others."""
+        """Returns the operands of a call; None if it cannot be compared with others."""
         found = operands_of(call)
         if found is None:
             return None
@@ -61,22 +61,22 @@ class Alike:
         return [self._node(tensor) for tensor in operands.tensors]
 
     def _node(self, tensor: Any) -> Node | None:
-        """The node of the tracer for a tensor, unless that is known to be a constant."""
+        """Returns the tracer's node for a tensor; None for one that it knows as a constant."""
         slot = get_proxy_slot(tensor, self.tracer, None)
         return None if slot is None or slot.constant is not None else slot.proxy.node
 
     def slots(self, operands: Operands | None) -> Sequence[tuple[Any, Any]]:
-        """What operands are to the tracer, which a write changes."""
+        """Returns the tracer's slots of operands, which a write changes."""
         tensors = operands.tensors if operands is not None else ()
         return [(tensor, get_proxy_slot(tensor, self.tracer)) for tensor in tensors]
 
     def restore(self, slots: Sequence[tuple[Any, Any]]) -> None:
-        """Let operands be to the tracer what they were."""
+        """Restore the tracer's slots of operands."""
         for tensor, slot in slots:
             set_proxy_slot(tensor, self.tracer, slot)
 
     def learn(self, operands: Operands, made: Sequence[Node], found: Found) -> None:
-        """Keep what was traced for a node, if it can be made again for other operands."""
+        """Store the ops traced for a node, if they can be copied for other operands."""
         nodes: dict[Node | None, Ref]
         nodes = {node: Ref(True, i) for i, node in enumerate(self._nodes(operands))}
         nodes |= {node: Ref(False, i) for i, node in enumerate(made)}
@@ -91,12 +91,12 @@ class Alike:
 
         try:
             pattern = _Pattern([op_of(node) for node in made], mapped(found, ref_of))
-        except KeyError:  # it reads something else besides, or gives a constant
+        except KeyError:  # it reads another value, or returns a constant
             return
         self.known[operands.key] = pattern
 
     def again(self, n: Node, operands: Operands) -> Found:
-        """What a node is that is like one that was traced."""
+        """Copies the ops of an equal node that was traced before."""
         pattern = self.known[operands.key]
         meta = {name: n.meta[name] for name in _ORIGIN if name in n.meta}
         meta["from_node"] = [origins.NodeSource(n, "", origins.NodeSourceAction.CREATE)]

@@ -1,10 +1,10 @@
-"""The border of a traced graph: which of its results share memory, and how each lies in memory.
+"""The border of a traced graph: aliases and memory layouts of its results.
 
-A graph's results are either views (of an input, or of a value that several results share), or
-fresh arrays. Views are made by torch itself, by the chain of view ops that the trace holds; what is
-fresh is computed by the compiled program, in the order of axes that torch would have given it.
-A view of an input that was written to is traced as one of its new value, and is one of the input:
-AOTAutograd writes the value there, and reads of such a result only where it lies (`Aliases`).
+A result is either a view (of an input, or of a value that several results share) or a fresh array.
+Torch makes the views, by replaying the view ops in the trace. The compiled program computes the
+fresh values, in the order of axes that torch would give them. A view of an input that was written
+to is traced as a view of the new value, but is one of the input: AOTAutograd writes the value there
+and only uses the layout of such a result (`Aliases`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ Order = tuple[int, ...]
 
 
 def example_of(node: Any) -> torch.Tensor | None:
-    """The strided tensor that torch traced for a node, if it is one."""
+    """Returns the strided tensor that torch traced for a node; None for other nodes."""
     value = node.meta.get("val") if isinstance(node, FxNode) else None
     is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
     return value if is_strided else None
 
 
 def storage_root(node: FxNode) -> FxNode:
-    """Where the memory of a node's value was made: an input, or what no view op gave."""
+    """Returns the node that allocated a value's memory: an input, or an op that is no view op."""
     *_, root = viewed_by(node)
     return root
 
 
 def viewed_by(node: FxNode) -> Iterator[FxNode]:
-    """A node, what it is a view of, what that is a view of, and so on."""
+    """Yields a node, its view source, the source's view source, and so on."""
     source: FxNode | None = node
     while source is not None:
         yield source
@@ -47,11 +47,11 @@ def viewed_by(node: FxNode) -> Iterator[FxNode]:
 
 
 def _viewed(node: FxNode) -> FxNode | None:
-    """The operand whose memory a node's value is."""
+    """Returns the operand whose memory a node's value shares."""
     value = example_of(node)
     if value is None:
         return None
-    if node.target is operator.getitem:  # of an op that splits its operand, or makes several
+    if node.target is operator.getitem:  # an op with several results, such as a split
         (node,) = node.all_input_nodes
     for operand in node.all_input_nodes:
         held = example_of(operand)
@@ -68,13 +68,13 @@ def _storage(value: torch.Tensor) -> int:
 
 
 def physical_order(value: torch.Tensor) -> Order | None:
-    """The axes of a tensor from the slowest to the fastest; None where it is not dense."""
+    """Returns the axes of a tensor from slowest to fastest; None if it is not dense."""
     strides = [size_hint(s) for s in value.stride()]
     sizes = [size_hint(s) for s in value.shape]
     rank = value.dim()
     if any(_equal(s, 0) for s in value.shape):
         return tuple(range(rank))
-    # an axis of one element stays where it is: its stride says nothing
+    # an axis of one element keeps its position: its stride has no meaning
     loose = [i for i in range(rank) if sizes[i] == 1]
     fixed = sorted((i for i in range(rank) if sizes[i] != 1), key=lambda i: -strides[i])
     for i in loose:
@@ -88,12 +88,12 @@ def physical_order(value: torch.Tensor) -> Order | None:
 
 
 def inverse(order: Order) -> Order:
-    """The permutation that undoes another."""
+    """Returns the inverse permutation."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def size_hint(size: Any) -> int:
-    """A size, or what it was where it was traced."""
+    """Returns a size; for a symbol its value during tracing."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
@@ -109,23 +109,23 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _is_read_otherwise(value: torch.Tensor) -> bool:
-    """Whether what lies in memory is not yet the value."""
+    """True if reading the memory needs a conjugation or negation (lazy bits of torch)."""
     return value.is_conj() or value.is_neg()
 
 
 # ---- results
 
 
-Part = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, elements past the first
+Part = tuple[tuple[int, ...], tuple[int, ...], int]  # sizes, strides, offset in elements
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a result is.
+    """The location of a result.
 
     Attributes:
-        base: an argument of the graph, or past these a fresh value.
-        part: how it is a view of the base; None for the base itself.
+        base: number of an argument of the graph; after the arguments, fresh values are counted.
+        part: sizes, strides and offset of a view of the base; None for the base itself.
     """
 
     base: int
@@ -133,12 +133,12 @@ class Place:
 
 
 class Border:
-    """What a graph returns, as fresh values and as views of inputs and of fresh values.
+    """The results of a graph, as fresh values and as views of inputs and fresh values.
 
     Attributes:
         fresh: the nodes that the compiled program computes, each once.
-        orders: for each of them, how it lies in memory (see `physical_order`).
-        late: views that nothing but results are made of: torch makes them after the program.
+        orders: for each of them, its order of axes in memory (see `physical_order`).
+        late: views that only results use; torch makes them after the program.
     """
 
     def __init__(self, graph: Graph, aliases: Aliases | None = None) -> None:
@@ -162,7 +162,7 @@ class Border:
                     self.late.add(node)
 
     def _remade(self, aliases: Aliases) -> list[tuple[int, list[int], Replay]]:
-        """Inputs with new values, the results that are views of them, and how those are made."""
+        """Returns written inputs, the results that view them, and the replay of these views."""
         found: list[tuple[int, list[int], Replay]] = []
         for number, source in enumerate(aliases.written):
             value = self.outputs[number]
@@ -174,7 +174,7 @@ class Border:
         return found
 
     def _source(self, output: FxNode) -> FxNode:
-        """The fresh value or the input that an output is, or is a view of."""
+        """Returns the fresh value or input that an output is, or is a view of."""
         root = storage_root(output)
         if root is output or root in self._inputs:
             return root
@@ -182,14 +182,14 @@ class Border:
         others = {o for o in self._own if example_of(o) is not None and o is not output}
         is_shared = any(storage_root(o) is root for o in others)
         if whole is None or (not is_shared and _bytes(part) < _bytes(whole)):
-            return output  # the part alone: nobody sees the rest
+            return output  # only the part is computed: no other output shares the rest
         return root
 
     def _is_view(self, output: FxNode) -> bool:
         return output not in self._inputs and output not in self.fresh
 
     def places(self) -> list[Place] | None:
-        """Where each output is; None where sizes and strides do not say all of one."""
+        """Returns each output's location; None if sizes and strides do not describe one."""
         known = [*self._inputs, *self.fresh]
         bases = {node: number for number, node in enumerate(known)}
         found = [self._place(output, bases) for output in self.outputs]
@@ -211,13 +211,13 @@ class Border:
         return Place(number, part) if is_known and value.dtype is whole.dtype else None
 
     def returned(self) -> list[int] | None:
-        """For each output the number of its fresh value; None where one is anything else."""
+        """Returns for each output the number of its fresh value; None if one is not fresh."""
         places = {f: i for i, f in enumerate(self.fresh)}
         is_fresh = all(isinstance(o, FxNode) and o in places for o in self.outputs)
         return [places[o] for o in self.outputs] if is_fresh else None
 
     def unread(self) -> list[int]:
-        """The inputs that `results` does not look at."""
+        """Returns the inputs that `results` does not use."""
         read = {self._inputs[o] for o in self.outputs if o in self._inputs}
         for program in (self._program, *(p for _, _, p in self._of_inputs)):
             read.update(() if program is None else program.places)
@@ -227,7 +227,7 @@ class Border:
         return [i for i in self._inputs.values() if i not in read]
 
     def results(self, args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> list[Any]:
-        """What the graph returns for its arguments.
+        """Returns the results of the graph for its arguments.
 
         Args:
             fresh: the values of `self.fresh`, each dense and in memory of its own, with its axes
@@ -254,7 +254,7 @@ class Border:
         return with_strides(tensor, [self._number(s, args) for s in like.stride()])
 
     def _number(self, size: Any, args: Sequence[Any]) -> int:
-        """A size or a stride, where the graph's own inputs say what its symbols are."""
+        """Evaluates a size or stride, with the symbols' values from the graph's inputs."""
         if isinstance(size, int):
             return size
         values = [(n.meta.get("val"), args[i]) for n, i in self._inputs.items()]
@@ -269,11 +269,11 @@ class Border:
 
 
 class Replay:
-    """Nodes of a graph, computed by torch from the values of others: views, and sizes.
+    """Recomputes nodes of a graph (views and sizes) in torch from the values of other nodes.
 
     Args:
-        wanted: what a call gives.
-        given: nodes whose values a call is given, in order; those not needed are passed over.
+        wanted: the nodes to return.
+        given: nodes whose values a call is given, in order; unneeded ones are ignored.
     """
 
     def __init__(self, wanted: Sequence[FxNode], given: Sequence[FxNode]) -> None:
@@ -298,7 +298,7 @@ class Replay:
 
 
 def _needed(wanted: Sequence[FxNode], given: dict[FxNode, int]) -> list[FxNode]:
-    """The nodes that lead to the wanted ones, in the order of the graph."""
+    """Returns the nodes that the wanted ones depend on, in graph order."""
     found: set[FxNode] = set()
     pending = list(wanted)
     while pending:

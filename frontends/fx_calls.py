@@ -1,4 +1,4 @@
-"""One call in an FX graph: what its lowering makes of it, or an `opaque` call of torch."""
+"""Import of one call in an FX graph: its lowering, or an `opaque` call of torch."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 
-# imported for their entries in the table
+# imported because they register lowerings
 _ = (
     aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_pool, aten_reduce,
     aten_search, aten_shape, aten_unary,
 )  # fmt: skip
 
-# Ops that storage types go through as they are.
+# Ops that only move elements, so they also accept storage types.
 _MOVES = frozenset({
     "_reshape_alias", "_to_copy", "_unsafe_view", "alias", "as_strided", "cat", "clone",
     "convert_element_type", "detach", "expand", "flip", "index", "index_select", "lift_fresh_copy",
@@ -48,18 +48,18 @@ _MOVES = frozenset({
     "unsqueeze", "view", "view_element_type", "where",
 })  # fmt: skip
 
-# Ops that check or hint and give nothing.
+# Ops that check or give a hint and have no result.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
 
 
 class Calls:
-    """Calls of a graph, one after the other.
+    """Imports the calls of a graph in order.
 
     Attributes:
-        b: where nodes are made.
-        env: what each node of the graph became.
-        why: for each opaque op, why it is one.
-        effects: opaque calls that do more than give results, in order.
+        b: builder of IR nodes.
+        env: maps each FX node to its IR value.
+        why: for each opaque op, the reason.
+        effects: opaque calls with side effects, in order.
     """
 
     def __init__(self, trusted: bool) -> None:
@@ -72,7 +72,7 @@ class Calls:
 
     def _tensor_type(self, value: torch.Tensor) -> TensorType:
         if value.layout is not torch.strided:
-            raise StackError(f"a tensor of layout {value.layout} has no place in the IR")
+            raise StackError(f"the IR has no tensors of layout {value.layout}")
         return TensorType(dtype_of(value.dtype), self.sizes.shape(value.shape))
 
     def _want(self, value: Any) -> Any:
@@ -83,7 +83,7 @@ class Calls:
         return self.sizes.dim(value) if is_size(value) else None
 
     def _value(self, arg: Any) -> Any:
-        """An argument of an FX node, with values of the IR in place of nodes."""
+        """Converts an argument of an FX node: nodes become IR values, dtypes and sizes IR ones."""
         if isinstance(arg, fx.Node):
             return self.env[arg]
         if isinstance(arg, list | tuple):
@@ -111,7 +111,7 @@ class Calls:
         want = self._want(value)
         if is_complex((args, list(kwargs.values()), want)):
             return self._complex(node, name, args, kwargs, want)
-        # in a loop, torch has copies for views
+        # in a loop, torch traces copy variants of view ops
         lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
@@ -129,7 +129,7 @@ class Calls:
             return self._opaque(node, args, kwargs, want, str(error))
 
     def _complex(self, node: fx.Node, name: str, args: Any, kwargs: Any, want: Any) -> Any:
-        """A call with complex operands or results, in pairs where there is a rule."""
+        """Imports a call with complex operands or results: in pairs, or opaque without a rule."""
         self.cx.name = name
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
         try:
@@ -140,7 +140,7 @@ class Calls:
             return self._opaque(node, given, more, want, str(error))
 
     def _settled(self, out: Any, want: Any) -> Any:
-        """The lowering's result, held against the type that torch says."""
+        """Checks a lowering's result against torch's type and reshapes it to torch's sizes."""
         if isinstance(out, Pair):
             return Pair(self._settled(out.re, want), self._settled(out.im, want))
         if isinstance(out, tuple):
@@ -162,7 +162,7 @@ class Calls:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOp([(target, self.b.loc)])
         self.why[target] = why
-        NAMESPACES.add(node.target.namespace)  # the user's own program calls it
+        NAMESPACES.add(node.target.namespace)  # safe to call: it is in the user's program
         operands: list[Node] = []
         call = encode_call(args, kwargs, operands)
         if draws(node.target):
@@ -172,7 +172,7 @@ class Calls:
         attrs: dict[str, Any] = {"target": f"torch:{target}", "call": call}
         if has_effect(node.target):
             attrs["effect"] = len(self.effects)
-            operands += self.effects[-1:]  # an operand that says what comes before
+            operands += self.effects[-1:]  # orders this call after the previous effect
         out = self._opaque_results(node, operands, attrs, want)
         if has_effect(node.target):
             tensors = out if isinstance(out, tuple) else (out,)
@@ -196,7 +196,7 @@ class Calls:
 
 
 def _moves(name: str) -> bool:
-    """Whether an op, as `aten.view.default`, computes nothing with elements."""
+    """True if an op, such as `aten.view.default`, only moves elements."""
     return name.split(".")[1].removesuffix("_copy") in _MOVES or name.split(".")[1] in _MOVES
 
 

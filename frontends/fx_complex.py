@@ -1,7 +1,7 @@
-"""Complex arrays at the border of a graph: given as pairs of real numbers, and returned as such.
+"""Complex arrays at the border of a graph: passed in and out as pairs of real numbers.
 
-An input is read through `view_as_real`; what is returned is a view of real numbers, by
-`view_as_complex`. Between the two all is real (see `aten_complex`).
+An input is read through `view_as_real`; a result is `view_as_complex` of real numbers. Everything
+between is real (see `aten_complex`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def real_border(gm: GraphModule) -> None:
-    """Put the two views at the border of a graph, in place."""
+    """Insert the two views at the border of a graph, in place."""
     last = gm.graph.output_node()
     if not any(map(_is_complex, gm.graph.nodes)):
         return
@@ -33,7 +33,7 @@ def real_border(gm: GraphModule) -> None:
 
 
 def is_input_in_pairs(node: Node) -> bool:
-    """Whether a node is the parts of a complex input."""
+    """True if a node is `view_as_real` of a complex input."""
     source: Any = node.args[0] if node.target is aten.view_as_real.default else None
     while isinstance(source, Node) and source.target is aten.resolve_conj.default:
         source = source.args[0]
@@ -46,9 +46,9 @@ def _is_complex(node: Node) -> bool:
 
 
 def _through_views(graph: Graph, source: Node, output: Node | None) -> None:
-    """Give the users of a value, but for `output`, the value as a view of its parts.
+    """Replace a value for its users, except `output`, by `view_as_complex` of its real parts.
 
-    A result's parts have memory of their own, and the result is a view of that.
+    The real parts of a result get memory of their own, and the result is a view of it.
     """
     users = [u for u in source.users if u is not output]
     copy = () if source.op == "placeholder" else (aten.clone.default,)
@@ -67,7 +67,7 @@ def _through_views(graph: Graph, source: Node, output: Node | None) -> None:
         user.replace_input_with(source, node)
     memory = _memories(source)
     pending = list(node.users) if copy else []
-    while pending:  # what viewed the source views what stands for it
+    while pending:  # views of the source now view the replacement
         view = pending.pop()
         if view.op == "call_function" and memory == _memories(view):
             args, kwargs = map_arg((view.args, view.kwargs), lambda n: n.meta["val"])

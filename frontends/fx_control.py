@@ -1,7 +1,7 @@
 """Lowerings of torch's control flow, whose operands are graphs: scan, map, while_loop, cond.
 
-An index that is out of range inside is clamped there, and a bool says so past the block: eager
-raises where it is read.
+An out-of-range index inside a block is clamped, and the block returns a bool that reports it. The
+error is raised outside, as in eager.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from stack.ir.types import BOOL, I32, TensorType, TupleType
 
 
 class Importer(Protocol):
-    """What imports one graph."""
+    """Imports one graph."""
 
     cx: Context
 
     def nested(self, graph: GraphModule) -> Importer:
-        """An importer of a graph inside of this one, which makes a block."""
+        """Returns an importer for a nested graph, which becomes a block."""
         ...
 
     def results(self, given: Sequence[Any]) -> list[Node]:
-        """The results of the graph for these operands."""
+        """Returns the results of the graph for these operands."""
         ...
 
 
@@ -39,7 +39,7 @@ def scan(
     outer: Importer, graph: GraphModule, start: Sequence[Node], xs: Sequence[Node],
     fixed: Sequence[Any],
 ) -> tuple[Node, ...]:  # fmt: skip
-    """The last states, then for each output its values of all steps."""
+    """Lowers `scan`: returns the final states, then for each output its values of all steps."""
     start, xs, held = (_tensors(outer.cx, values) for values in (start, xs, fixed))
     length: Dim = xs[0].shape[0]
     types: Sequence[TensorType] = outer.cx.want
@@ -65,7 +65,7 @@ def scan(
 def map_over(
     outer: Importer, graph: GraphModule, xs: Sequence[Node], fixed: Sequence[Any]
 ) -> tuple[Node, ...]:
-    """The results of a graph for each row."""
+    """Lowers `map`: returns the results of a graph for each row."""
     return scan(outer, graph, (), xs, fixed)
 
 
@@ -73,10 +73,10 @@ def while_loop(
     outer: Importer, test: GraphModule, body: GraphModule, start: Sequence[Node],
     fixed: Sequence[Any],
 ) -> tuple[Node, ...]:  # fmt: skip
-    """The states for which `test` fails first.
+    """Lowers `while_loop`: returns the states for which `test` is first false.
 
     Raises:
-        StackError: where the test itself may raise: for an index that only data knows.
+        StackError: if the test itself may raise, for a data-dependent index.
     """
     carried, held = (_tensors(outer.cx, values) for values in (start, fixed))
     state, (old, kept) = _state({"carry": carried, "fixed": held})
@@ -94,7 +94,7 @@ def while_loop(
 def cond(
     outer: Importer, test: Node, yes: GraphModule, no: GraphModule, operands: Sequence[Any]
 ) -> tuple[Node, ...]:
-    """The results of one of two graphs."""
+    """Lowers `cond`: returns the results of one of two graphs."""
     given = _tensors(outer.cx, operands)
     _, (params,) = _state({"x": given})
     sides = [outer.nested(graph) for graph in (no, yes)]
@@ -120,7 +120,10 @@ def _loop(
     outer: Importer, state: Sequence[Node], params: Sequence[Node], test: tuple[Builder, Node],
     body: tuple[Importer, Sequence[Node]],
 ) -> list[Node]:  # fmt: skip
-    """The last state; what a step promises must hold in all of them, and is state too."""
+    """Builds a loop and returns its final state.
+
+    Promises of a step have to hold in all steps, so they are part of the state.
+    """
     b, holds = test
     inner, after = body
     promises = list(dict.fromkeys(inner.cx.promises))
@@ -134,7 +137,7 @@ def _loop(
 
 
 def _promise(cx: Context, promises: Sequence[Promise], holds: Sequence[Node]) -> None:
-    """What a block promises, by the results that say so outside of it."""
+    """Register a block's promises outside, with the results that report them."""
     pairs = zip(promises, holds, strict=True)
     cx.promises.extend(Promise(h, p.error, p.text) for p, h in pairs)
 
@@ -144,18 +147,18 @@ def _true() -> Node:
 
 
 def _tensors(cx: Context, operands: Sequence[Any]) -> list[Node]:
-    """What a block is given: a size, a number or a flag is known inside as it is."""
+    """Returns the tensor operands of a block; sizes, numbers and flags are inlined in it."""
     return [joined(cx, v) for v in operands if isinstance(v, Node | Pair)]
 
 
 def _inside(operands: Sequence[Any], params: Sequence[Node]) -> list[Any]:
-    """Operands with the parameters of a block in the place of tensors."""
+    """Replaces the tensors among operands by the parameters of a block."""
     left = iter(params)
     return [next(left) if isinstance(v, Node | Pair) else v for v in operands]
 
 
 def _state(groups: dict[str, Sequence[Node]]) -> tuple[list[Node], list[list[Node]]]:
-    """The values of all groups, and parameters for each group."""
+    """Returns the values of all groups, and parameters for each group."""
     params = [
         [param(f"{name}.{n}", v.type) for n, v in enumerate(values)]
         for name, values in groups.items()
@@ -171,12 +174,12 @@ def _items(cx: Context, op: str, args: Sequence[Node], blocks: Sequence[Block]) 
 
 
 def _read(cx: Context, x: Node, i: Node) -> Node:
-    """`x[i]`"""
+    """Reads `x[i]`."""
     rest = " ".join(letters(x.tensor.rank - 1))
     return cx.b.gather(x, i, rule=f"i! {rest}, -> {rest}")
 
 
 def _write(cx: Context, x: Node, i: Node, row: Node) -> Node:
-    """`x` with `x[i] = row`"""
+    """Returns `x` with `x[i] = row`."""
     rest = " ".join(letters(x.tensor.rank - 1))
     return cx.b.scatter(x, i, row, rule=f"i! {rest}, , {rest} -> i! {rest}", kind="set")

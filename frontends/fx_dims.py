@@ -1,4 +1,4 @@
-"""Torch's symbolic sizes as size expressions of the IR."""
+"""Converts torch's symbolic sizes to size expressions of the IR."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from stack.ir.types import BOOL, F64, TensorType
 
 
 class Sizes:
-    """Converts SymInts; symbols get short names in the order in which they are met."""
+    """Converts SymInts. Symbols get short names in order of first use."""
 
     def __init__(self) -> None:
         self._symbols: dict[sympy.Symbol, Dim] = {}
         self._env: Any = None
 
     def dim(self, value: Any) -> Dim:
-        """An int or a SymInt as a size.
+        """Converts an int or SymInt to a size.
 
-        One that has no form in the IR (`floor(1.7 * s0)`) is the number that it is in this call:
-        torch guards on it, so that another is captured again.
+        An expression that the IR cannot express (`floor(1.7 * s0)`) becomes its value in this call.
+        Torch guards on the value, so a call with another one is captured again.
 
         Raises:
-            StackError: for one without a form that only data knows.
+            StackError: if such an expression depends on data.
         """
         if isinstance(value, int):
             return value
@@ -44,7 +44,7 @@ class Sizes:
             return int(value)
 
     def broken(self, values: dict[str, int]) -> str | None:
-        """What tracing took for granted of sizes that does not hold for these, or None."""
+        """Returns an assumption of tracing about sizes that is false for these values, or None."""
         known = {
             sym: sympy.Integer(values[str(size)])
             for sym, size in self._symbols.items()
@@ -62,7 +62,7 @@ class Sizes:
         return None
 
     def dim_env(self, value: Any) -> None:
-        """Where the bounds of a value's symbols are known."""
+        """Keep the shape environment of a value, which has the bounds of its symbols."""
         self._env = value.node.shape_env
 
     def shape(self, sizes: Any) -> tuple[Dim, ...]:
@@ -70,7 +70,7 @@ class Sizes:
 
     def _symbol(self, sym: sympy.Symbol) -> Dim:
         if sym not in self._symbols:
-            low, high = -INF, INF  # a number that is no size may be negative
+            low, high = -INF, INF  # a number that is not a size may be negative
             bounds = self._env.var_to_range.get(sym) if self._env is not None else None
             if bounds is not None:
                 low = max(int(bounds.lower), -INF) if bounds.lower.is_Integer else -INF
@@ -81,7 +81,7 @@ class Sizes:
         return self._symbols[sym]
 
     def convert(self, expr: Any) -> Dim:
-        """A sympy expression as a size."""
+        """Converts a sympy expression to a size."""
         if isinstance(expr, sympy.Integer | int):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
@@ -89,7 +89,7 @@ class Sizes:
         if isinstance(expr, sympy.Pow):
             base, power = expr.args
             if not (power.is_Integer and int(power) > 0):
-                raise StackError(f"the size {expr} has no form in the IR")
+                raise StackError(f"the IR cannot express the size {expr}")
             return self._power(self.convert(base), int(power))
         parts = [self.convert(a) for a in expr.args]
         if isinstance(expr, sympy.Add):
@@ -108,7 +108,7 @@ class Sizes:
             return _fold(maximum, parts)
         if isinstance(expr, F.Min):
             return _fold(minimum, parts)
-        raise StackError(f"the size {expr} has no form in the IR")
+        raise StackError(f"the IR cannot express the size {expr}")
 
     def _power(self, base: Dim, power: int) -> Dim:
         out: Dim = 1
@@ -125,23 +125,23 @@ def _fold(op: Any, parts: list[Dim]) -> Dim:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a traced value is a whole number rather than a tensor."""
+    """True if a traced value is an integer, not a tensor."""
     return isinstance(value, torch.SymInt) or (
         isinstance(value, int) and not isinstance(value, bool)
     )
 
 
 def float_value(b: Builder, sizes: Sizes, value: torch.SymFloat) -> Node:
-    """A float computed from sizes, as a scalar."""
+    """Converts a float computed from sizes to a scalar node."""
     sizes.dim_env(value)
     return _float(b, sizes, value.node.expr)
 
 
 def truth_value(b: Builder, sizes: Sizes, value: torch.SymBool) -> Node:
-    """What sizes say, as a bool scalar.
+    """Converts a condition on sizes to a bool scalar node.
 
     Raises:
-        StackError: for what has no form in the IR.
+        StackError: if the IR cannot express it.
     """
     sizes.dim_env(value)
     return _truth(b, sizes, value.node.expr)
@@ -163,7 +163,7 @@ def _truth(b: Builder, sizes: Sizes, expr: Any) -> Node:
         return b.op("not", [_truth(b, sizes, expr.args[0])])
     op = _COMPARED.get(type(expr))
     if op is None or not all(a.is_integer for a in expr.args):
-        raise StackError(f"the condition {expr} has no form in the IR")
+        raise StackError(f"the IR cannot express the condition {expr}")
     return b.op(op, [b.size_of(sizes.convert(a)) for a in expr.args])
 
 
@@ -190,4 +190,4 @@ def _float(b: Builder, sizes: Sizes, expr: Any) -> Node:
     for kind, op in _FLOAT_BINARY.items():
         if isinstance(expr, kind):
             return b.op(op, parts)
-    raise StackError(f"the number {expr} has no form in the IR")
+    raise StackError(f"the IR cannot express the number {expr}")

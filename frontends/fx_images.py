@@ -1,7 +1,7 @@
-"""Images that a training step keeps for its backward pass lie with their channels last.
+"""Stores images that a training step saves for its backward pass channels last.
 
-Convolutions on tensor cores read and write them so, in both passes. Kept as torch traced them, each
-would be written and read across its lines.
+Convolutions on tensor cores read and write images channels last, in both passes. In the layout that
+torch traced, each access to a saved image would be strided.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from stack.frontends.torch_precision import conv_precision
 
 aten = torch.ops.aten
-# what makes images of images, beside elementwise ops
+# ops from images to images, besides elementwise ops
 MAPS = frozenset({
     aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.avg_pool2d, aten.avg_pool3d,
     aten.constant_pad_nd, aten.cat, aten.upsample_nearest2d, aten.upsample_bilinear2d,
@@ -28,7 +28,7 @@ Modules = tuple[GraphModule, GraphModule]
 
 
 def with_images(passes: Modules, num_fwd_outputs: int) -> Modules:
-    """The two passes, of which the first gives images that only the second reads channels last."""
+    """Changes the layout of images that the forward pass saves for backward to channels last."""
     forward, backward = passes
     last = forward.graph.output_node()
     results: Any = list(last.args[0])  # pyright: ignore[reportArgumentType]
@@ -51,7 +51,7 @@ def with_images(passes: Modules, num_fwd_outputs: int) -> Modules:
 
 
 def _images(forward: GraphModule) -> set[Node]:
-    """What convolutions on tensor cores read and make, and what is made of that place by place."""
+    """Returns inputs and results of convolutions on tensor cores, and images computed from them."""
     found: set[Node] = set()
     for node in forward.graph.nodes:
         if node.target is aten.convolution.default and _on_tensor_cores(node):
@@ -69,7 +69,7 @@ def _on_tensor_cores(node: Node) -> bool:
 
 
 def _sources(node: Any) -> set[Node]:
-    """An image and what it is made of place by place."""
+    """Returns an image and the images that it is computed from by image ops."""
     found: set[Node] = set()
     pending = [node]
     while pending:
@@ -92,7 +92,7 @@ def _is_map(node: Node) -> bool:
 
 
 def example_of(node: Node) -> torch.Tensor | None:
-    """The example of a node, where all its sizes are numbers."""
+    """Returns the example value of a node if all its sizes are numbers."""
     found = node.meta.get("val")
     if isinstance(found, torch.Tensor) and all(isinstance(s, int) for s in found.shape):
         return found
@@ -100,7 +100,7 @@ def example_of(node: Node) -> torch.Tensor | None:
 
 
 def _alike(operand: Node, node: Node) -> bool:
-    """Whether both are images of one batch; an op of several results is where its first is."""
+    """True if both are images of the same batch; an op with several results counts as its first."""
     first, second = _example(operand), _example(node)
     if first is None or second is None or first.dim() != second.dim():
         return False
@@ -115,7 +115,7 @@ def _example(node: Node) -> torch.Tensor | None:
 
 
 def _channels_last(forward: GraphModule, image: Node) -> Node:
-    """An image as an array whose last axis are the channels."""
+    """Adds nodes that copy an image to channels-last layout."""
     value: Any = image.meta["val"]
     order = [0, *range(2, value.dim()), 1]
     with forward.graph.inserting_before(forward.graph.output_node()):
@@ -128,7 +128,7 @@ def _channels_last(forward: GraphModule, image: Node) -> Node:
 
 
 def _channels_second(backward: GraphModule, given: Node) -> None:
-    """Have the readers of an image read it from an array whose last axis are the channels."""
+    """Let the readers of an image read it from a channels-last array."""
     value: Any = given.meta["val"]
     rank = value.dim()
     with backward.graph.inserting_after(given):

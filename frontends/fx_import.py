@@ -1,4 +1,4 @@
-"""From an FX graph of ATen ops, functional, to one function of the IR."""
+"""Import of a functional FX graph of ATen ops as one function of the IR."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ _STRIDED = _STRIDED_WRITES | {
 
 @dataclass
 class Imported:
-    """A graph as a function.
+    """A graph imported as a function.
 
     Attributes:
-        func: results are the tensors among `outputs`, in order.
+        func: its results are the tensors among `outputs`, in order.
         inputs: for each parameter, the position of its placeholder, a lifted constant tensor, or
             a node of the graph that is a view of placeholders.
-        orders: for each parameter, how its placeholder lies in memory where that is not row by row:
-            the order of its axes, or elements that are apart.
-        outputs: what the graph returns: a node, a size, a number or None.
+        orders: for each parameter whose placeholder is not row-major: the order of its axes in
+            memory, or its strides if it is not dense; else None.
+        outputs: results of the graph: each a node, a size, a number or None.
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
-        why: for each opaque op, why it is one.
-        symbols: what tracing took for granted of symbolic sizes.
-        promises: what the results of `func` past the tensors of `outputs` say must hold.
+        why: for each opaque op, the reason.
+        symbols: assumptions of tracing about symbolic sizes.
+        promises: conditions checked after a run; `func` returns their bools after the tensors.
     """
 
     func: Func
@@ -91,10 +91,10 @@ def import_graph(
 
     Args:
         param_names: readable names for placeholders.
-        order: positions of placeholders in the order of the parameters; default: as they come.
-        trusted: whether indices were checked before, as in a backward graph.
-        border: how arrays lie in memory on both sides of a call; the results are then its fresh
-            values. Default: parameters and results of the sizes that the graph has.
+        order: positions of placeholders in the order of the parameters; default: graph order.
+        trusted: true if indices were checked before, as for a backward graph.
+        border: memory layouts of arguments and results; the results are then its fresh values.
+            Default: parameters and results have the shapes of the graph.
     """
     with naming_ops(gm):
         return _Importer(gm, param_names or {}, trusted, border).run(name, order)
@@ -103,9 +103,9 @@ def import_graph(
 def import_values(
     gm: GraphModule, name: str, param_names: Mapping[str, str], wanted: Sequence[FxNode]
 ) -> tuple[Func, dict[FxNode, Any], dict[str, str]]:
-    """Some values of a functional graph of ATen ops as a function.
+    """Imports some values of a functional graph of ATen ops as a function.
 
-    Returns it, what each node became, and for each opaque op why it is one.
+    Returns the function, a map of nodes to IR values, and for each opaque op the reason.
     """
     with naming_ops(gm):
         importer = _Importer(gm, param_names, True, None)
@@ -162,7 +162,7 @@ class _Importer(Calls):
         )
 
     def values(self) -> list[Node]:
-        """Import all nodes; gives the parameters."""
+        """Import all nodes; returns the parameters."""
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
                 self.env[node] = self._placeholder(node)
@@ -174,17 +174,17 @@ class _Importer(Calls):
     # ---- graphs inside of graphs
 
     def nested(self, graph: GraphModule) -> _Importer:
-        """An importer of a graph inside of this one, which makes a block."""
+        """Returns an importer for a nested graph, which becomes a block."""
         inner = _Importer(graph, {}, self.cx.trusted, None)
         inner.cx.is_inside = True
         inner.sizes, inner.why = self.sizes, self.why
         return inner
 
     def results(self, given: Sequence[Any]) -> list[Node]:
-        """The results of the graph for these operands; what they promise is in `cx.promises`.
+        """Returns the results of the graph for these operands; its promises are in `cx.promises`.
 
         Raises:
-            StackError: for large constants, which a block has no place for.
+            StackError: for large constants, which a block cannot contain.
         """
         operands = iter(given)
         for node in self.gm.graph.nodes:
@@ -195,7 +195,7 @@ class _Importer(Calls):
             elif node.op != "output":
                 self.env[node] = self._node(node)
         if self.lifted:
-            raise StackError("large constants have no place inside of a loop or a condition")
+            raise StackError("large constants inside of a loop or a condition are not supported")
         return self._outputs()
 
     def _outputs(self) -> list[Any]:
@@ -210,7 +210,7 @@ class _Importer(Calls):
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             if value.is_complex() and self.border is not None:
-                return None  # its parts are a parameter
+                return None  # its real parts are a parameter
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             try:
@@ -229,14 +229,14 @@ class _Importer(Calls):
         return value
 
     def _as_given(self, value: Node) -> Node:
-        """A parameter with its axes as the caller has them."""
+        """Returns a parameter with its axes in the caller's order."""
         order = self.orders.get(value)
         if isinstance(order, Apart):
             return order.read(self.cx, value)
         return value if order is None else self.cx.transpose(value, inverse(order))
 
     def _strided(self, node: FxNode) -> Any:
-        """`as_strided` reads memory, whatever view of it is given: see where that was made."""
+        """Imports `as_strided`, which indexes memory: finds the node that allocated it."""
         operands: list[Any] = list(node.args)
         operand: FxNode = operands.pop(0)
         owner = storage_root(operand)
@@ -251,7 +251,7 @@ class _Importer(Calls):
             place = operand.meta["val"].storage_offset()
         held = example_of(owner)
         order = physical_order(held) if held is not None else None
-        why = "what it would read or write is no dense value of the program"
+        why = "the memory that it reads or writes is not one dense value of the program"
         if held is None or order is None or not _is_start(held):
             raise UnsupportedOp([(str(node.target), self.b.loc)], why)
         laid_out = self.cx.transpose(self.env[owner], order)
@@ -319,15 +319,16 @@ class _Importer(Calls):
         return out
 
     def _name(self, node: Node, name: str) -> None:
-        """The name of the FX node, for the value under a final reshape too."""
+        """Set the name of the FX node for a value, and for the value under a final reshape."""
         if node.op == "reshape":
             self.b.names.setdefault(node.args[0], name)
         self.b.names.setdefault(node, name)
 
     def _assign(self, made: Any, node: FxNode) -> None:
-        """The name of the variable that a source line assigns the value to, if one does.
+        """Name a value after the variable that its source line assigns it to, if any.
 
-        It takes the place of the op's name; of two variables of one value the first stays.
+        This name replaces the op's name. If two variables have the same value, the first one names
+        it.
         """
         name = self.variables.get(node)
         if name is not None and isinstance(made, Node) and made not in self.assigned:
@@ -342,12 +343,12 @@ class _Importer(Calls):
             return value
         if name in self.lifted:
             return self.lifted[name][0]
-        # a real tensor, while torch may be tracing around us
+        # must be a real tensor, even if torch is tracing around this code
         with _disable_current_modes():
             return self._constant(name, value.detach())
 
     def _constant(self, name: str, value: torch.Tensor) -> Node:
-        """A small tensor becomes a constant, a large one a parameter that is bound."""
+        """Returns a small tensor as a constant and a large one as a bound parameter."""
         dtype = dtype_of(value.dtype)
         if value.numel() <= _LARGE_CONSTANT:
             held = value.cpu().float() if dtype.name == "bf16" else value.cpu()
@@ -360,14 +361,15 @@ class _Importer(Calls):
 
 
 def _opaque(func: Func) -> Iterator[Node]:
-    """The opaque calls of a function, nested blocks included."""
+    """Returns the opaque calls of a function, including nested blocks."""
     return (node for _, node in walk(func.body) if node.op == "opaque")
 
 
 def _order(value: torch.Tensor) -> Order | Apart | None:
-    """How a tensor lies in memory; None where it is copied, row by row.
+    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
 
-    Numbers that are places are: they are looked at before a call, and what lies between is none.
+    A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
+    Indices are always copied: they are checked before a call, and the gaps contain no indices.
     """
     order = physical_order(value)
     is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point

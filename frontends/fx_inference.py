@@ -1,8 +1,8 @@
-"""Inference mode within a graph of Dynamo's, or around it, as a graph without gradients.
+"""Inference mode in or around a Dynamo graph, compiled as a graph without gradients.
 
-Torch's wrappers that make writes functional cannot take views of tensors of inference mode. What a
-program computes there is what it computes without gradients. Results are tensors of that mode where
-all of a graph is in it, as under a decorator.
+Torch's wrappers that make writes functional do not accept views of inference tensors. A program
+computes the same values in inference mode and without gradients. If the whole graph is in inference
+mode, as under a decorator, its results are inference tensors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _is_inference = torch.is_inference_mode_enabled
 
 
 def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
-    """What calls a graph of Dynamo's in the mode that it is in, and in that of its caller.
+    """Compiles a Dynamo graph for its own mode and for that of its caller.
 
-    Dynamo does not guard inference mode. Gradients that a graph turns on itself are none there: it
-    is compiled once more, without, for calls in inference mode.
+    Dynamo does not guard inference mode. A graph that enables gradients itself has none in
+    inference mode, so it is compiled a second time, without gradients, for calls in that mode.
     """
     modes = without_inference_mode(gm)
     inner = modes.pop() if len(modes) == 1 else None
@@ -52,9 +52,9 @@ def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
 
 
 def without_inference_mode(gm: GraphModule) -> set[bool | None]:
-    """Turn gradients off where a graph enters inference mode, in place of that.
+    """Replace entering inference mode in a graph by disabling gradients.
 
-    Returns the modes that it computes in: True for inference mode, None for that of its caller.
+    Returns the modes in which the graph computes: True for inference mode, None for the caller's.
     """
     mode: bool | None = None
     modes: set[bool | None] = set()

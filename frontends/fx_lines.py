@@ -1,4 +1,4 @@
-"""Where a node of an FX graph is from: the line of the user's code, the module, the variable."""
+"""The origin of an FX node: line of user code, module, variable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ITEM = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
 
 
 def source_line(node: Node) -> tuple[str, ...]:
-    """`("block.py:42 attn.wq",)`: the innermost line of user code, and the module."""
+    """Returns the innermost line of user code, and the module: `("block.py:42 attn.wq",)`."""
     place = _innermost(node.meta.get("stack_trace") or "")
     path = _module_path(node)
     text = f"{place} {path}".strip()
@@ -47,13 +47,13 @@ def _module_path(node: Node) -> str:
 
 @lru_cache(maxsize=4096)
 def module_path(source: str) -> str:
-    """`attn.wq` of `L['self']._modules['attn'].wq`."""
+    """Returns the module path of a source: `attn.wq` of `L['self']._modules['attn'].wq`."""
     rest = _ITEM.sub(r".\1", _ROOT.sub("", source))
     return _TABLE.sub("", rest).replace("..", ".").strip(".")
 
 
 def variable_name(source: str) -> str:
-    """`attn.wq.weight` of `L['self']._modules['attn']...`, `args.0` of `L['args'][0]`."""
+    """Returns the variable of a source: `args.0` of `L['args'][0]`, else the module path."""
     match = _VARIABLE.match(source)
     if match is None or match[1] == "self" or _TABLE.search(match[2]):
         return module_path(source)

@@ -1,4 +1,7 @@
-"""What calls of torch look like that are given tensors without memory, and tensors made alike."""
+"""Keys of torch calls on fake tensors, to recognize equal calls and to copy their results.
+
+Equal calls have the same function, and operands with equal metadata and aliases.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ _ATOMS = (
 
 
 def memory_of(value: Any) -> int:
-    """What two tensors have in common that lie in the same memory; -1 for what is no tensor."""
+    """Returns an id of a tensor's memory; -1 if the value is not a tensor."""
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else -1
 
 
 class _Unlike(Exception):
-    """An operand that cannot be compared with another."""
+    """Raised for an operand that cannot be compared with another."""
 
 
 @dataclass(frozen=True)
 class Operands:
-    """The tensors that a call is given, each once.
+    """The tensors among a call's arguments, each once.
 
-    Calls of equal keys have equal functions and arguments, but for their tensors: those look the
-    same, and share memory in the same way.
+    Calls with equal keys have equal functions and arguments. Their tensors may differ, but have the
+    same metadata and share memory in the same way.
     """
 
     key: Hashable
@@ -37,7 +40,7 @@ class Operands:
 
 
 def operands_of(call: Any) -> Operands | None:
-    """Those of a function with its arguments; None where it cannot be compared with others."""
+    """Returns the operands of a function call; None if it cannot be compared with others."""
     found: dict[int, FakeTensor] = {}
     try:
         key = _key(call, found)
@@ -71,7 +74,7 @@ def _key(value: Any, found: dict[int, FakeTensor]) -> Hashable:
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor, or memory, by its number: of operands, or of what is made of them."""
+    """A tensor or its memory by number: of an operand, or of a new value."""
 
     is_operand: bool
     number: int
@@ -79,7 +82,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that is made anew: what it is like, whose memory it has, and the bytes of that."""
+    """A description of a new tensor: metadata, the memory it uses, and its size in bytes."""
 
     like: FakeTensor
     memory: Ref
@@ -87,7 +90,7 @@ class Value:
 
 
 class Learner:
-    """Describes tensors that a call made, for other operands."""
+    """Describes the results of a call independently of its operands."""
 
     def __init__(self, operands: Operands) -> None:
         self._memories: dict[int, Ref] = {}
@@ -95,7 +98,7 @@ class Learner:
             self._memories.setdefault(memory_of(tensor), Ref(True, i))
 
     def value(self, made: Any) -> Any:
-        """What stands for a tensor; anything else is itself."""
+        """Returns the description of a tensor; other values unchanged."""
         if not isinstance(made, FakeTensor):
             return made
         memory = self._memories.setdefault(memory_of(made), Ref(False, len(self._memories)))
@@ -103,14 +106,14 @@ class Learner:
 
 
 class Maker:
-    """Makes the tensors that were described, for operands like those that were learned from."""
+    """Creates described tensors for other operands with an equal key."""
 
     def __init__(self, operands: Operands) -> None:
         storages = (t.untyped_storage() for t in operands.tensors)
         self._memories: dict[Ref, Any] = {Ref(True, i): s for i, s in enumerate(storages)}
 
     def tensor(self, part: Any) -> Any:
-        """The tensor that something stands for; anything else is itself."""
+        """Returns the tensor of a description; other values unchanged."""
         if not isinstance(part, Value):
             return part
         like = part.like
@@ -125,7 +128,7 @@ class Maker:
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Arguments or results with their parts changed."""
+    """Applies a function to the leaves of nested arguments or results."""
     if isinstance(value, list | tuple):
         return type(value)([mapped(v, change) for v in value])  # pyright: ignore
     if isinstance(value, dict):
@@ -136,7 +139,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """The parts of arguments or results."""
+    """Returns the leaves of nested arguments or results."""
     found: list[Any] = []
     mapped(value, found.append)
     return found

@@ -1,9 +1,9 @@
-"""What plain ops of ATen give for tensors without memory, from their kernels for the meta device.
+"""Fast inference of result metadata of ATen ops on fake tensors, through meta kernels.
 
-Torch's own mode for such tensors takes a millisecond for an op that it has not seen with operands
-of that look: it decomposes it in Python, asks for special cases, and keeps what it found. Views,
-products and elementwise ops have none: the meta kernel says what they give, in a twentieth of that.
-That of a view is in C++; torch's dispatcher in Python has another, which knows symbolic sizes.
+Torch's fake tensor mode takes a millisecond for an op that it has not seen with such operands: it
+tries Python decompositions and special cases, and caches the result. Views, matmuls and elementwise
+ops need none of this; calling their meta kernel directly takes a twentieth of the time. The meta
+kernel of a view is in C++; torch's Python dispatcher has another one, for symbolic sizes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 @contextmanager
 def meta_kernels() -> Iterator[None]:
-    """Plain ops in all modes of tensors without memory, until it is left.
+    """Context in which every fake tensor mode uses meta kernels for simple ops.
 
-    The setting is shared by all threads: torch's lock is held outside.
+    All threads share the patch: hold torch's lock.
     """
     usual: Any = getattr(FakeTensorMode, "_cached_dispatch_impl", None)
-    if usual is None:  # another torch
+    if usual is None:  # this torch version has no such method
         yield
         return
 
@@ -59,23 +59,23 @@ def _made(mode: FakeTensorMode, func: Callable[..., Any], args: Any, device: Any
 
 @cache
 def _is_plain(func: Any) -> bool:
-    """Whether results follow from the looks of operands, in one way on all devices."""
+    """True if metadata of the operands determines the results, equally on all devices."""
     if not isinstance(func, OpOverload) or func.namespace != "aten" or func._schema.is_mutable:
         return False
     if func.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
-        return False  # another op on each device, or none
+        return False  # it may decompose differently on each device
     is_elementwise = torch.Tag.pointwise in func.tags
     return func.is_view or is_elementwise or func._schema.name in _PRODUCTS
 
 
 def _are_known(args: Any) -> bool:
-    """Whether no number among arguments is symbolic."""
+    """True if no number among arguments is symbolic."""
     parts = (x for a in args for x in (a if isinstance(a, list | tuple) else (a,)))
     return not any(isinstance(x, _SYMBOLIC) for x in parts)
 
 
 def _are_alike(mode: FakeTensorMode, given: list[Any]) -> bool:
-    """Whether tensors have known sizes and no known values, and are of one mode and device."""
+    """True if tensors have known sizes, no known values, and the same mode and device."""
     first = given[0]
     return not mode.propagate_real_tensors and all(
         type(x) is FakeTensor

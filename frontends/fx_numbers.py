@@ -1,7 +1,7 @@
-"""What only a run can tell of a graph of Dynamo's: numbers read from tensors, and sizes by them.
+"""Finds data-dependent nodes of a Dynamo graph: numbers read from tensors, and sizes from them.
 
-A number that is a factor, a term or a bound is compiled, as a tensor without axes. What else comes
-of such numbers, and whatever has a size that data decides, is for torch to run.
+A number that is used as a factor, term or bound is compiled, as a tensor without axes. Torch runs
+other uses of such numbers, and every op whose result has a data-dependent size.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _ARITHMETIC = frozenset({"add", "sub", "mul", "truediv", "div"}) | _COMPARED
 _OF_INTEGERS = frozenset({"and_", "or_", "xor", "lshift", "rshift"})
 _OF_NUMBERS = frozenset({"add", "sub", "mul", "neg"})
-_WAY_OUT = f"what they read or give depends on data; {PARTS}"
+_WAY_OUT = f"an input or result depends on data; {PARTS}"
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 def data_dependent(gm: GraphModule) -> set[Node]:
-    """The nodes of a graph that torch has to run; the graph then has tensors for other numbers."""
+    """Returns the nodes that torch has to run; replaces other data-dependent numbers by tensors."""
     _fix(gm)
     known = _symbols(gm.graph.find_nodes(op="placeholder"))
-    # those whose value no compiled part can take or give
+    # values that a compiled part can neither take nor return
     unknown = {n for n in _inner(gm) if _symbols([n]) - known or _is_untold(n)}
     for node in [n for n in _inner(gm) if n in unknown and _is_whole(n)]:
         _use_tensor(gm, node, unknown)
@@ -54,14 +54,14 @@ def data_dependent(gm: GraphModule) -> set[Node]:
 
 
 def refuse_data_dependent(gm: GraphModule) -> None:
-    """Raise UnsupportedOp with what only a run can tell."""
+    """Raise UnsupportedOp with the data-dependent ops, if there are any."""
     found = data_dependent(gm)
     if found:
         raise UnsupportedOp(named_ops(gm, found), _WAY_OUT)
 
 
 def named_ops(gm: GraphModule, nodes: set[Node]) -> list[tuple[str, tuple[str, ...]]]:
-    """The ops among nodes by name and source line; not what only calculates with numbers."""
+    """Returns names and source lines of the ops among nodes, without arithmetic on numbers."""
     found = [n for n in _inner(gm) if n in nodes and _is_op(n)]
     names = (f".{_name(n)}()" if n.op == "call_method" else _name(n) for n in found)
     return list(zip(names, map(source_line, found), strict=True))
@@ -78,7 +78,7 @@ def _inner(gm: GraphModule) -> list[Node]:
 
 
 def _fix(gm: GraphModule) -> None:
-    """Put a number in its place where guards say which it is."""
+    """Replace a symbolic number by its value if guards fix it."""
     unguarded: set[Node] = set()
     for node in _inner(gm):
         if node.meta.get("unbacked_bindings") or not unguarded.isdisjoint(node.all_input_nodes):
@@ -91,7 +91,7 @@ def _fix(gm: GraphModule) -> None:
 
 
 def _is_number(node: Node) -> bool:
-    """Whether a node gives a number, or says that numbers are as assumed."""
+    """True if a node returns a number, or checks an assumption about numbers."""
     leaves = pytree.tree_leaves(node.meta.get("example_value"))
     is_number = any(leaf is not None for leaf in leaves) and not any(map(_is_tensor, leaves))
     return is_number or node.target is ASSUMES
@@ -102,14 +102,14 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _symbols(nodes: Iterable[Node]) -> set[Any]:
-    """Symbols in the numbers of nodes, and in the sizes of their tensors."""
+    """Returns the symbols in the numbers of nodes and in the sizes of their tensors."""
     values = pytree.tree_leaves([n.meta.get("example_value") for n in nodes])
     found = [free_symbols(v) for v in values if isinstance(v, torch.Tensor | _NUMBERS)]
     return set[Any]().union(*found)
 
 
 def _is_untold(node: Node) -> bool:
-    """Whether Dynamo does not say what a node gives."""
+    """True if Dynamo recorded no example value for a used node."""
     return "example_value" not in node.meta and node.op != "get_attr" and bool(node.users)
 
 
@@ -122,7 +122,7 @@ def _name(node: Node) -> str:
 
 
 def _is_elementwise(node: Node, names: frozenset[str], unknown: set[Node]) -> bool:
-    """Whether a node is an operator between a tensor of known sizes and a number."""
+    """True if a node is an operator between a tensor of known sizes and a number."""
     is_known = node not in unknown and isinstance(node.meta.get("example_value"), torch.Tensor)
     return is_known and _name(node) in names and len(node.args) == 2 and not node.kwargs
 
@@ -131,7 +131,7 @@ def _is_elementwise(node: Node, names: frozenset[str], unknown: set[Node]) -> bo
 
 
 def _use_tensor(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
-    """Have operators take a tensor in the place of an integer."""
+    """Let operators take a tensor in place of an integer."""
     users = [u for u in number.users if _is_elementwise(u, _ARITHMETIC | _OF_INTEGERS, unknown)]
     users = [u for u in users if _other(u, number) is not None]
     twin = _twin(gm, number, {}) if users else None
@@ -141,14 +141,14 @@ def _use_tensor(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
         held: Any = _other(user, number).meta["example_value"]  # pyright: ignore[reportOptionalMemberAccess]
         given = twin
         is_narrow = held.dim() == 0 and not held.is_floating_point() and held.dtype != torch.bool
-        if is_narrow and held.dtype != torch.int64:  # a number does not widen what has no axes
+        if is_narrow and held.dtype != torch.int64:  # a number does not promote a 0-d tensor
             given = _made(gm, user, "to", (twin, held.dtype))
         user.replace_input_with(number, given)
     _erase(gm, number, unknown)
 
 
 def _other(user: Node, number: Node) -> Node | None:
-    """The tensor that an operator takes beside a number."""
+    """Returns the tensor operand of an operator besides a number."""
     left, right = user.args
     other = right if left is number else left
     is_tensor = isinstance(other, Node) and isinstance(
@@ -158,7 +158,7 @@ def _other(user: Node, number: Node) -> Node | None:
 
 
 def _twin(gm: GraphModule, number: Any, made: dict[Node, Any]) -> Any:
-    """An integer as a tensor without axes; None where it is made in a way that has none."""
+    """Returns an integer as a 0-d tensor; None if its computation has no tensor form."""
     if not isinstance(number, Node):
         return number if isinstance(number, int) else None
     if number in made:
@@ -181,7 +181,7 @@ def _twin(gm: GraphModule, number: Any, made: dict[Node, Any]) -> Any:
 
 
 def _made(gm: GraphModule, before: Node, target: Any, args: tuple[Any, ...]) -> Node:
-    """A node at the place of another, from its source line."""
+    """Inserts a node before another, with the same source line."""
     with gm.graph.inserting_before(before):
         is_method = isinstance(target, str)
         call = gm.graph.call_method if is_method else gm.graph.call_function
@@ -200,7 +200,7 @@ def _made(gm: GraphModule, before: Node, target: Any, args: tuple[Any, ...]) -> 
 
 
 def _erase(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
-    """Remove a number that nothing reads any more, and what it alone is made of."""
+    """Remove a number without readers, and the numbers that only it used."""
     while not number.users:
         parts = [p for p in number.all_input_nodes if p in unknown]
         gm.graph.erase_node(number)
@@ -210,11 +210,11 @@ def _erase(gm: GraphModule, number: Node, unknown: set[Node]) -> None:
         return
 
 
-# ---- floats, which torch itself makes tensors of
+# ---- floats, which torch itself converts to tensors
 
 
 def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
-    """The floats that only operators read."""
+    """Returns the floats that only operators read."""
     found: set[Node] = set()
     for node in reversed([n for n in gm.graph.nodes if n in unknown]):
         is_float = isinstance(node.meta.get("example_value"), torch.SymFloat)
@@ -227,7 +227,7 @@ def _compiled_floats(gm: GraphModule, unknown: set[Node]) -> set[Node]:
             )
         ):
             found.add(node)
-    for node in [n for n in gm.graph.nodes if n in found]:  # those made of others stay with them
+    for node in [n for n in gm.graph.nodes if n in found]:  # operands must be in the set too
         if any(a in unknown and a not in found for a in node.all_input_nodes):
             found.discard(node)
     return found

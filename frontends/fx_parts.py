@@ -1,6 +1,6 @@
-"""A graph of Dynamo's cut into parts, in the order of the program.
+"""Cuts a Dynamo graph into parts, in program order.
 
-What a graph sets for the ops that follow, gradients and autocast, is set in each part anew.
+Modes that the graph sets for later ops, gradients and autocast, are set again in each part.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Part:
     """A part as a graph of its own.
 
     Attributes:
-        nodes: those of the whole that it is made of, but for modes.
-        inputs: nodes of the whole that it reads, one for each of its placeholders.
-        outputs: nodes of the whole that later parts or the program read, as its results.
+        nodes: its nodes in the whole graph, without those that set modes.
+        inputs: nodes of the whole graph that it reads, one for each of its placeholders.
+        outputs: nodes of the whole graph that later parts or the program read, as its results.
     """
 
     graph: GraphModule
@@ -36,7 +36,7 @@ class Part:
 
 
 def graph_parts(gm: GraphModule, chosen: Container[Node]) -> list[Part]:
-    """Cut a graph wherever nodes that are chosen follow others, or others follow them."""
+    """Cut a graph wherever chosen and other nodes alternate."""
     parts: list[Part] = []
     entered = _Modes(torch.is_grad_enabled(), ())
     modes, nodes = entered, list[Node]()
@@ -57,13 +57,13 @@ def graph_parts(gm: GraphModule, chosen: Container[Node]) -> list[Part]:
 
 @dataclass(frozen=True)
 class _Modes:
-    """Whether gradients are on, and the nodes that have entered autocast."""
+    """The gradient mode, and the nodes that have entered autocast."""
 
     grad: bool
     autocasts: tuple[Node, ...]
 
     def after(self, node: Node) -> _Modes:
-        """What holds after a node that sets one."""
+        """Returns the modes after a node that sets one."""
         if node.target is _SET_GRAD:
             return _Modes(bool(node.args[0]), self.autocasts)
         if node.target is _ENTER:

@@ -1,4 +1,4 @@
-"""Gradients that are sparse tensors: the IR has none, so torch runs their graph, op by op."""
+"""Graphs with sparse gradients, which the IR does not have: torch runs such a graph op by op."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.run.record import Run, Stage
 
 
 def sparse_nodes(graph: GraphModule) -> list[FxNode]:
-    """The nodes of an ATen graph whose result is no strided tensor."""
+    """Returns the nodes of an ATen graph whose results are not strided tensors."""
     return [n for n in graph.graph.nodes if _is_sparse(n.meta.get("val"))]
 
 
@@ -25,9 +25,9 @@ def _is_sparse(value: Any) -> bool:
 
 
 class OpByOp:
-    """A graph that torch runs as it stands; its record counts every op as a fallback.
+    """A graph that torch runs op by op; its record counts every op as a fallback.
 
-    Raises UnsupportedOp where `is_strict`.
+    Raises UnsupportedOp if `is_strict`.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class OpByOp:
     ) -> None:
         self.graph, self.target = graph, target
         names = [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
-        reason = f"a tensor of layout {sparse[0].meta['val'].layout} has no place in the IR"
+        reason = f"the IR has no tensors of layout {sparse[0].meta['val'].layout}"
         if is_strict:
             raise UnsupportedOp([(str(n.target), ()) for n in sparse], reason)
         warnings.warn(f"{target} runs op by op in torch: {reason}; use sparse=False", stacklevel=2)

@@ -1,8 +1,8 @@
-"""Arguments whose elements are apart in memory: read where they lie, through windows of it.
+"""Strided arguments that are not dense: read in place through windows, without a copy.
 
-Memory from the first element to the last is a flat array. Each stride, from the largest on, walks
-it in windows of what the smaller ones span; so any strides are one chain of `unfold`, which stays
-inside of what the argument owns. Kernels read through it as through any other movement.
+The memory from the first element to the last is a flat array. Each stride, from the largest on, is
+a window over the span of the smaller ones. So any strides become one chain of `unfold`, which stays
+inside the memory of the argument. Kernels read it like any other movement.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ import torch
 from stack.frontends.aten import Context
 from stack.ir.node import Node
 
-Axis = tuple[int, int]  # size, elements between neighbours
+Axis = tuple[int, int]  # size, stride in elements
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Sizes and strides of a tensor, in elements: no size is 0, no stride negative."""
+    """Sizes and strides of a tensor, in elements. Sizes are not 0, strides not negative."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last."""
+        """Number of elements from the first to the last, with gaps."""
         return _span(list(zip(self.shape, self.strides, strict=True)))
 
     def flat(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The memory of a tensor that lies so, `[span]`, from its first element on."""
+        """Returns the memory of such a tensor as a flat view `[span]`, from its first element."""
         return tensor.as_strided((self.span,), (1,))
 
     def read(self, cx: Context, flat: Node) -> Node:
-        """The tensor, of what `flat` gives."""
+        """Builds the tensor from the flat array."""
         axes = range(len(self.shape))
         alike = [i for i in axes if not self.strides[i] or self.shape[i] == 1]
         order = sorted((i for i in axes if i not in alike), key=lambda i: -self.strides[i])
@@ -46,9 +46,10 @@ class Apart:
 
 
 def apart(tensor: torch.Tensor) -> Apart | None:
-    """How a tensor lies; None where a size or a stride is no number, or there are no elements.
+    """Returns sizes and strides of a tensor; None if one is symbolic or the tensor is empty.
 
-    Nor where rows repeat one number: sums along them have kernels for arrays that have lanes.
+    Also None if the innermost axis has stride 0 (a repeated number): kernels for sums along it
+    expect contiguous arrays.
     """
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
     is_known = all(isinstance(v, int) for v in (*shape, *strides))
@@ -61,7 +62,7 @@ def _span(axes: Sequence[Axis]) -> int:
 
 
 def _joined(axes: Sequence[Axis]) -> list[Axis]:
-    """Axes from the largest stride on; neighbours that are one run of steps are one."""
+    """Merges axes, from the largest stride on: two neighbours with uniform steps become one."""
     made: list[Axis] = []
     for size, stride in axes:
         if made and made[-1][1] == size * stride:
@@ -71,7 +72,7 @@ def _joined(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _walked(cx: Context, flat: Node, axes: Sequence[Axis]) -> Node:
-    """A flat array along axes, the innermost window by its own stride."""
+    """Reads a flat array along axes by nested windows."""
     if len(axes) < 2:
         step = axes[0][1] if axes else 1
         return cx.slice(flat, 0, 0, flat.shape[0], step)

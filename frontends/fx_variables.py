@@ -1,9 +1,9 @@
-"""Names of the user's variables for the values of a graph of ATen ops.
+"""Names of the user's variables for the values of an ATen graph.
 
-Dynamo calls a node by the local variable that its value is first stored in, and AOTAutograd notes
-for each ATen op which of Dynamo's nodes it computes. Of the ops of one such node, the variable is
-the one value that leaves them: what others read, or the program returns. Where several do, no
-value is known to be the variable, and none gets its name.
+Dynamo names a node after the local variable that first stores its value. AOTAutograd records for
+each ATen op the Dynamo node that it belongs to. Among the ops of one Dynamo node, the variable is
+the one value used outside, by other nodes or as a result. If several are used outside, none gets
+the name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RESHAPES = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.defau
 
 
 def variable_names(graph: Graph) -> dict[FxNode, str]:
-    """The variable that a node is the value of, in its shape or another, where one is assigned."""
+    """Returns the variable name of each node whose value, possibly reshaped, is assigned to one."""
     origins: dict[FxNode | None, Any] = {node: _origin(node) for node in graph.nodes}
     parts: dict[tuple[str, str], list[FxNode]] = {}
     for node, origin in origins.items():
@@ -39,7 +39,7 @@ def variable_names(graph: Graph) -> dict[FxNode, str]:
 
 
 def _origin(node: FxNode) -> tuple[str, str] | None:
-    """What Dynamo calls the node that this is a part of, now and before it knew of a variable."""
+    """Returns Dynamo's name of the node this op belongs to, and its name without a variable."""
     sources: list[Any] = node.meta.get("from_node") or []
     made: list[tuple[str, Any]] = node.meta.get("source_fn_stack") or []
     if not sources or not made:
@@ -51,7 +51,7 @@ def _origin(node: FxNode) -> tuple[str, str] | None:
 
 
 def _leaves(node: FxNode, origin: Any, origins: Mapping[FxNode | None, Any]) -> bool:
-    """Whether another part of the program reads a value; what derivatives read does not count."""
+    """True if another part of the program reads a value. Reads by derivatives do not count."""
     users = [u for u in node.users if u.op == "output" or origins.get(u) is not None]
     return any(origins.get(u) != origin for u in users)
 

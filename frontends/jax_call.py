@@ -1,6 +1,6 @@
-"""What `stack.compile` and `stack.jit` give for a JAX function: one capture for each signature.
+"""The result of `stack.compile` and `stack.jit` for a JAX function: one capture per signature.
 
-A function of JAX is pure: what it closes over counts as it was at the capture, as under `jax.jit`.
+JAX functions are pure: values in the closure are those at the capture, as under `jax.jit`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stack.run.options import of_graph
 class JaxCalls:
     """A JAX function that is traced for each new signature of its arguments.
 
-    Like `jax.jit` it takes static arguments and arguments by name, is part of the program in
-    another capture of ours, and steps aside under `jax.disable_jit`.
+    Like `jax.jit` it takes static arguments and arguments by name. In another capture of ours it
+    becomes part of that program; under `jax.disable_jit` the function runs directly.
     """
 
     def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ class JaxCalls:
         return self._capture(form, arrays)(*arrays)
 
     def _is_theirs(self, arrays: Sequence[Any]) -> bool:
-        """Whether JAX runs this call: it is part of another program, or not to be compiled."""
+        """True if JAX runs this call: as a part of another program, or under `jax.disable_jit`."""
         config: Any = jax.config
         if config.jax_disable_jit:
             return True

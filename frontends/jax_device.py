@@ -1,4 +1,4 @@
-"""JAX arrays that stay on their GPU: where they are, and their memory shared through DLPack."""
+"""JAX arrays on a GPU: their device, and sharing their memory through DLPack."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from stack.ir.types import DType
 
 
 def device_of(values: Iterable[Any]) -> str:
-    """Where the arrays among values are, "cpu" without any.
+    """Returns the device of the arrays among values; "cpu" if there are none.
 
-    Raises StackError for arrays that are spread over several devices.
+    Raises StackError for arrays on several devices.
     """
     found = {_name(d) for v in values if isinstance(v, jax.Array) for d in v.devices()}
     found.discard("cpu")
@@ -29,7 +29,7 @@ def device_of(values: Iterable[Any]) -> str:
 
 @cache
 def _name(device: Any) -> str:
-    """A JAX device by the name that other frameworks have for it."""
+    """Returns the name of a JAX device as other frameworks spell it."""
     if device.platform == "cpu":
         return "cpu"
     kind = "cuda" if device.platform in ("gpu", "cuda") else device.platform
@@ -37,7 +37,7 @@ def _name(device: Any) -> str:
 
 
 def to_device(array: Any, dtype: DType, device: str) -> jax.Array:
-    """A JAX array on the device. Raises TypeError where the element type is not `dtype`."""
+    """Returns a JAX array on the device. Raises TypeError if the element type is not `dtype`."""
     array = to_words(array)
     found = dtype_of(array.dtype)
     if found != dtype:
@@ -50,8 +50,8 @@ def to_device(array: Any, dtype: DType, device: str) -> jax.Array:
 
 
 def from_device(array: Any) -> jax.Array:
-    """A JAX array over another library's memory; 64-bit types stay 64 bits wide."""
-    if array.dtype.itemsize < 8:  # the setting takes as long as the rest
+    """Wraps another library's memory as a JAX array; 64-bit types keep 64 bits."""
+    if array.dtype.itemsize < 8:  # avoids the setting, which takes as long as the rest
         return jax.dlpack.from_dlpack(array)
     with jax.enable_x64(True):
         return jax.dlpack.from_dlpack(array)

@@ -1,4 +1,4 @@
-"""Maxima and minima along axes for JAX, with a derivative that XLA does not break."""
+"""Maxima and minima along axes for JAX, with a derivative that is safe under XLA."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Array = Any
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def extremum(x: Array, kind: str, axes: tuple[int, ...]) -> Array:
-    """The largest ("max") or the smallest ("min"); its derivative is that of the first place.
+    """Returns the maximum ("max") or minimum ("min"); the gradient goes to its first occurrence.
 
-    JAX's own derivative asks which elements equal the result. XLA may compute these twice inside of
-    one program, rounded differently: then none does, and their number, by which it divides, is 0.
+    JAX's own derivative compares all elements with the result and divides by the number of equal
+    ones. XLA may compute the two sides with different rounding; then no element is equal, and it
+    divides by 0.
     """
     return jnp.max(x, axes) if kind == "max" else jnp.min(x, axes)
 

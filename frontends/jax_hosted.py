@@ -1,7 +1,7 @@
-"""A hosted operator as a primitive of JAX: types, derivative, batching, lowering; and our import.
+"""Registers a hosted operator as a JAX primitive: types, derivative, batching, lowering, import.
 
-Under `jax.jit` XLA calls code by hand where there is some, else it compiles the decomposition. On a
-GPU that code works on JAX's buffers as tensors of torch, on JAX's stream.
+Under `jax.jit`, XLA calls the hand-written kernel if there is one, else it compiles the
+decomposition. On a GPU the kernel gets JAX's buffers as torch tensors, on JAX's stream.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Attributes = tuple[tuple[str, Any], ...]
 
 
 def operator(made: Op) -> Callable[..., Any]:
-    """Define the primitive; gives what is called: arrays, then attributes by name."""
+    """Define the primitive; returns a function of arrays and named attributes."""
     rules = _Rules(made)
     LOWERINGS[rules.primitive.name] = _lowering(made)
     if made.gradient is None:
@@ -52,7 +52,7 @@ def _lowering(made: Op) -> Callable[..., Any]:
 
 
 class _Rules:
-    """What JAX asks of one primitive. `attributes` are all of the operator's."""
+    """JAX's rules of one primitive. `attributes` are all attributes of the operator."""
 
     def __init__(self, made: Op) -> None:
         self.made = made
@@ -68,16 +68,16 @@ class _Rules:
             mlir.register_lowering(self.primitive, lowered, platform=device)
 
     def call(self, *arrays: Any, **attributes: Any) -> Any:
-        """One array, or a tuple."""
+        """Calls the primitive. Returns one array, or a tuple for several results."""
         held, given = self.made.read(attributes), [jnp.asarray(a) for a in arrays]
-        self._types(*given, **held)  # refuses what is wrong
+        self._types(*given, **held)  # raises for wrong types
         out = self.primitive.bind(*given, **held)
         return out[0] if self.made.results == 1 else tuple(out)
 
     # ---- values
 
     def _run(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:
-        """Outside of `jit`, also within `grad` and `vmap`."""
+        """Runs the primitive outside of `jit`, also within `grad` and `vmap`."""
         self.made.check_values(arrays, attributes)
         return _jitted(self.primitive, tuple(sorted(attributes.items())))(*arrays)
 
@@ -100,7 +100,7 @@ class _Rules:
     def _jvp(
         self, primals: Sequence[Array], tangents: Sequence[Any], **attributes: Any
     ) -> tuple[Any, Any]:
-        """The derivative of the decomposition, at the operator's own values."""
+        """Computes the decomposition's derivative; primal values are the operator's own."""
         out = self.primitive.bind(*primals, **attributes)
         moving = [i for i, t in enumerate(tangents) if type(t) is not ad.Zero]
 
@@ -116,7 +116,7 @@ class _Rules:
     def _batch(
         self, arrays: Sequence[Array], dims: Sequence[int | None], **attributes: Any
     ) -> tuple[Any, Any]:
-        """Along `...` one call; where the rule has no place for the batch, the decomposition's."""
+        """Batches one call if the rule has `...` for the batch, else uses the decomposition."""
         takes = self.made.batched()
         fits = all(take or d is None for take, d in zip(takes, dims))
         if not fits or "..." not in self.made.rule.partition("->")[2]:
@@ -133,11 +133,11 @@ class _Rules:
     def _each(
         self, arrays: Sequence[Array], dims: Sequence[int | None], attributes: Mapping[str, Any]
     ) -> Any:
-        """The decomposition for each of a batch: at once, where JAX has rules for its ops."""
+        """Applies the decomposition to each batch element: by `vmap` if JAX can batch its ops."""
         run = lambda *xs: tuple(self._decomposed(*xs, **attributes))
         try:
             return jax.vmap(run, tuple(dims))(*arrays)
-        except NotImplementedError:  # ragged products whose sizes differ
+        except NotImplementedError:  # ragged matmuls with different group sizes
             moving = [i for i, d in enumerate(dims) if d is not None]
             rows = [jnp.moveaxis(arrays[i], dims[i] or 0, 0) for i in moving]
             place = {i: n for n, i in enumerate(moving)}
@@ -154,7 +154,7 @@ def _jitted(primitive: Any, attributes: Attributes) -> Callable[..., Any]:
 
 @cache
 def _with_gradient(rules: _Rules, attributes: Attributes) -> Callable[..., Any]:
-    """The call with the gradient that the operator names, which reverse mode takes."""
+    """Returns the call with the operator's own gradient, used by reverse mode."""
     made, given = rules.made, dict(attributes)
     assert made.gradient is not None
     gradient = made.gradient.on("jax")
@@ -186,7 +186,7 @@ def _with_gradient(rules: _Rules, attributes: Attributes) -> Callable[..., Any]:
 def _called_back(
     kernel: Kernel, types: Sequence[Any], arrays: Sequence[Array], attributes: Mapping[str, Any]
 ) -> Sequence[Array]:
-    """Code by hand, from inside of a compiled program."""
+    """Calls a hand-written kernel from inside a compiled program."""
 
     def on_cpu(_context: Any, outs: Any, *given: Any) -> None:
         made = kernel(*(np.ascontiguousarray(np.asarray(a)) for a in given), **attributes)

@@ -1,4 +1,4 @@
-"""What JAX says that products of f32 may be rounded to on a GPU."""
+"""JAX's precision settings for rounding f32 operands of matmuls on a GPU."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _ROUNDED = (
 
 
 def rounds(asked: Any) -> bool:
-    """Whether a `precision` of an equation lets f32 operands be rounded to TF32.
+    """True if an equation's `precision` allows f32 operands to be rounded to TF32.
 
-    That is what XLA does on a GPU where nothing is asked for; see `jax.lax.Precision`.
+    XLA does so by default on a GPU; see `jax.lax.Precision`.
     """
     both = asked if isinstance(asked, tuple) else (asked,)
     return all(p is None or p in _ROUNDED for p in both)

@@ -1,4 +1,4 @@
-"""Places in the words of JAX: `PartitionSpec`, and Shardy's attributes."""
+"""Conversion of shardings from and to JAX: `PartitionSpec`, and Shardy's attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
 
 
 def from_spec(mesh: Mesh, spec: PartitionSpec, rank: int) -> Sharding:
-    """`P("dp", None, ("a", "b"))`; an unconstrained dim is open, one that is left out whole.
+    """Converts a `P("dp", None, ("a", "b"))`. An unconstrained dim is open; missing ones are whole.
 
     Raises UsageError for a spec of more dims, RuleError for an unknown axis.
     """
@@ -32,14 +32,14 @@ def _dim(mesh: Mesh, entry: Any) -> DimSharding:
 
 
 def to_spec(sharding: Sharding) -> PartitionSpec:
-    """The same as a `PartitionSpec`. Raises UsageError for what it has no words for."""
+    """Converts to a `PartitionSpec`. Raises UsageError if that cannot express it."""
     if sharding.partial or sharding.replicated:
-        raise UsageError(f"a PartitionSpec says nothing of{sharding.tail}")
+        raise UsageError(f"a PartitionSpec cannot express{sharding.tail}")
     entries: list[Any] = []
     for dim in sharding.dims:
         axes = joined(dim.axes)
         if any(axis.size != axis.whole for axis in axes) or (dim.is_open and axes):
-            raise UsageError(f"a PartitionSpec has whole axes, and no {dim}")
+            raise UsageError(f"a PartitionSpec splits by whole axes, not by {dim}")
         names = tuple(axis.name for axis in axes)
         entries.append(
             PartitionSpec.UNCONSTRAINED
@@ -55,7 +55,7 @@ def to_spec(sharding: Sharding) -> PartitionSpec:
 
 
 def to_sdy(sharding: Sharding) -> str:
-    """The same as a `#sdy.sharding` attribute. Raises UsageError for partial values but sums."""
+    """Converts to a `#sdy.sharding` attribute. Raises UsageError for partial values except sums."""
     if sharding.partial and sharding.kind != "sum":
         raise UsageError(f"Shardy's unreduced axes are sums, not {sharding.kind}")
     dims = ", ".join(
@@ -65,7 +65,7 @@ def to_sdy(sharding: Sharding) -> str:
     text = f"#sdy.sharding<@{sharding.mesh.name}, [{dims}]"
     for word, axes in (("replicated", sharding.replicated), ("unreduced", sharding.partial)):
         if axes:
-            # Shardy wants them in the order of the mesh
+            # Shardy requires mesh order
             order = [name for name, _ in sharding.mesh.axes]
             ordered = sorted(axes, key=lambda axis: (order.index(axis.name), axis.before))
             text += f", {word}={{{', '.join(map(_axis_text, ordered))}}}"
@@ -73,7 +73,7 @@ def to_sdy(sharding: Sharding) -> str:
 
 
 def mesh_to_sdy(mesh: Mesh) -> str:
-    """The mesh as a `#sdy.mesh` attribute."""
+    """Converts a mesh to a `#sdy.mesh` attribute."""
     return "#sdy.mesh<[" + ", ".join(f'"{name}"={size}' for name, size in mesh.axes) + "]>"
 
 
@@ -87,9 +87,9 @@ def _priority(dim: DimSharding) -> str:
 
 
 def from_sdy(mesh: Mesh, text: str, context: ir.Context) -> Sharding:
-    """What a `#sdy.sharding` attribute says, read by Shardy's own parser.
+    """Converts a `#sdy.sharding` attribute, parsed by Shardy.
 
-    Raises UsageError for text that it does not take, RuleError for an unknown axis.
+    Raises UsageError for text that Shardy does not accept, RuleError for an unknown axis.
     """
     try:
         with context:

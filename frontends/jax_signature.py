@@ -1,7 +1,7 @@
-"""What a call of a JAX function is a call of: its arrays by position, apart from what is fixed.
+"""The form of a call of a JAX function: separates its arrays from its fixed arguments.
 
-Static arguments are part of the program, and so are the names that arguments are given by. A form
-has both, and makes a function of the arrays alone, which is captured for itself.
+Static arguments are part of the program, and so is the choice of positional or named arguments. A
+form records both. It makes a function of the arrays alone, and each such function is captured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 
-# what `stack.jit` takes of `jax.jit`; memory that is given away is kept: results are new arrays
+# options of `jax.jit` that `stack.jit` takes; donation is ignored, since results are new arrays
 JIT_OPTIONS = (
     *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"),
     *("keep_unused", "inline"),
@@ -24,27 +24,27 @@ JIT_OPTIONS = (
 def with_jit_options(
     fn: Callable[..., Any], options: Mapping[str, Any]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """`fn` with those of the options that `jax.jit` takes, checked there, and the others."""
+    """Applies the options that `jax.jit` takes, and checks, to `fn`; returns the others too."""
     theirs = {k: v for k, v in options.items() if k in JIT_OPTIONS}
     rest = {k: v for k, v in options.items() if k not in JIT_OPTIONS}
     return (jax.jit(fn, **theirs) if theirs else fn), rest
 
 
 def statics_of(fn: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Static arguments of what `jax.jit` gave, by place and by name; of others none."""
+    """Returns the static arguments of a `jax.jit` function, by position and name; else none."""
     info = getattr(fn, "_jit_info", None)
     return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a call was written, but for its arrays. Equal forms are calls of one function.
+    """The form of a call without its arrays. Calls with equal forms call the same function.
 
     Attributes:
-        count: positional arguments.
-        fixed: static ones among them: place, type and value.
+        count: number of positional arguments.
+        fixed: static ones among them: position, type and value.
         named: static arguments by name: name, type and value.
-        names: other arguments by name.
+        names: names of other arguments passed by name.
     """
 
     count: int = 0
@@ -53,7 +53,7 @@ class Form:
     names: tuple[str, ...] = ()
 
     def of_arrays(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """`fn` as a function of the arrays: the positional ones, then those by name."""
+        """Returns `fn` as a function of the arrays: the positional ones, then those by name."""
         if not (self.fixed or self.named or self.names):
             return fn
         fixed = {place: value for place, _, value in self.fixed}
@@ -64,12 +64,12 @@ class Form:
             args = [fixed[i] if i in fixed else next(left) for i in range(self.count)]
             return fn(*args, **named, **dict(zip(self.names, left, strict=True)))
 
-        functools.update_wrapper(call, fn, updated=())  # what `jax.jit` notes is done with
+        functools.update_wrapper(call, fn, updated=())  # not the attributes of `jax.jit`
         call.__signature__ = inspect.Signature(self._parameters(fn, set(fixed)))  # pyright: ignore[reportFunctionMemberAccess]
         return call
 
     def _parameters(self, fn: Callable[..., Any], fixed: set[int]) -> list[inspect.Parameter]:
-        """Parameters of the arrays, with the names that `fn` has for them."""
+        """Returns the parameters of the arrays, named as in `fn`."""
         known = parameter_names(fn, self.count)
         names = [*(n for i, n in enumerate(known) if i not in fixed), *self.names]
         unique = [n if n.isidentifier() else n.replace(".", "_") for n in names]
@@ -82,10 +82,10 @@ PLAIN = Form()
 def split(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Form, tuple[Any, ...]]:
-    """The form of a call, and its arrays in the order in which `of_arrays` takes them.
+    """Returns the form of a call, and its arrays in the order of `of_arrays`.
 
-    Arguments by name stand in their places where they have some. Raises TypeError for arguments
-    that `fn` does not take, ValueError for a static one that cannot be hashed.
+    Arguments by name are moved to their positions if possible. Raises TypeError for arguments that
+    `fn` does not take, ValueError for a static argument that cannot be hashed.
     """
     places, static_names = statics_of(fn)
     if not (places or static_names or kwargs):
@@ -113,14 +113,14 @@ def _in_places(
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
     try:
         signature = inspect.signature(fn)
-    except (TypeError, ValueError):  # of what has none
+    except (TypeError, ValueError):  # no signature
         return args, kwargs
     given = signature.bind(*args, **kwargs)
     return given.args, given.kwargs
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
-    """Names of the first `count` positional arguments."""
+    """Returns the names of the first `count` positional arguments."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):

@@ -1,7 +1,6 @@
-"""The meaning of ops in jax.numpy: replays a function in JAX, eagerly or under `jax.jit`.
+"""Implements ops in jax.numpy: replays a function in JAX, eagerly or under `jax.jit`.
 
-Functions with 64-bit types need `jax.enable_x64(True)` while they are traced and called: `replay`
-sees to that.
+Functions with 64-bit types have to be traced and called within `x64`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _COLLECT = {"sum": lax.cumsum, "prod": lax.cumprod, "max": lax.cummax, "min": la
 
 
 class JaxSpace(ArraySpace):
-    """Ops over jax.numpy arrays. bf16 is a native type here."""
+    """Implements ops on jax.numpy arrays. bf16 is a native type here."""
 
     def __init__(self) -> None:
         super().__init__(jnp)
@@ -84,7 +83,7 @@ class JaxSpace(ArraySpace):
     def op_pow(self, node: Node, x: Array, y: Array) -> Array:
         if node.dtype.is_float:
             return lax.pow(*jnp.broadcast_arrays(x, y))
-        # a negative power of an integer is 0, except of 1 and -1
+        # a negative power of an integer is 0, except for 1 and -1
         safe = jnp.power(x, jnp.maximum(y, 0))
         if node.dtype.kind == "u":
             return safe
@@ -182,7 +181,7 @@ class JaxSpace(ArraySpace):
         if not node.attrs["descending"]:
             found = lax.sort(args, dimension=axis, num_keys=keys, is_stable=True)
             return tuple(lax.slice_in_dim(a, start, first, axis=axis) for a in found)
-        # flipped before and after, equal keys keep their order
+        # flipping before and after keeps the order of equal keys
         flipped = [lax.rev(a, (axis,)) for a in args]
         found = lax.sort(flipped, dimension=axis, num_keys=keys, is_stable=True)
         return tuple(lax.slice_in_dim(lax.rev(a, (axis,)), start, first, axis=axis) for a in found)
@@ -246,13 +245,14 @@ class JaxSpace(ArraySpace):
 
 
 class _Indexing:
-    """An axis rule of a gather or scatter as lax's dimension numbers.
+    """The axis rule of a gather or scatter as lax's dimension numbers.
 
     Attributes:
         batch: names of the axes of the index arrays, in the order of the frame.
         indexed: operand axes that are indexed.
-        shared: operand axes that the index arrays have too, and which of `batch` they are.
-        passed: operand axes that pass through, and their names.
+        shared: operand axes that the index arrays have too; `shared_batch`: their positions in
+            `batch`.
+        passed: operand axes that pass through; `passed_names`: their names.
     """
 
     def __init__(self, rule: Rule, frame: Sequence[str]) -> None:
@@ -270,7 +270,7 @@ class _Indexing:
         self.passed_names = [rule.inputs[0][i].names[0] for i in self.passed]
 
     def vectors(self, indices: Sequence[Array], node: Node) -> Array:
-        """The index arrays side by side, over all batch axes: `[batch..., indexed]`."""
+        """Stacks the index arrays, broadcast over all batch axes: `[batch..., indexed]`."""
         sizes: dict[str, Any] = {}
         for operand, names in zip(node.args[1:], self.operands):
             sizes.update(zip(names, operand.shape, strict=True))
@@ -295,9 +295,9 @@ class _Indexing:
 def contract(
     rule: Rule, a: Array, b: Array, dtype: Any, precision: Any = None
 ) -> tuple[Array, list[str]]:
-    """A dot rule as one dot_general, and the axis names of its result.
+    """Computes a dot rule by one dot_general. Returns the result and its axis names.
 
-    Axes of one operand that nothing else has are summed first.
+    Axes that occur in one operand only and not in the result are summed first.
     """
     a_names, b_names = ([axis.names[0] for axis in operand] for operand in rule.inputs)
     kept = [axis.names[0] for axis in rule.outputs[0]]
@@ -322,13 +322,13 @@ def _sum_lone(x: Array, names: list[str], others: set[str], dtype: Any) -> tuple
 
 
 def _precision(node: Node) -> Any:
-    # f32 means f32, on a GPU too, unless the node may round it: XLA's default there
+    # f32 is exact by default, on a GPU too; XLA's default rounding needs permission of the node
     is_exact = node.dtype in (F32, F64) and "precision" not in node.attrs
     return lax.Precision.HIGHEST if is_exact else None
 
 
 def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> list[Array]:
-    """Another framework's op, called on the host."""
+    """Calls another framework's op on the host."""
     import stack.plugins as plugins
 
     name = target.partition(":")[0]
@@ -352,7 +352,7 @@ def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> lis
         for out, result in zip(outs, host(*arrays), strict=True):
             np.asarray(out)[...] = result
 
-    # `pure_callback` copies its operands on a thread of XLA's own: with one, it waits for itself
+    # `pure_callback` copies operands on a thread of XLA's; with a single thread it deadlocks
     return lax.platform_dependent(
         *args,
         cpu=buffer_callback(fill, specs),
@@ -364,7 +364,7 @@ def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> lis
 
 
 def needs_x64(func: Func) -> bool:
-    """Whether a function has 64-bit values, which JAX holds only with x64 on."""
+    """True if a function has 64-bit values, which JAX only supports with x64 enabled."""
     pending = [func.body]
     while pending:
         block = pending.pop()
@@ -377,12 +377,12 @@ def needs_x64(func: Func) -> bool:
 
 
 def x64(func: Func) -> AbstractContextManager[Any]:
-    """The context to trace and call a replayed function in."""
+    """Returns the context in which to trace and call a replayed function."""
     return jax.enable_x64(True) if needs_x64(func) else nullcontext()
 
 
 def replay(func: Func) -> Callable[..., Any]:
-    """A function as one of JAX arrays that returns a tuple; trace it with `jax.jit` or call it."""
+    """Returns a function of JAX arrays that returns a tuple; trace it with `jax.jit` or call it."""
     space = JaxSpace()
 
     def replayed(*arrays: Any) -> tuple[Any, ...]:

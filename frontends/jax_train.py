@@ -1,4 +1,4 @@
-"""One training step of a JAX program: its results and all gradients, as one program."""
+"""Captures one training step of a JAX program: its results and all gradients, as one program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stack.run.record import recorded
 
 
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-    """The record of results and gradients together; see `Frontend.train_runs`."""
+    """Returns the record of results and gradients together; see `Frontend.train_runs`."""
     leaves, tree = jax.tree.flatten(tuple(args))
     floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
     if not floats:
@@ -38,14 +38,14 @@ def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[An
         (_, results), gradients = jax.value_and_grad(total, has_aux=True)(chosen, held)
         return results, gradients
 
-    with suppress(TypeError, ValueError):  # of what has no signature
+    with suppress(TypeError, ValueError):  # no signature
         train_step.__signature__ = inspect.signature(fn)  # for the names of parameters
     if options["backend"] == RECORD:
         captured = FRONTEND.capture(train_step, args)
         if options.get("strict"):
             check_native(captured.func)
         return [recorded(captured, "jax")]
-    own = {k: v for k, v in options.items() if k != "cut_for"}  # one graph is not cut
+    own = {k: v for k, v in options.items() if k != "cut_for"}  # a single graph is not partitioned
     return [compile_program(train_step, *args, frontend="jax", **own).run]
 
 

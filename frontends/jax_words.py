@@ -1,6 +1,6 @@
-"""JAX arrays of what the IR has no elements for, as arrays with axes of words.
+"""JAX arrays of element types that the IR lacks, as arrays with a last axis of words.
 
-A typed random key is its words, a complex number its real and its imaginary part.
+A typed random key becomes its words, a complex number its real and imaginary part.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import jax
 import numpy as np
 from jax._src import core
 
-# asked of every array in every call
+# cached: called for every array of every call
 _is_of = cache(jax.numpy.issubdtype)
 
 
 def is_key(aval: Any) -> bool:
-    """Whether a value is an array of typed random keys."""
+    """True for an array of typed random keys."""
     return _is_of(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
 
 
 def is_complex(aval: Any) -> bool:
-    """Whether a value is an array of complex numbers."""
+    """True for an array of complex numbers."""
     return not is_key(aval) and _is_of(aval.dtype, np.complexfloating)
 
 
 def has_words(aval: Any) -> bool:
-    """Whether the IR holds a value as words."""
+    """True if the IR represents a value as words."""
     return is_key(aval) or is_complex(aval)
 
 
 def to_words(array: Any) -> Any:
-    """The words of an array; itself where its elements are such. A view, on the host."""
+    """Converts an array to words; other arrays are returned unchanged. A view on the CPU."""
     if is_key(array):
         return jax.random.key_data(array)
     if not is_complex(array):
@@ -44,7 +44,7 @@ def to_words(array: Any) -> Any:
 
 
 def from_words(array: Any, dtype: Any) -> Any:
-    """An array with elements of JAX's `dtype`, from its words; itself where it has none."""
+    """Converts words to elements of JAX's `dtype`; returns arrays of other types unchanged."""
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
         return jax.random.wrap_key_data(array, impl=dtype._impl.name)
     if not jax.numpy.issubdtype(dtype, np.complexfloating):

@@ -1,4 +1,4 @@
-"""The JAX frontend: jaxprs in, arrays across, and the way back into JAX.
+"""The JAX frontend: imports jaxprs, converts arrays, and calls back into JAX.
 
 Importing this file does not import JAX; using it does.
 """
@@ -34,7 +34,7 @@ class JaxFrontend:
     name = "jax"
 
     def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
-        """A callable whose arrays are JAX's; without any, one from a module that uses JAX."""
+        """True if `fn` gets JAX arrays, or gets no arrays and its module uses JAX."""
         jax = sys.modules.get("jax")
         if jax is None or not callable(fn) or not hasattr(jax, "tree_util"):
             return False
@@ -53,7 +53,7 @@ class JaxFrontend:
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`.
 
-        What the program raises while it is traced is raised, with a note of its line.
+        Exceptions of the program during tracing are raised with a note of its source line.
         """
         from jax import errors
 
@@ -74,7 +74,7 @@ class JaxFrontend:
         return JaxCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
-        """The storage of a JAX array; a view where it is on the CPU. bf16 comes as uint16."""
+        """Returns the storage of a JAX array; a view if it is on the CPU. bf16 becomes uint16."""
         from stack.frontends.jax_words import to_words
         from stack.frontends.lax import dtype_of
 
@@ -87,7 +87,7 @@ class JaxFrontend:
         return held.view(np.uint16) if dtype is BF16 else held
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
-        """A JAX array of the storage; 64-bit types stay 64 bits wide even where x64 is off."""
+        """Returns a JAX array of the storage; 64-bit types keep 64 bits even if x64 is disabled."""
         import jax
 
         from stack.frontends.lax import jax_dtype
@@ -103,31 +103,31 @@ class JaxFrontend:
     def direct(
         self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> None:
-        """JAX makes arrays by copies alone."""
+        """Returns None: JAX only creates arrays by copying, so there is no call by address."""
         return None
 
     def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
-        """Arrays of JAX never change."""
+        """Returns an id and a constant version: JAX arrays never change."""
         return id(array), 0
 
     def watch(self, array: Any) -> Callable[[], bool]:
-        """Holds the array."""
+        """Returns a function that is always true and keeps the array alive."""
         return lambda: array is not None
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
-        """Each array itself where it is on the device."""
+        """Moves arrays to a device; arrays already there are returned unchanged."""
         from stack.frontends.jax_device import to_device
 
         return [to_device(a, d, device) for a, d in zip(arrays, dtypes, strict=True)]
 
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
-        """A JAX array over the memory of another library's array."""
+        """Wraps another library's device arrays as JAX arrays, without copies."""
         from stack.frontends.jax_device import from_device
 
         return [from_device(a) for a in arrays]
 
     def space(self) -> ArraySpace:
-        """Replays functions in jax.numpy, also under `jax.jit`."""
+        """Returns the space that replays functions in jax.numpy, also under `jax.jit`."""
         from stack.frontends.jax_space import JaxSpace
 
         return JaxSpace()
@@ -147,13 +147,13 @@ class JaxFrontend:
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
 
     def hosted(self, made: Op) -> Callable[..., Any]:
-        """A primitive with its derivative and batching."""
+        """Returns a JAX primitive for a hosted operator, with its derivative and batching."""
         from stack.frontends.jax_hosted import operator
 
         return operator(made)
 
     def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        """A function of arrays of the framework, written out; also while another is captured."""
+        """Traces a function of JAX arrays to IR; works also while another capture is running."""
         import jax
 
         from stack.frontends.jaxpr_capture import capture
@@ -163,11 +163,11 @@ class JaxFrontend:
         return capture(lambda *arrays: fn(*arrays), tuple(given)).func
 
     def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
-        """None: a program is traced whole, or not at all."""
+        """Returns no breaks: a JAX program is traced as a whole or not at all."""
         return []
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
-        """Example arguments: normal floats, integers from 0 to 15, from texts like `f32[2,16]`."""
+        """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15."""
         import jax
 
         from stack.frontends.lax import jax_dtype
@@ -193,7 +193,7 @@ class JaxFrontend:
 
 
 def _uses_jax(fn: Callable[..., Any]) -> bool:
-    """Whether a function is one of JAX's, or names JAX in its module or its closure."""
+    """True if a function is JAX's, or if its globals or closure refer to JAX."""
     inner = getattr(fn, "__wrapped__", fn)
     if type(fn).__module__.startswith(("jax", "jaxlib")):
         return True

@@ -1,4 +1,4 @@
-"""Capturing a JAX function: names for its parameters, its jaxpr, and the way in and out."""
+"""Capture of a JAX function: parameter names, jaxpr, and conversion of arguments and results."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _CAPTURING: ContextVar[bool] = ContextVar("capturing", default=False)
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array among the arguments: its name, and what JAX holds it to be."""
+    """One array among the arguments: its name and JAX's abstract value."""
 
     name: str
     aval: Any
 
     @property
     def text(self) -> str:
-        """Type and shape as `f32[2, 16]`; `weak` where it yields to other types, as 2.0 does."""
+        """Type and shape, as `f32[2, 16]`; `weak` if promotion ignores the type, as of 2.0."""
         dtype = self.aval.dtype if is_key(self.aval) else dtype_of(self.aval.dtype)
         weak = "weak " if self.aval.weak_type else ""
         return f"{weak}{dtype}[{', '.join(map(str, self.aval.shape))}]"
@@ -48,10 +48,10 @@ class Leaf:
 def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = False) -> Captured:
     """Trace `fn` on the types of `args` and import the jaxpr.
 
-    `args` of what `jax.jit` gave may be static: the program is then one of the others.
-    Static sizes are the sizes of `args`. With `dynamic`, the leading sizes of the arguments that
-    are plain arrays become symbols: `b` the batch and `s` the sequence, as far as the function can
-    be traced with them; `notes["dynamic"]` says what was kept.
+    If `fn` is a `jax.jit` function, `args` may include static ones; they become part of the
+    program. Sizes are those of `args`. With `dynamic`, the leading sizes of array arguments become
+    symbols: `b` for the batch and `s` for the sequence, as far as the function can be traced with
+    them; `notes["dynamic"]` lists the result.
     """
     form, args = split(fn, args, {})
     fn = form.of_arrays(fn)
@@ -63,7 +63,7 @@ def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = Fa
 
 
 def is_capturing() -> bool:
-    """Whether JAX traces for a capture of ours."""
+    """True while JAX traces for one of our captures."""
     return _CAPTURING.get()
 
 
@@ -130,7 +130,7 @@ def _captured(
 
 
 def _after_effects(importer: Importer, results: Sequence[Node]) -> list[Node]:
-    """Results of a program, one of which waits for all effects; their token where there is none."""
+    """Returns results, one of which depends on all effects; without results the token."""
     tokens = importer.left
     if not tokens or not results:
         return [*results, *tokens]
@@ -138,7 +138,7 @@ def _after_effects(importer: Importer, results: Sequence[Node]) -> list[Node]:
     x, token = results[place], tokens[0]
     if x.shape:
         token = importer.b.broadcast(token, axes=(), type=x.tensor.with_dtype(BOOL))
-    waiting = importer.b.select(token, constant(0, x.dtype), x)  # a token is False
+    waiting = importer.b.select(token, constant(0, x.dtype), x)  # a token is always false
     return [*results[:place], waiting, *results[place + 1 :]]
 
 
@@ -152,7 +152,7 @@ def _param(importer: Importer, leaf: Leaf) -> Node:
 def _printed(closed: Any) -> str:
     try:
         return str(closed)
-    except Exception as error:  # a primitive that was bound without a parameter of JAX's printer
+    except Exception as error:  # such as a primitive without a parameter that JAX prints
         return f"JAX cannot print this program: {type(error).__name__}: {error}"
 
 
@@ -167,7 +167,7 @@ def _function_name(fn: Callable[..., Any]) -> str:
 
 
 def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
-    """A name for every array: `params.attn.wq`, from the signature and the path in the pytree."""
+    """Returns a name for every array, from signature and pytree path: `params.attn.wq`."""
     firsts = parameter_names(fn, len(args))
     taken: set[str] = set()
     counts: dict[str, int] = {}
@@ -186,7 +186,7 @@ def _key_name(key: Any) -> str:
 
 
 def _constant_names(fn: Callable[..., Any], big: dict[int, Any], taken: set[str]) -> list[str]:
-    """Names of closed-over arrays: that of the variable that holds them, where there is one."""
+    """Returns names of closed-over arrays: those of their variables, if any."""
     known: dict[int, str] = {}
     inner = inspect.unwrap(fn) if callable(fn) else fn
     try:
@@ -208,10 +208,10 @@ def _constant_names(fn: Callable[..., Any], big: dict[int, Any], taken: set[str]
 def _symbolic(
     fn: Callable[..., Any], args: tuple[Any, ...], names: Sequence[str]
 ) -> tuple[tuple[Any, ...], set[str]]:
-    """The arguments as types, with leading sizes of plain arrays replaced by symbols.
+    """Returns the arguments as types, with symbols for leading sizes of array arguments.
 
-    Arrays inside containers are taken to be weights. Arguments whose leading sizes equal those of
-    the first plain array share its symbols.
+    Arrays inside containers are assumed to be weights. An argument whose leading sizes equal those
+    of the first array argument shares its symbols.
     """
     symbols = dict(zip(names, export.symbolic_shape(",".join(names)), strict=True))
     plain = [a for a in args if hasattr(a, "shape") and len(a.shape)]
@@ -241,7 +241,7 @@ def _symbolic(
 
 
 class Flatten:
-    """User arguments to arrays. Raises TypeError, as a compiled JAX function does, for others."""
+    """Converts user arguments to arrays. Raises TypeError for others, as a jitted function does."""
 
     def __init__(
         self, fn: Callable[..., Any], leaves: Sequence[Leaf], tree: Any, device: str
@@ -287,7 +287,7 @@ def _numpy_aval(x: np.ndarray) -> Any:
 
 
 def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) -> bool:
-    """Whether a shape is the captured one. Symbols alone are bound; sums are checked later."""
+    """True if a shape is the captured one. Single symbols are bound; sums are checked later."""
     if len(shape) != len(expected):
         return False
     for size, want in zip(shape, expected, strict=True):
@@ -300,7 +300,7 @@ def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) 
 
 
 class Unflatten:
-    """Result arrays to what the user's function returns. A token of effects alone is none."""
+    """Converts result arrays to the user's return value; drops a token of effects."""
 
     def __init__(self, tree: Any, avals: Sequence[Any]) -> None:
         self.tree = tree
@@ -313,8 +313,8 @@ class Unflatten:
 
 
 def _as_held(array: Any, aval: Any) -> Any:
-    """An array as JAX holds it: of its element type, which may yield to others."""
-    if aval.dtype == jax.dtypes.float0:  # the tangent of an integer; JAX has no array of it
+    """Converts an array to JAX's element type, with the weak type of the capture."""
+    if aval.dtype == jax.dtypes.float0:  # the tangent of an integer; has no JAX array
         return np.zeros(aval.shape, aval.dtype)
     array = from_words(array, aval.dtype)
     return _convert_element_type(array, weak_type=True) if aval.weak_type else array

@@ -1,4 +1,4 @@
-"""Symbolic sizes: `jax.export`'s dimension expressions as the IR's."""
+"""Converts symbolic sizes of `jax.export` to the IR's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
 
 
 class DimReader:
-    """Turns sizes that JAX uses into sizes of the IR.
+    """Converts sizes of JAX to sizes of the IR.
 
     Args:
         limits: inclusive upper bounds of symbols.
@@ -22,11 +22,11 @@ class DimReader:
         self.limits = limits or {}
 
     def shape(self, shape: Iterable[Any]) -> tuple[Dim, ...]:
-        """A shape, or any sequence of sizes."""
+        """Converts a shape, or any sequence of sizes."""
         return tuple(map(self.dim, shape))
 
     def dim(self, size: Any) -> Dim:
-        """One size."""
+        """Converts one size."""
         if hasattr(size, "_sorted_terms"):
             return _sum(mul(self._term(term), count) for term, count in size._sorted_terms)
         return operator.index(size)
@@ -43,7 +43,7 @@ class DimReader:
             high = self.limits.get(factor.var)
             return symbol(factor.var) if high is None else symbol(factor.var, 1, high)
         if factor.operation not in _OPERATIONS:
-            raise TypeError(f"the size {factor} has no form in the IR")
+            raise TypeError(f"the IR cannot express the size {factor}")
         return _OPERATIONS[factor.operation](*map(self.dim, factor.operands))
 
 
@@ -55,5 +55,5 @@ def _sum(dims: Iterable[Dim]) -> Dim:
 
 
 def known(shape: Sequence[Dim]) -> bool:
-    """Whether every size is a number."""
+    """True if every size is a number."""
     return all(isinstance(d, int) for d in shape)

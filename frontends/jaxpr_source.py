@@ -1,4 +1,4 @@
-"""Where equations come from: the line of the user's code, and the named scopes around it."""
+"""The origin of jaxpr equations: line of the user's code, and named scopes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NAME = re.compile(r"[\w.\-]+")  # the scope of an einsum is its equation
 
 
 def scopes_of(eqn: Any) -> tuple[str, ...]:
-    """`("Net", "up")`: the modules of a library, and the `jax.named_scope`s, around an equation.
+    """Returns the library modules and `jax.named_scope`s around an equation: `("Net", "up")`.
 
-    Inside of a nested call they begin there.
+    Inside a nested call they start at the call.
     """
     held = eqn.source_info.name_stack.stack
     names = (item.name for item in held if isinstance(item, source_info_util.Scope))
@@ -25,11 +25,11 @@ def scopes_of(eqn: Any) -> tuple[str, ...]:
 
 
 def line_of(eqn: Any, scopes: tuple[str, ...], caller: tuple[str, ...]) -> tuple[str, ...]:
-    """`("net.py:42 Net.up",)`: the innermost line of the user's own code, and the scopes.
+    """Returns the innermost line of the user's code with the scopes: `("net.py:42 Net.up",)`.
 
-    Without scopes, the function of that line. JAX cuts the stack at the boundary of a nested call:
-    an equation without a line of the user's is inside a library function, such as `jnp.where`, and
-    comes from the line that calls it, `caller`. Where that has none either, the library's line.
+    Without scopes, the function of that line is used. JAX cuts the stack at a nested call. So an
+    equation without a user's line is inside a library function, such as `jnp.where`, and gets the
+    line of the call, `caller`. If that is empty too, it gets the library's line.
     """
     frames = list(source_info_util.user_frames(eqn.source_info.traceback))
     own = next((f for f in frames if is_users_file(f.file_name)), None)

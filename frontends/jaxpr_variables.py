@@ -1,10 +1,9 @@
 """Names of the user's variables for the values of a jaxpr.
 
-Each equation knows the span of source text that it computes. Where that span is all that a
-statement assigns to a variable, the equation's result is the variable; where it is all that a
-function returns, the span of the call decides in its place. A call of a library gives several
-equations of one span: the variable is the one value that leaves them. Where several do, or only
-derivatives read it, none gets the name.
+Each equation knows its span of source text. If the span is the whole right-hand side of an
+assignment, the result gets the variable's name. If it is the whole value of a `return`, the span of
+the call is used instead. A library call gives several equations with the same span; the variable is
+the one value used outside. If several are, or only derivatives use it, none gets the name.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from jax.extend.core import Jaxpr, Literal
 from stack.frontends.jaxpr_source import is_users_file
 
 Span = tuple[int, int, int, int]  # first line and column, last line and column
-RETURNED = ""  # what a statement calls a value that it returns
+RETURNED = ""  # name of a value that a statement returns
 
 
 def variable_names(jaxpr: Jaxpr) -> dict[Any, str]:
-    """The variable of the user's that a value of a jaxpr is, where a source line assigns it."""
+    """Returns the user's variable for each value of a jaxpr that a source line assigns to one."""
     own = [eqn for eqn in jaxpr.eqns if not _is_derivative(eqn)]
     readers: dict[Any, set[int]] = {}
     for place, eqn in enumerate(own):
@@ -51,14 +50,14 @@ def _is_derivative(eqn: Any) -> bool:
 
 
 def _assigned(eqn: Any) -> tuple[Any, str]:
-    """Where in the user's code an equation comes from, and what is assigned there."""
+    """Returns the source span of an equation, and the variable assigned there."""
     first: Any = None
     name: str | None = None
     for frame in _frames(eqn.source_info.traceback):
         if frame is None:
             if first is None:
                 continue
-            break  # a library calls the function: what it gives back is not known
+            break  # called by a library, which may change the value
         first = first or frame
         name = _statements(frame.file_name).get(_span(frame))
         if name != RETURNED:
@@ -67,7 +66,7 @@ def _assigned(eqn: Any) -> tuple[Any, str]:
 
 
 def _frames(traceback: Any) -> Iterator[Any]:
-    """The user's frames, innermost first; None for each frame of a library between them."""
+    """Yields the user's frames, innermost first; None for each library frame between them."""
     codes, places = traceback.raw_frames() if traceback else ([], [])
     for code, place in zip(codes, places, strict=True):
         is_own = is_users_file(code.co_filename)
@@ -80,7 +79,7 @@ def _span(frame: Any) -> Span:
 
 @lru_cache(maxsize=256)
 def _statements(file_name: str) -> Mapping[Span, str]:
-    """Spans that are the whole of what a variable is assigned, or a function returns."""
+    """Returns the spans of whole right-hand sides of assignments and whole returned values."""
     try:
         tree = ast.parse("".join(linecache.getlines(file_name)))
     except SyntaxError:

@@ -1,8 +1,8 @@
-"""From jaxpr equations to IR nodes: the table of lowerings, and the walk over a jaxpr.
+"""Import of jaxpr equations as IR nodes: the table of lowerings, and the traversal of a jaxpr.
 
-A lowering is a function `(site, *operand nodes, **equation parameters) -> node or nodes`, entered
-with `@lower("primitive", ...)` in one of the `lax_*` files. A lowering that does not cover a case
-raises `NoLowering`, and the equation becomes an `opaque` node.
+A lowering is a function `(site, *operand nodes, **equation parameters) -> node or nodes`,
+registered with `@lower("primitive", ...)` in one of the `lax_*` files. A lowering that does not
+cover a case raises `NoLowering`, and the equation becomes an `opaque` node.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ LOWERINGS: dict[str, Lowering] = {}
 
 _BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"} | {
     "bfloat16": DTYPES["bf16"],
-    "float0": DTYPES["bool"],  # the tangent of an integer: holds nothing
+    "float0": DTYPES["bool"],  # the tangent of an integer; has no data
     **LONG_NAMES,
 }
 
 
-# What storage types go through as they are; all else computes, or runs blocks.
+# Primitives that accept storage types: they only move elements, or run blocks.
 MOVES = frozenset({
     "bitcast_convert_type", "broadcast_in_dim", "closed_call", "concatenate", "cond",
     "convert_element_type", "copy", "copy_p", "core_call", "custom_jvp_call", "custom_vjp_call",
@@ -57,11 +57,11 @@ MOVES = frozenset({
 
 
 class NoLowering(Exception):
-    """This equation has no lowering; it becomes an opaque node."""
+    """Raised if an equation has no lowering; it becomes an opaque node."""
 
 
 def lower(*names: str) -> Callable[[Lowering], Lowering]:
-    """Enter a lowering for primitives, by name."""
+    """Registers a lowering for primitives, by name."""
 
     def enter(rule: Lowering) -> Lowering:
         for name in names:
@@ -73,7 +73,7 @@ def lower(*names: str) -> Callable[[Lowering], Lowering]:
 
 @cache
 def load_lowerings() -> Mapping[str, Lowering]:
-    """The whole table. The files import this one, so they are loaded on first use."""
+    """Returns the complete table. The files import this module, so they are loaded on first use."""
     for topic in TOPICS:
         importlib.import_module(f"stack.frontends.lax_{topic}")
     return LOWERINGS
@@ -81,13 +81,13 @@ def load_lowerings() -> Mapping[str, Lowering]:
 
 @cache
 def on_pairs() -> Lowering:
-    """What lowers equations with complex numbers; loaded on first use, as the table is."""
+    """Returns the lowering of equations with complex numbers; loaded on first use."""
     return importlib.import_module("stack.frontends.lax_complex").complex_equation
 
 
 @cache
 def dtype_of(dtype: Any) -> DType:
-    """The IR's element type for JAX's. Raises NoElementType where it has none."""
+    """Returns the IR's element type for JAX's. Raises NoElementType if there is none."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
     if name == "void":
         return DTYPES["bool"]
@@ -97,27 +97,27 @@ def dtype_of(dtype: Any) -> DType:
 
 
 def jax_dtype(dtype: DType) -> np.dtype:
-    """JAX's element type for the IR's."""
+    """Returns JAX's element type for the IR's."""
     if dtype.kind == "s":
         return np.dtype(getattr(jax.numpy, next(n for n, d in LONG_NAMES.items() if d is dtype)))
     return np.dtype(jax.numpy.bfloat16 if dtype.name == "bf16" else dtype.numpy)
 
 
 def is_array(aval: Any) -> bool:
-    """Whether a value is an array: references and tokens are not."""
+    """True for arrays; false for references and tokens."""
     return isinstance(aval, core.ShapedArray)
 
 
 @dataclass
 class Shared:
-    """What all blocks of one import have in common.
+    """State shared by all blocks of one import.
 
     Attributes:
         dims: symbolic sizes, JAX's to ours.
-        effects: how many calls have effects.
-        meshes: the device meshes of constraints, by their axes.
-        constraints: what the program constrains, each with its source line.
-        on_gpu: whether it is to run on a GPU.
+        effects: number of calls with side effects so far.
+        meshes: the device meshes of sharding constraints, by their axes.
+        constraints: the sharding constraints of the program, each with its source line.
+        on_gpu: true if the program is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
@@ -131,12 +131,12 @@ class Importer:
     """Imports equations into one block. Nested blocks have an importer of their own.
 
     Attributes:
-        b: makes the nodes of this block.
+        b: builder of this block's nodes.
         big: nodes of constants too large for the text, by `id` of the array.
         scopes: named scopes around the current equation, the outermost first.
-        token: what the last call with an effect gives, and the next one takes; None before one.
-            Results of a block that has effects end in it: so they happen, once and in order.
-        assigned: nodes with the name of a variable of the user's; of two the first stays.
+        token: result of the last call with a side effect, operand of the next; None before the
+            first. A block with effects returns it last, so that effects run once and in order.
+        assigned: nodes named after a variable of the user's; the first of two names is kept.
     """
 
     def __init__(
@@ -157,17 +157,17 @@ class Importer:
     # ---- types and constants
 
     def type_of(self, aval: Any) -> TensorType:
-        """The type of a JAX value; random keys and complex numbers get the axes of their words."""
+        """Returns the type of a JAX value; random keys and complex numbers get an axis of words."""
         if is_key(aval):
             aval = core.physical_aval(aval)
         dtype, shape = dtype_of(aval.dtype), self.shared.dims.shape(aval.shape)
         return TensorType(PART[dtype], (*shape, 2)) if dtype in PART else TensorType(dtype, shape)
 
     def constant(self, value: Any, aval: Any = None) -> Node:
-        """A bound parameter for a large array that is one, a `const` otherwise."""
+        """Returns a node for a constant: a bound parameter for a large array, else a `const`."""
         if id(value) in self.big:
             return self.big[id(value)]
-        # a literal may be a Python number: its type is what the jaxpr says
+        # a literal may be a Python number; then the jaxpr has its type
         if aval is not None and (is_complex(aval) or dtype_of(aval.dtype).kind == "s"):
             value = np.asarray(value, aval.dtype)
         array = np.asarray(to_words(value) if hasattr(value, "dtype") else value)
@@ -205,17 +205,17 @@ class Importer:
         return [read(v) for v in jaxpr.outvars]
 
     def closed(self, closed: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
-        """`inline` of a jaxpr with its constants."""
+        """Calls `inline` for a jaxpr with its constants."""
         return self.inline(closed.jaxpr, closed.consts, args)
 
     def equation(self, eqn: Any, args: Sequence[Node]) -> Sequence[Node]:
-        """The results of one equation."""
+        """Returns the results of one equation."""
         name = eqn.primitive.name
         if not eqn.outvars and not eqn.effects:
             return ()
         odd = [v.aval for v in (*eqn.invars, *eqn.outvars) if not is_array(v.aval)]
         if odd:
-            raise UnsupportedOp([(name, self.b.loc)], f"a value of type {odd[0]} is no array")
+            raise UnsupportedOp([(name, self.b.loc)], f"a value of type {odd[0]} is not an array")
         try:
             site = Site(self, eqn, tuple(self.type_of(v.aval) for v in eqn.outvars))
         except NoElementType as error:
@@ -225,7 +225,7 @@ class Importer:
         except (NoLowering, RuleError):
             return site.opaque(args)
         except (AttributeError, KeyError, TypeError):
-            # another version of JAX, with other parameters; a size may have no form in the IR
+            # another version of JAX with other parameters, or a size that the IR cannot express
             if not all(known(v.aval.shape) for v in (*eqn.invars, *eqn.outvars)):
                 raise
             return site.opaque(args)
@@ -254,18 +254,18 @@ class Importer:
     # ---- nested blocks
 
     def tokens(self, jaxprs: Sequence[Any]) -> list[Node]:
-        """The token that a block of these jaxprs takes; none where they have no effects."""
+        """Returns the token operand of a block of these jaxprs; empty without side effects."""
         if not any(jaxpr.effects for jaxpr in jaxprs):
             return []
         return self.left or [constant(False, BOOL)]
 
     @property
     def left(self) -> list[Node]:
-        """The token at the end of a block; none of one without effects."""
+        """Returns the token at the end of a block; empty if the block has no side effects."""
         return [] if self.token is None else [self.token]
 
     def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
-        """Large constants inside nested jaxprs, which a closed block must take as operands."""
+        """Returns the large constants of nested jaxprs, which a closed block takes as operands."""
         found = {id(c): c for j in jaxprs for c in constants_of(j) if id(c) in self.big}
         return {key: self.big[key] for key in found}
 
@@ -277,7 +277,7 @@ class Importer:
         tokens: Sequence[Node],
         body: Callable[[Importer, list[Node]], Sequence[Node]],
     ) -> Block:
-        """A closed block: `body` gets an importer, and the parameters for `names`."""
+        """Builds a closed block: `body` gets an importer and the parameters for `names`."""
         params = [param(n, t) for n, t in zip(names, types, strict=True)]
         extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
         big = dict(zip(captured, extra, strict=True))
@@ -289,10 +289,10 @@ class Importer:
 
 
 def constants_of(value: Any) -> Iterator[Any]:
-    """Array constants of a jaxpr and of every jaxpr inside it."""
+    """Yields the array constants of a jaxpr and of all jaxprs inside it."""
     if isinstance(value, ClosedJaxpr):
         yield from value.consts
-        value = value.jaxpr  # itself, from JAX 0.11 on
+        value = value.jaxpr  # the same object from JAX 0.11 on
     if isinstance(value, Jaxpr):
         atoms = [*value.outvars, *(v for eqn in value.eqns for v in eqn.invars)]
         yield from (a.val for a in atoms if isinstance(a, Literal))
@@ -304,13 +304,13 @@ def constants_of(value: Any) -> Iterator[Any]:
 
 
 def is_big(value: Any) -> bool:
-    """Whether a constant is a bound parameter and not part of the text."""
+    """True if a constant is too large for the text, so it becomes a bound parameter."""
     return int(np.prod(np.shape(value), dtype=np.int64)) > INLINE_ELEMENTS
 
 
 @dataclass
 class Site:
-    """What a lowering sees of one equation: where nodes go, and the types of the results."""
+    """The context of one equation for its lowering: the importer, and the types of the results."""
 
     importer: Importer
     eqn: Any
@@ -326,16 +326,16 @@ class Site:
         return self.types[0]
 
     def dims(self, shape: Sequence[Any]) -> tuple[Dim, ...]:
-        """A shape, or other sizes among the parameters, as the IR's sizes."""
+        """Converts a shape, or other sizes among the parameters, to the IR's sizes."""
         return self.importer.shared.dims.shape(shape)
 
     def fill(self, value: Any, type_: TensorType) -> Node:
-        """An array of one value, or a scalar constant."""
+        """Returns an array filled with one value, or a scalar constant."""
         scalar = constant(value, type_.dtype)
         return self.b.broadcast(scalar, axes=(), type=type_) if type_.rank else scalar
 
     def cast(self, x: Node, dtype: DType) -> Node:
-        """`x` with another element type; `x` itself where it has that one."""
+        """Casts `x` to an element type; returns `x` if it has that type."""
         x = widened(self.b, x) if x.dtype != dtype else x
         if x.dtype == dtype:
             return x
@@ -347,7 +347,7 @@ class Site:
         return made
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
-        """`x` in another shape; what it was reshaped from where that has the shape."""
+        """Reshapes `x`; skips earlier reshapes."""
         while x.op == "reshape" and x.shape != tuple(shape):
             x = x.args[0]
         if x.shape == tuple(shape):
@@ -355,7 +355,7 @@ class Site:
         return self.b.reshape(x, type=x.tensor.with_shape(tuple(shape)))
 
     def transpose(self, x: Node, perm: Sequence[int]) -> Node:
-        """`x` with its axes in another order; `x` itself where they stay."""
+        """Permutes the axes of `x`; returns `x` for the identity."""
         if list(perm) == list(range(x.tensor.rank)):
             return x
         return self.b.transpose(x, perm=tuple(int(p) for p in perm))
@@ -367,7 +367,7 @@ class Site:
         limit: Sequence[Dim],
         step: Sequence[int] | None = None,
     ) -> Node:
-        """A slice; `x` itself where it is the whole."""
+        """Slices `x`; returns `x` if the slice is all of it."""
         steps = tuple(int(k) for k in step or (1,) * len(start))
         whole = (0,) * len(start)
         if tuple(start) == whole and tuple(limit) == x.shape and steps == (1,) * len(start):
@@ -375,21 +375,21 @@ class Site:
         return self.b.slice(x, start=tuple(start), limit=tuple(limit), step=steps)
 
     def items(self, node: Node, named: str | None = None) -> list[Node]:
-        """The results of a node: itself where it has one."""
+        """Returns the results of a node; the node itself if it has one."""
         if not isinstance(node.type, TupleType):
             return [node]
         count = len(node.type.items)
         return [self.b.op("item", (node,), {"index": i}, named=named) for i in range(count)]
 
     def trace(self, function: Callable[..., Any], *args: Node) -> list[Node]:
-        """Import what JAX makes of `function`, as a decomposition of this equation."""
+        """Import the jaxpr of `function`, as a decomposition of this equation."""
         if any(not isinstance(d, int) for a in args for d in a.shape):
             raise NoLowering("a decomposition by tracing needs known sizes")
         specs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in args]
         return self.importer.closed(jax.make_jaxpr(function)(*specs), args)
 
     def over_words(self, args: Sequence[Node]) -> Sequence[Node]:
-        """An op on random keys is the same op on each word of them."""
+        """Applies an op on random keys to each word of the keys."""
         axes = [-1 if is_key(v.aval) else None for v in self.eqn.invars]
         bind = self.eqn.primitive.bind
         params = self.eqn.params
@@ -398,17 +398,17 @@ class Site:
         return self.trace(jax.vmap(lambda *xs: bind(*xs, **params), axes, outputs), *args)
 
     def _held(self, args: Sequence[Node]) -> list[DType]:
-        """Element types as JAX has them."""
+        """Returns JAX's element types of the operands."""
         pairs = zip(args, self.eqn.invars, strict=True)
         return [dtype_of(v.aval.dtype) if is_complex(v.aval) else a.dtype for a, v in pairs]
 
     def opaque(self, args: Sequence[Node]) -> Sequence[Node]:
-        """A call into JAX."""
+        """Builds an opaque call of JAX."""
         from stack.frontends.lax_opaque import describe
 
         name = self.eqn.primitive.name
         has_keys = any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars))
-        if has_keys and self.eqn.outvars:  # a callback gets their words, as under `jax.jit`
+        if has_keys and self.eqn.outvars:  # a callback gets the words of keys, as under `jax.jit`
             raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
         attrs: dict[str, Any] = {
             "target": f"jax:{name}",

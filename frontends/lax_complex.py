@@ -1,7 +1,7 @@
-"""Complex numbers of JAX: held as an axis of two real words, computed as pairs (see `pairs`).
+"""Complex numbers of JAX: stored with a last axis of two real words, computed as pairs (`pairs`).
 
-So a loop or a branch carries them as it carries any array. What is linear and needs no rule of its
-own is done to each part.
+Loops and branches carry the words like any array. Linear ops without a rule of their own are
+applied to each part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stack.ir.types import BOOL
 Rule = Callable[..., "Pair | Node"]
 RULES: dict[str, Rule] = {}
 
-# Primitives that are linear in all their complex operands, or move them.
+# Primitives that are linear in all their complex operands, or move elements.
 _BY_PART = frozenset({
     "add", "add_any", "broadcast_in_dim", "broadcast_to", "concatenate", "cumsum", "dynamic_slice",
     "dynamic_update_slice", "empty", "empty2", "expand_dims", "gather", "neg", "pad", "reduce_sum",
@@ -33,10 +33,10 @@ _BY_PART = frozenset({
 
 
 def complex_equation(s: Site, lowering: Lowering | None, args: Sequence[Node]) -> Node | list[Node]:
-    """The results of an equation with complex operands or results.
+    """Returns the results of an equation with complex operands or results.
 
     Raises:
-        NoLowering: where there is no rule.
+        NoLowering: if there is no rule.
     """
     name, params = s.eqn.primitive.name, s.eqn.params
     given = [
@@ -60,7 +60,7 @@ def _side(
     s: Site, lowering: Lowering, given: Sequence[Pair | Node], params: dict[str, Any], i: int
 ) -> list[Node]:
     operands = [(x.re, x.im)[i] if isinstance(x, Pair) else x for x in given]
-    if "fill_value" in params:  # of a gather: a real nan where none is given
+    if "fill_value" in params:  # of a gather; default: nan + 0i
         filler = complex(np.nan if params["fill_value"] is None else params["fill_value"])
         params = params | {"fill_value": (filler.real, filler.imag)[i]}
     made = lowering(s, *operands, **params)
@@ -71,7 +71,7 @@ def _side(
 
 
 def parts(s: Site, x: Node) -> Pair:
-    """The parts of words; what they were made of where that is known."""
+    """Returns the parts of words; the original parts if `words` joined them."""
     shape = x.shape[:-1]
     if x.op == "const":
         array = x.attrs["value"].array
@@ -86,7 +86,7 @@ def parts(s: Site, x: Node) -> Pair:
 
 
 def words(s: Site, x: Pair) -> Node:
-    """Both parts along a new last axis."""
+    """Joins both parts along a new last axis."""
     columns = [s.b.reshape(p, type=p.tensor.with_shape((*p.shape, 1))) for p in (x.re, x.im)]
     return s.b.concat(*columns, axis=x.re.tensor.rank)
 
@@ -103,7 +103,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def _together(s: Site, *values: Pair) -> list[Pair]:
-    """Operands in the shape of the result."""
+    """Broadcasts operands to the shape of the result."""
     found = aligned(s, [p for v in values for p in (v.re, v.im)])
     return [Pair(*found[i : i + 2]) for i in range(0, len(found), 2)]
 
@@ -119,7 +119,7 @@ def _complex(s: Site, re: Node, im: Node, **_: Any) -> Pair:
 
 
 def _spread(s: Site, x: Node) -> Node:
-    """A scalar in the shape of the result."""
+    """Broadcasts a scalar to the shape of the result."""
     type_ = x.tensor.with_shape(s.type.shape)
     return s.b.broadcast(x, axes=(), type=type_) if type_.rank else x
 
@@ -175,7 +175,7 @@ def _reduce_prod(s: Site, x: Pair, *, axes: Sequence[int], **_: Any) -> Pair:
 
 
 def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
-    """The one half times the other, and so on; what is left of an odd size comes last."""
+    """Multiplies one half by the other, recursively; the last element of an odd size comes last."""
     if size == 1:
         return x
 
@@ -191,7 +191,7 @@ def _product_along(s: Site, x: Pair, axis: int, size: int) -> Pair:
 
 @rule("square")
 def _square(s: Site, x: Pair, **_: Any) -> Pair:
-    """By the sum and the difference of the parts, as XLA: their squares may overflow."""
+    """Computes it from sum and difference of the parts, as XLA does: their squares may overflow."""
     b = s.b
     re = b.mul(b.sub(x.re, x.im), b.add(x.re, x.im))
     return Pair(re, b.mul(b.mul(x.re, x.im), 2.0))

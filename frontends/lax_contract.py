@@ -17,7 +17,7 @@ def _letters(letter: str, count: int) -> list[str]:
 
 
 def rounding(s: Site, x: Node, asked: Any) -> dict[str, str]:
-    """The attribute of a product of such operands for a precision of JAX."""
+    """Returns the precision attribute of a matmul of such operands, for a precision of JAX."""
     may_round = s.importer.shared.on_gpu and x.dtype is F32 and rounds(asked)
     return {"precision": "tf32"} if may_round else {}
 
@@ -41,7 +41,7 @@ def _dot_general(
         (plain([*batch, *rows, *columns]),),
     )
     name = weight_name(y) or weight_name(x)
-    is_bool = s.type.dtype is BOOL  # any of all: a count in f32, which never wraps to 0
+    is_bool = s.type.dtype is BOOL  # logical or of ands: a count in f32, which does not wrap to 0
     dtype = F32 if is_bool else s.type.dtype
     if x.dtype != y.dtype or is_bool:
         x, y = s.cast(x, dtype), s.cast(y, dtype)
@@ -78,7 +78,7 @@ def _ragged_dot(
 
 
 def weight_name(node: Node) -> str | None:
-    """`attn.wq` for a product with the parameter `params.attn.wq.weight`."""
+    """Returns `attn.wq` for a matmul with the parameter `params.attn.wq.weight`."""
     while node.op in ("transpose", "reshape", "cast"):
         node = node.args[0]
     parts = str(node.attrs["name"]).split(".") if node.op == "param" else []
@@ -123,7 +123,7 @@ def _conv(
 
 
 def _batch_groups_to_features(s: Site, x: Node, groups: int) -> Node:
-    """`(g n) c ... -> n (g c) ...`"""
+    """Reorders `(g n) c ...` to `n (g c) ...`."""
     count, channels, *rest = x.shape
     split = s.reshape(x, [groups, count // groups, channels, *rest])
     perm = [1, 0, *range(2, len(rest) + 3)]

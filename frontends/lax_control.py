@@ -99,7 +99,7 @@ def loop(
     body: Body,
     jaxprs: Sequence[Any],
 ) -> list[Node]:
-    """A `while` whose body maps the state to the next one; large constants ride along."""
+    """Builds a `while` whose body maps state to next state; large constants become state too."""
     captured, tokens = s.importer.captures(jaxprs), s.importer.tokens(jaxprs)
     types = [n.tensor for n in state]
 
@@ -108,7 +108,7 @@ def loop(
         found = test(inner, params)
         if inner.token is None or inner.token is before:
             return [found]
-        return [inner.b.or_(found, inner.token)]  # a token is False: effects of a test happen, too
+        return [inner.b.or_(found, inner.token)]  # always false; runs effects of a test
 
     def step(inner: Importer, params: list[Node]) -> list[Node]:
         return [*body(inner, params), *inner.big.values(), *inner.left]
@@ -143,7 +143,7 @@ def _while(
 
     def test(inner: Importer, params: list[Node]) -> Node:
         found = holds(inner, params)
-        # vmap: the loop goes on while any lane does
+        # under vmap the loop continues while any lane does
         axes = tuple(range(found.tensor.rank))
         return inner.b.reduce(found, kind="or", axes=axes) if axes else found
 
@@ -180,7 +180,7 @@ def _scan(
     unroll: int = 1,
     **_: Any,
 ) -> list[Node]:
-    if ft_in is not None:  # from JAX 0.11 on: the operands as a tree of three
+    if ft_in is not None:  # from JAX 0.11 on operands are a tree of three parts
         num_consts, num_carry, _rest = map(len, ft_in.unpack())
     (count,) = s.dims([length])
     consts, start = args[:num_consts], args[num_consts : num_consts + num_carry]
@@ -224,7 +224,7 @@ def _numbered(name: str, nodes: Sequence[Node]) -> list[str]:
 
 
 def read_row(s: Site, x: Node, i: Node) -> Node:
-    """`x[i]`"""
+    """Reads `x[i]`."""
     reads = Reads()
     reads.at(i, ())
     names = [f"w{a}" for a in range(1, x.tensor.rank)]
@@ -234,7 +234,7 @@ def read_row(s: Site, x: Node, i: Node) -> Node:
 
 
 def write_row(s: Site, x: Node, i: Node, row: Node) -> Node:
-    """`x` with `x[i] = row`"""
+    """Returns `x` with `x[i] = row`."""
     reads = Reads()
     reads.at(i, ())
     names = [f"w{a}" for a in range(1, x.tensor.rank)]
@@ -252,7 +252,7 @@ def _unrolled(
     count: int,
     reverse: bool,
 ) -> list[Node]:
-    """A scan that its author asked to be unrolled completely, or that runs once."""
+    """Unrolls a scan of one step, or one that the user asked to unroll completely."""
     rows: list[list[Node]] = [[] for _ in range(len(s.types) - len(carry))]
     for i in range(count):
         place = count - 1 - i if reverse else i

@@ -68,7 +68,7 @@ _SAME = {
 
 
 def aligned(s: Site, args: Sequence[Node]) -> list[Node]:
-    """Operands in the shape of the result: JAX lets axes of size 1 repeat."""
+    """Broadcasts operands to the shape of the result, as JAX does for axes of size 1."""
     return [
         a if a.shape in ((), s.type.shape)
         else broadcast(s, a, s.type.with_dtype(a.dtype), range(s.type.rank))
@@ -120,7 +120,7 @@ def _integer_pow(s: Site, x: Node, *, y: int, **_: Any) -> Node:
 
 
 def _power(s: Site, x: Node, y: int) -> Node:
-    """By squaring, as XLA does it."""
+    """Computes a power by repeated squaring, as XLA does."""
     out: Node | None = None
     while True:
         if y & 1:
@@ -134,13 +134,13 @@ def _power(s: Site, x: Node, y: int) -> Node:
 
 @lower("digamma")
 def _digamma(s: Site, x: Node, **_: Any) -> Node:
-    # at the pole JAX says nan, and the IR minus infinity
+    # at the pole JAX returns nan, the IR minus infinity
     return s.b.select(s.b.eq(x, 0.0), constant(np.nan, x.dtype), s.b.digamma(x))
 
 
 @lower("cbrt")
 def _cbrt(s: Site, x: Node, **_: Any) -> Node:
-    # one Newton step brings the power to full precision; 0 and inf stay what they are
+    # one Newton step makes the power fully precise; not for 0 and inf
     b = s.b
     size = b.abs(x)
     root = b.pow(size, 1 / 3)
@@ -194,7 +194,7 @@ def _convert(s: Site, x: Node, *, new_dtype: Any, **_: Any) -> Node:
 
 
 def converted(s: Site, x: Node, dtype: DType) -> Node:
-    """`x` as another type. XLA defines all floats as integers: the nearest there is, 0 of nan."""
+    """Casts `x`. Float to integer follows XLA: truncated and clamped to the range; 0 for nan."""
     if dtype != x.dtype:
         x = widened(s.b, x)
     if not x.dtype.is_float or dtype.is_float or dtype is BOOL or is_storage(dtype):
@@ -206,7 +206,7 @@ def converted(s: Site, x: Node, dtype: DType) -> Node:
     above_least = b.max(number, float(least))
     if int(np.dtype(wide.dtype.numpy).type(most)) == most:
         return s.cast(b.min(above_least, float(most)), dtype)
-    # no float is the largest integer: the next one up is a power of two
+    # the largest integer has no float; the next power of two has
     over = b.ge(number, float(most + 1))
     return b.select(over, constant(most, dtype), s.cast(above_least, dtype))
 
@@ -218,7 +218,7 @@ def _reduce_precision(
     for name, sizes in {"bf16": (8, 7), "f16": (5, 10), "f32": (8, 23), "f64": (11, 52)}.items():
         if sizes == (exponent_bits, mantissa_bits):
             return s.cast(s.cast(x, DTYPES[name]), x.dtype)
-    raise NoLowering("a float format that is no element type")
+    raise NoLowering("a float format that is not an element type")
 
 
 # ---- bits
@@ -231,14 +231,14 @@ def _shift(name: str, op: str) -> Any:
     def rule(s: Site, x: Node, by: Node, **_: Any) -> Node:
         x, by = aligned(s, (x, by))
         b, bits = s.b, x.dtype.bits
-        # the IR's shr looks at the sign of the type, jax's at the name of the op
+        # the IR's shr depends on the signedness of the type, JAX's on the name of the op
         signed = name != "shift_right_logical"
         kind = x.dtype if name == "shift_left" else DTYPES[("i" if signed else "u") + str(bits)]
         amount = _bitcast(s, by, kind)
         value = _bitcast(s, x, kind)
         if _in_range(by, bits):
             return _bitcast(s, b.op(op, (value, amount)), x.dtype)
-        # jax defines shifts by the width and more
+        # jax defines shifts by the bit width or more
         over = b.ge(_bitcast(s, by, DTYPES[f"u{bits}"]), bits)
         if name == "shift_right_arithmetic":
             amount = b.select(over, constant(bits - 1, kind), amount)
@@ -316,7 +316,7 @@ def _mulhi(s: Site, x: Node, y: Node, **_: Any) -> Node:
 
 
 def _ordered(s: Site, x: Node) -> Node:
-    """Integers in the total order of floats: -nan, -inf, ..., -0, 0, ..., inf, nan."""
+    """Maps floats to integers in their total order: -nan, -inf, ..., -0, 0, ..., inf, nan."""
     if not x.dtype.is_float:
         return x
     kind = DTYPES[f"i{x.dtype.bits}"]
@@ -339,7 +339,7 @@ def _erfc(s: Site, x: Node, **_: Any) -> Node:
 
 @lower("nextafter")
 def _nextafter(s: Site, x: Node, y: Node, **_: Any) -> Node:
-    """One step in the order of bit patterns, which is the order of floats away from zero."""
+    """Adds one step in the order of bit patterns, which is the order of floats away from zero."""
     if x.dtype.bits == 16:
         raise NoLowering("only the float types whose patterns are native integers")
     x, y = aligned(s, (x, y))

@@ -1,9 +1,9 @@
 """Lowerings of gather and scatter: lax's dimension numbers as axis rules.
 
-A window is read at `start + iota`. What XLA does with a start that is out of range becomes
-explicit: clip is max and min, fill is a select, drop sends the update past the end, where the
-scatter leaves it out. With a broken promise ("promise_in_bounds") a gather clips and a scatter
-drops, as XLA does; the derivatives of JAX rely on both.
+A window is read at `start + iota`. XLA's modes for a start out of range become explicit ops: clip
+is max and min; fill is a select; drop moves the update past the end, where the scatter ignores it.
+If the promise of "promise_in_bounds" is broken, a gather clips and a scatter drops, as in XLA;
+JAX's derivatives rely on both.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from stack.ir.types import DTYPES, I32
 
 @dataclass
 class Reads:
-    """An axis rule while it is put together: one axis of the indexed array at a time."""
+    """Builder of an axis rule, one axis of the indexed array at a time."""
 
     axes: list[Axis] = field(default_factory=list)
     indices: list[Node] = field(default_factory=list)
     index_axes: list[tuple[str, ...]] = field(default_factory=list)
 
     def through(self, name: str) -> None:
-        """An axis that passes through."""
+        """Add an axis that passes through."""
         self.axes.append(Axis((name,)))
 
     def at(self, index: Node, names: Sequence[str]) -> None:
-        """An axis that is read where `index`, which has axes `names`, says."""
+        """Add an axis that is read at `index`, which has axes `names`."""
         self.axes.append(Axis((f"x{len(self.axes)}",), "!"))
         self.indices.append(index)
         self.index_axes.append(tuple(names))
 
     def gather(self, s: Site, x: Node, result: Sequence[str]) -> Node:
-        """The gather; `x` itself, reordered, where nothing is indexed."""
+        """Builds the gather; if nothing is indexed, a transpose of `x`."""
         if not self.indices:
             own = [a.names[0] for a in self.axes]
             return s.transpose(x, [own.index(n) for n in result if n in own])
@@ -59,7 +59,7 @@ class Reads:
         kind: str,
         drop: bool = False,
     ) -> Node:
-        """The scatter of `updates`, which has axes `names`; `drop`: leave out those outside."""
+        """Builds the scatter of `updates` with axes `names`; `drop` ignores those out of range."""
         whole = tuple(self.axes)
         rule = Rule((whole, *self._operands(), _plain(names)), (whole,))
         attrs = {"rule": str(rule), "kind": kind, **({"drop": True} if drop else {})}
@@ -74,7 +74,7 @@ def _plain(names: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def index_type(s: Site, x: Node) -> Node:
-    """An index of at least 32 bits, so that offsets can be added to it."""
+    """Casts an index to at least 32 bits, so that offsets can be added."""
     if x.dtype.kind == "b" or x.dtype.bits < 32:
         return s.cast(x, I32)
     if x.dtype.kind == "u":
@@ -83,7 +83,7 @@ def index_type(s: Site, x: Node) -> Node:
 
 
 def window(s: Site, start: Node, size: Dim, step: int = 1) -> Node:
-    """`start + 0, start + step, ...` along a new last axis."""
+    """Returns `start + 0, start + step, ...` along a new last axis."""
     shape = (*start.shape, size)
     type_ = start.tensor.with_shape(shape)
     offset = s.b.iota(axis=len(shape) - 1, type=type_)
@@ -98,14 +98,14 @@ def window(s: Site, start: Node, size: Dim, step: int = 1) -> Node:
 
 @dataclass
 class _Plan:
-    """Dimension numbers of a gather or scatter, seen from the operand.
+    """Dimension numbers of a gather or scatter, by operand axis.
 
     Attributes:
         sizes: window size along every operand axis.
         starts: start index of the operand axes that have one; its axes are `batch`.
         shared: operand axes that are batch axes, with their names.
         dropped: operand axes that the windows do not have.
-        valid: where the window is in range, over `batch`; None for everywhere.
+        valid: true where the window is in range, over `batch`; None if it always is.
     """
 
     shape: tuple[Dim, ...]
@@ -125,7 +125,7 @@ class _Plan:
 
 
 def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
-    """The components of the index vectors, by the operand axis they index."""
+    """Returns the components of the index vectors, by the operand axis that they index."""
     batch = indices.shape[:-1]
     if len(axes) == 1:
         return {axes[0]: index_type(s, s.reshape(indices, batch))}
@@ -138,7 +138,7 @@ def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
 
 
 def _settle_starts(s: Site, plan: _Plan, *, is_clipped: bool) -> None:
-    """Moves every start into range. Unless clipped, `plan.valid` says which ones were in range."""
+    """Clamps every start. Unless clipping is wanted, `plan.valid` records which were in range."""
     for axis, start in plan.starts.items():
         top = add(plan.shape[axis], mul(plan.sizes[axis], -1))
         if not is_clipped:
@@ -149,7 +149,7 @@ def _settle_starts(s: Site, plan: _Plan, *, is_clipped: bool) -> None:
 
 
 def _spread(s: Site, x: Node, axes: Sequence[int], like: Node) -> Node:
-    """A value over some axes of `like`, repeated along the others."""
+    """Broadcasts a value over some axes of `like` along the others."""
     if not x.tensor.rank:
         return x
     return s.b.broadcast(x, axes=tuple(axes), type=like.tensor.with_dtype(x.dtype))
@@ -189,7 +189,7 @@ def _gather(
     names = dict(zip(batch_axes, batch, strict=True))
     names.update(zip(offset_axes, map(plan.name, plan.windows), strict=True))
     out = reads.gather(s, x, [names[i] for i in range(s.type.rank)])
-    if out.tensor.rank != s.type.rank:  # nothing is indexed: every batch element is the same
+    if out.tensor.rank != s.type.rank:  # nothing is indexed: all batch elements are equal
         own = {axis.names[0] for axis in reads.axes}
         axes = tuple(i for i in range(s.type.rank) if names[i] in own)
         out = s.b.broadcast(out, axes=axes, type=s.type)
@@ -200,7 +200,7 @@ def _gather(
 
 
 def _narrow(s: Site, x: Node, plan: _Plan) -> Node:
-    """Cut axes that no start indexes to their window."""
+    """Slice axes without a start to their window."""
     limit = [
         d if axis in plan.starts or axis in plan.shared else plan.sizes[axis]
         for axis, d in enumerate(plan.shape)
@@ -272,7 +272,7 @@ def _scatter(
         updates = s.b.neg(updates)
     plan, names = _scatter_plan(s, x, indices, updates, dimension_numbers)
     if any(bounds(add(plan.shape[d], mul(plan.sizes[d], -1)))[1] < 0 for d in plan.starts):
-        return x  # no update has room in it
+        return x  # no update fits
     _settle_starts(s, plan, is_clipped=mode.name == "CLIP")
     kind = _KINDS[name]
     batch_axes = [names.index(n) for n in plan.batch]
@@ -286,7 +286,7 @@ def _scatter(
 def _scatter_plan(
     s: Site, x: Node, indices: Node, updates: Node, dn: Any
 ) -> tuple[_Plan, list[str]]:
-    """The plan, and the names of the axes of the updates."""
+    """Returns the plan, and the names of the axes of the updates."""
     batch = tuple(f"b{i}" for i in range(indices.tensor.rank - 1))
     pairs = zip(dn.operand_batching_dims, dn.scatter_indices_batching_dims, strict=True)
     shared = {int(d): batch[int(i)] for d, i in pairs}
@@ -307,7 +307,7 @@ def _scatter_plan(
 def _scatter_out(
     s: Site, x: Node, updates: Node, plan: _Plan, names: Sequence[str], kind: str
 ) -> Node:
-    outside = min(plan.starts) if plan.valid is not None else -1  # the axis that tells
+    outside = min(plan.starts) if plan.valid is not None else -1  # the axis that drops updates
     reads = Reads()
     for axis, size in enumerate(plan.shape):
         start = plan.starts.get(axis)
@@ -332,7 +332,7 @@ def _scatter_out(
 def _or_outside(
     s: Site, plan: _Plan, index: Node, own: Sequence[str], size: Dim
 ) -> tuple[Node, tuple[str, ...]]:
-    """The index where the window is in range, the first place past the end where not."""
+    """Returns the index if the window is in range, else the first index past the end."""
     valid = plan.valid
     assert valid is not None
     if valid.tensor.rank and len(own) > valid.tensor.rank:

@@ -1,4 +1,4 @@
-"""Lowerings of primitives that move data without looking at it."""
+"""Lowerings of primitives that move data without computing with it."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _broadcast_in_dim(
 
 
 def broadcast(s: Site, x: Node, type_: TensorType, axes: Sequence[int]) -> Node:
-    """`x` repeated along new axes, and along its axes of size 1 where the result's are not.
+    """Broadcasts `x` along new axes, and along axes of size 1 that are larger in the result.
 
-    Where nothing repeats this is a reshape.
+    Becomes a reshape if nothing is repeated.
     """
     target = [type_.shape[a] for a in axes]
     added = [d for i, d in enumerate(type_.shape) if i not in axes]
@@ -126,7 +126,7 @@ def pad(
     high: Sequence[Dim],
     interior: Sequence[Dim] | None = None,
 ) -> Node:
-    """lax's pad: negative `low` and `high` cut off."""
+    """Pads as lax does: negative `low` and `high` crop."""
     gaps = tuple(interior or (0,) * len(low))
     if any(_negative(v) is None for v in (*low, *high)):
         raise NoLowering("padding of unknown sign")
@@ -152,7 +152,7 @@ def _iota(s: Site, *_sizes: Node, dtype: Any, dimension: int, **_: Any) -> Node:
 
 @lower("iota_2x32_shape")
 def _iota_2x32_shape(s: Site, **_: Any) -> tuple[Node, Node]:
-    """The row-major position of every element, as high and low 32-bit words."""
+    """Returns the row-major index of every element, as high and low 32-bit words."""
     size = s.type.size
     if not isinstance(size, int) or size >= 1 << 32:
         raise NoLowering("positions of more than 32 bits")
@@ -172,7 +172,7 @@ def _full_like(s: Site, *_args: Node, fill_value: Any, **_: Any) -> Node:
 
 @lower("platform_index")
 def _platform_index(s: Site, *, platforms: Sequence[Any], **_: Any) -> Node:
-    """Which branch of `lax.platform_dependent` holds here: that of the CPU, or the default."""
+    """Returns the number of the `lax.platform_dependent` branch for the CPU, or of the default."""
     for i, names in enumerate(platforms):
         if names is None or "cpu" in names:
             return constant(i, s.type.dtype)

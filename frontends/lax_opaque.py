@@ -1,4 +1,4 @@
-"""Primitives without a lowering: described in the IR as text, and called when the program runs."""
+"""Opaque primitives: described in the IR as text, and called when the program runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stack.ir.types import BOOL, DType
 _MARK = "jax"
 _MAX_ARRAY = 256
 
-# Primitives and parameters that have no text form, by digest. They live as long as the process.
+# Primitives and parameters that have no text form, by digest; kept until the process ends.
 _LIVE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
@@ -32,14 +32,14 @@ class _NoText(Exception):
 
 @cache
 def primitives() -> dict[str, Any]:
-    """Every primitive that JAX can run, by name."""
+    """Returns every primitive that JAX can run, by name."""
     tables = (mlir._lowerings, *mlir._platform_specific_lowerings.values())
     return {primitive.name: primitive for table in tables for primitive in table}
 
 
 @cache
 def _records() -> dict[str, Callable[..., Any]]:
-    """Parameter types that are written as their fields. Nothing else is ever constructed."""
+    """Returns the parameter types that are written as their fields. Only these are constructed."""
     private: Any = lax_private
     modules = (jax.lax, private.slicing, private.lax, private.convolution)
     found: dict[str, Callable[..., Any]] = {}
@@ -56,11 +56,11 @@ def _records() -> dict[str, Callable[..., Any]]:
 
 
 def describe(primitive: Any, params: dict[str, Any], dtypes: Sequence[DType]) -> tuple[Any, ...]:
-    """The `call` attribute: operand types, and the parameters as plain values or a digest."""
+    """Returns the `call` attribute: operand types, and parameters as plain values or a digest."""
     held = tuple(dtypes)
     try:
         if primitives().get(primitive.name) is not primitive:
-            raise _NoText(primitive.name)  # not one of JAX's own
+            raise _NoText(primitive.name)  # not a primitive of JAX's own
         pairs = tuple((name, _plain(value)) for name, value in sorted(params.items()))
         return (_MARK, held, "params", *pairs)
     except _NoText:
@@ -128,22 +128,23 @@ def _record(name: str) -> Any:
 
 
 def operand_dtypes(call: Any, count: int) -> tuple[DType, ...]:
-    """The element types of `count` operands, complex ones in words; past the call's own, tokens.
+    """Returns the element types of `count` operands, complex ones as words.
 
-    Storage arrays alone do not tell bf16 from u16.
+    Operands beyond those of the call are tokens. The types are needed because storage arrays do not
+    distinguish bf16 from u16.
     """
     if not isinstance(call, tuple) or len(call) < 3 or call[0] != _MARK:
-        raise UsageError(f"the opaque call is not of this frontend: {call!r}")
+        raise UsageError(f"the opaque call does not belong to this frontend: {call!r}")
     held: tuple[DType, ...] = call[1]
     return (*(PART.get(d, d) for d in held), *[BOOL] * (count - len(held)))
 
 
 def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
-    """Run what an `opaque` node of this frontend names, on JAX arrays; also under a trace."""
+    """Run the primitive of an `opaque` node of this frontend on JAX arrays; also under a trace."""
     name = target.removeprefix("jax:")
     mark, dtypes, kind, *rest = call
     if mark != _MARK or kind not in ("params", "live"):
-        raise UsageError(f"the opaque call {target} is not of this frontend: {call!r}")
+        raise UsageError(f"the opaque call {target} does not belong to this frontend: {call!r}")
     if kind == "live":
         if rest[0] not in _LIVE:
             raise StackError(
@@ -156,7 +157,7 @@ def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
         raise UsageError(f"this JAX has no primitive {name!r}")
     else:
         primitive, params = primitives()[name], {key: _restore(value) for key, value in rest}
-    # an operand past those is the token of what happens before
+    # further operands are tokens, which only order effects
     given, tokens = args[: len(dtypes)], args[len(dtypes) :]
     held = [from_words(a, jax_dtype(d)) for a, d in zip(given, dtypes, strict=True)]
     out = primitive.bind(*held, **primitive.get_bind_params(params))

@@ -1,6 +1,6 @@
-"""Lowerings of random bits and of special functions, by tracing JAX's own decompositions.
+"""Lowerings of random bits and special functions, by tracing JAX's own decompositions.
 
-Typed random keys are held as their words: `key<fry>[n]` is `u32[n, 2]`.
+Typed random keys are represented by their words: `key<fry>[n]` is `u32[n, 2]`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _seed(s: Site, seeds: Node, *, impl: Any, **_: Any) -> Node:
 
 
 def _key(s: Site) -> Any:
-    """The aval of the keys, and their kind of generator."""
+    """Returns the abstract value of the keys, and their generator implementation."""
     aval = s.eqn.invars[0].aval
     return aval, aval.dtype._impl
 

@@ -1,4 +1,4 @@
-"""What is known about integer values: bounds, so that clamps and masks that do nothing vanish."""
+"""Bounds of integer values, used to omit clamps and masks without effect."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _DEPTH = 24
 
 
 def limits(dtype: DType) -> Range:
-    """Smallest and largest value of an integer type."""
+    """Returns the smallest and largest value of an integer type."""
     info = np.iinfo(dtype.numpy)
     return int(info.min), int(info.max)
 
 
 def value_range(node: Node) -> Range:
-    """Bounds that every element of an integer or bool array is certainly within."""
+    """Returns bounds of all elements of an integer or bool array."""
     return _bounded(node, _DEPTH, {})
 
 
@@ -113,12 +113,12 @@ _COMBINE: dict[str, Callable[..., Range | None]] = {
 
 
 def size_node(s: Site, size: Dim, dtype: DType) -> Node:
-    """A size as a scalar of an integer type."""
+    """Returns a size as a scalar of an integer type."""
     return s.b.size_of(size, dtype)
 
 
 def clamp(s: Site, x: Node, top: Dim) -> Node:
-    """`x` moved into `0..top`, with nothing done where it certainly is there."""
+    """Clamps `x` to `0..top`; unchanged if its bounds are in that range."""
     low, high = value_range(x)
     least = bounds(top)[0] if isinstance(top, Expr) else top
     if low < 0:
@@ -129,7 +129,7 @@ def clamp(s: Site, x: Node, top: Dim) -> Node:
 
 
 def within(s: Site, x: Node, top: Dim) -> Node | None:
-    """Where `0 <= x <= top`; None where that certainly holds everywhere."""
+    """Returns the mask `0 <= x <= top`; None if it is true everywhere by the bounds."""
     low, high = value_range(x)
     least = bounds(top)[0] if isinstance(top, Expr) else top
     above = s.b.ge(x, 0) if low < 0 else None

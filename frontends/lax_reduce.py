@@ -23,7 +23,7 @@ def _reduce(s: Site, x: Node, *, axes: Sequence[int], **_: Any) -> Node:
 
 
 def reduce(s: Site, x: Node, kind: str, axes: Sequence[int]) -> Node:
-    """A reduction; `x` itself over no axes. Of bool, max is or and min is and."""
+    """Reduces over axes; returns `x` for no axes. For bool, max is or and min is and."""
     if not len(axes):
         return x
     if x.dtype.kind == "b":
@@ -40,7 +40,7 @@ def _reduce_xor(s: Site, x: Node, *, axes: Sequence[int], **_: Any) -> Node:
 
 
 def monoid(jaxpr: Any) -> str | None:
-    """The kind of reduction that a two-argument function is, where it is one of ours."""
+    """Returns the kind of reduction of a two-argument jaxpr, if it is one of ours."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     if len(jaxpr.eqns) != 1 or len(jaxpr.invars) != 2 or len(jaxpr.outvars) != 1:
         return None
@@ -51,7 +51,7 @@ def monoid(jaxpr: Any) -> str | None:
 
 
 def combine(s: Site, kind: str, x: Node, y: Node) -> Node:
-    """One step of a reduction."""
+    """Builds one step of a reduction."""
     return s.b.op(OPS[kind], (x, y))
 
 
@@ -104,9 +104,9 @@ def _top_k(s: Site, x: Node, *, k: int, axis: int = -1, **_: Any) -> list[Node]:
 
 
 def _total_order(s: Site, x: Node) -> Node:
-    """Integers in the total order of floats: -nan, -inf, -0, 0, inf, nan; other types as they are.
+    """Maps floats to integers in their total order: -nan, -inf, -0, 0, inf, nan; others unchanged.
 
-    `top_k` compares in it, where `sort` takes zeros and nans of both signs as equal.
+    `top_k` uses the total order; `sort` treats zeros of both signs as equal, and nans too.
     """
     if not x.dtype.is_float:
         return x
@@ -115,14 +115,14 @@ def _total_order(s: Site, x: Node) -> Node:
 
 
 def _of_total_order(s: Site, keys: Node, dtype: DType) -> Node:
-    """The values that have these keys."""
+    """Converts such keys back to their values."""
     if not dtype.is_float:
         return keys
     return s.b.bitcast(_other_order(s, keys), type=keys.tensor.with_dtype(dtype))
 
 
 def _other_order(s: Site, x: Node) -> Node:
-    """Sign and magnitude as two's complement, or back: negative numbers have the order reversed."""
+    """Converts sign and magnitude to two's complement, or back: reverses the order of negatives."""
     most = (1 << (x.dtype.bits - 1)) - 1
     return s.b.select(s.b.lt(x, 0), s.b.xor(x, most), x)
 

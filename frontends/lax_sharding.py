@@ -1,6 +1,6 @@
-"""Lowerings of sharding constraints: the same value, with the places that it is to have.
+"""Lowerings of sharding constraints: a `reshard` of the value to its sharding.
 
-The passes of `stack.passes.sharding` go by them. A program for one device has no use for them.
+The passes of `stack.passes.sharding` use them. A program for one device does not need them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _constraint.handles_words = _reshard.handles_words = True
 
 
 def _placed(s: Site, x: Node, sharding: Any, open_dims: Any) -> Node:
-    """`x` where a `NamedSharding` says; `x` itself, and a note, for another sharding."""
+    """Reshards `x` to a `NamedSharding`; for other shardings adds a note and returns `x`."""
     shared, line = s.importer.shared, ", ".join(s.b.loc) or "no source line"
     if not isinstance(sharding, NamedSharding):
-        shared.constraints.append(f"{line}: {sharding}, which no mesh has")
+        shared.constraints.append(f"{line}: {sharding}, which has no mesh of named axes")
         return x
     try:
         found = from_spec(_mesh(shared, sharding.mesh), sharding.spec, x.tensor.rank)
@@ -55,7 +55,7 @@ def _checked(sharding: Sharding, x: Node) -> Sharding:
 
 
 def _mesh(shared: Shared, mesh: Any) -> Mesh:
-    """The mesh of the IR for JAX's: `m`, another one `m1`. Raises RuleError for odd axes."""
+    """Returns the IR's mesh for JAX's, named `m`, `m1` and so on. Raises RuleError."""
     axes = tuple((str(name), int(size)) for name, size in mesh.shape.items())
     number = len(shared.meshes)
     return shared.meshes.setdefault(axes, Mesh(f"m{number or ''}", axes))

@@ -1,4 +1,4 @@
-"""Lowerings of dynamic slices: plain ones where the start is known, else read as windows."""
+"""Lowerings of dynamic slices: static slices if the start is known, else gathers of windows."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _dynamic_update_slice(s: Site, x: Node, update: Node, *starts: Node, **_: An
 
 
 def _replace(s: Site, x: Node, update: Node, axis: int, at: int) -> Node:
-    """What is before, the update, what is after."""
+    """Concatenates the part before, the update, and the part after."""
     zero: list[Dim] = [0] * x.tensor.rank
     before = list(x.shape)
     before[axis] = at

@@ -1,4 +1,4 @@
-"""Lowerings of reductions over moving windows: pooling, and the gradient of max pooling."""
+"""Lowerings of reductions over sliding windows: pooling, and the gradient of max pooling."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I32
 
-MAX_TAPS = 32  # longer windows are read by a gather instead of one slice for each tap
+MAX_TAPS = 32  # longer windows are read by one gather, not by one slice per tap
 
 
 @lower("reduce_window_sum", "reduce_window_max", "reduce_window_min")
@@ -47,7 +47,7 @@ def pooled(
     window_dilation: Sequence[int],
     **_: Any,
 ) -> Node:
-    """Windows of a commutative reduction separate: one axis after the other."""
+    """Reduces windows one axis at a time, which is correct for commutative reductions."""
     neutral = constant(identity(kind, x.dtype), x.dtype)
     low, high = zip(*padding, strict=True) if padding else ((), ())
     x = pad(s, x, neutral, low, high, [d - 1 for d in base_dilation])
@@ -90,7 +90,7 @@ def _pool_axis(
 
 
 def _places(s: Site, count: Any, stride: int, taps: int, gap: int) -> Node:
-    """Position of every tap of every window: `[count, taps]`."""
+    """Returns the index of every tap of every window: `[count, taps]`."""
     start = window(s, constant(0, I32), count, stride)
     return window(s, start, taps, gap)
 
@@ -102,7 +102,7 @@ def _patches(
     s: Site, x: Node, window_dimensions: Sequence[int], strides: Sequence[int],
     gaps: Sequence[int], counts: Sequence[Dim],
 ) -> Node:  # fmt: skip
-    """Every window as one last axis: `[windows..., taps]`."""
+    """Gathers every window along one last axis: `[windows..., taps]`."""
     reads = Reads()
     names = [f"o{i}" for i in range(len(counts))]
     taps: list[str] = []
@@ -124,10 +124,10 @@ def _chosen(
     s: Site, x: Node, select_prim: Any, dims: Sequence[int], strides: Sequence[int],
     gaps: Sequence[int], counts: Sequence[Any],
 ) -> Reads:  # fmt: skip
-    """Where in `x` the element that each window selects is.
+    """Returns reads of the element in `x` that each window selects.
 
-    XLA selects tap by tap: the next element, unless the one so far compares "ge" (or "le") to it.
-    So equal elements leave the first, and a nan on either side the next.
+    XLA selects tap by tap: it takes the next element unless the current one compares "ge" (or "le")
+    to it. So the first of equal elements is kept; if either side is nan, the next one is taken.
     """
     kind = {"ge": "max", "le": "min"}.get(select_prim.name)
     if kind is None or not known(x.shape):
@@ -154,7 +154,7 @@ def _chosen(
 
 
 def _selected(s: Site, patches: Node, kind: str) -> Node:
-    """The tap that each row of `patches` selects: the extremum of what follows its last nan."""
+    """Returns the tap that each row of `patches` selects: the extremum after its last nan."""
     axis = patches.tensor.rank - 1
     tap_type = patches.tensor.with_dtype(I32)
     if patches.dtype.kind != "f":
@@ -166,7 +166,7 @@ def _selected(s: Site, patches: Node, kind: str) -> Node:
     worst = constant(identity(kind, patches.dtype), patches.dtype)
     rest = s.b.select(s.b.ge(tap, behind), patches, worst)
     best = s.b.max(s.b.argreduce(rest, kind=kind, axis=axis, type=tap_type), first)
-    return s.b.min(best, int(patches.shape[axis]) - 1)  # a nan in the last tap stays
+    return s.b.min(best, int(patches.shape[axis]) - 1)  # a nan in the last tap is selected
 
 
 @lower("select_and_scatter_add")

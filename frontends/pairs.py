@@ -1,6 +1,6 @@
-"""Complex numbers as two real values: what arithmetic and functions are on the parts.
+"""Complex arithmetic and functions on pairs of real values.
 
-The parts of all operands have one element type, and one shape or none.
+The parts of all operands have the same element type, and equal or scalar shapes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ WHOLE = {F32: C64, F64: C128}
 
 @dataclass(frozen=True)
 class Pair:
-    """A complex value: its real and its imaginary part, of one shape."""
+    """A complex value: real and imaginary part, of equal shape."""
 
     re: Node
     im: Node
 
 
 def each(b: Builder, op: str, *values: Pair) -> Pair:
-    """An op on the real parts, and on the imaginary ones."""
+    """Applies an op to the real parts and to the imaginary parts."""
     return Pair(b.op(op, [v.re for v in values]), b.op(op, [v.im for v in values]))
 
 
@@ -36,29 +36,29 @@ def conjugate(b: Builder, x: Pair) -> Pair:
 
 
 def scaled(b: Builder, op: str, x: Pair, by: Node) -> Pair:
-    """`x * by` or `x / by`, by a real number."""
+    """Returns `x * by` or `x / by` for a real `by`."""
     return Pair(b.op(op, (x.re, by)), b.op(op, (x.im, by)))
 
 
 def product(b: Builder, x: Pair, y: Pair, of: Callable[[Node, Node], Node] | None = None) -> Pair:
-    """A product, of elements or by another function that is linear in both."""
+    """Returns a product; `of` may be another bilinear function than the elementwise product."""
     of = of or b.mul
     re = b.sub(of(x.re, y.re), of(x.im, y.im))
     return Pair(re, b.add(of(x.re, y.im), of(x.im, y.re)))
 
 
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """`x / y` as NumPy and torch have it: over 0, the parts of `x` over `abs(0)`."""
+    """Returns `x / y` as NumPy and torch do: for `y` 0, parts of `x` divided by `abs(0)`."""
     above, below = _smith(b, x, y)
     found = scaled(b, "mul", above, b.div(constant(1.0, below.dtype), below))
     return _select(b, _is_zero(b, y), scaled(b, "div", x, b.abs(y.re)), found)
 
 
 def c_quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """`x / y` as annex G of C11 and XLA have it.
+    """Returns `x / y` as annex G of C11 and XLA do.
 
-    Where both parts come out as nan: over 0, the parts of `x` over that 0; of an infinite `x` or
-    `y` only the infinite parts count.
+    If both parts are nan: for `y` 0, the parts of `x` are divided by that 0; if `x` or `y` is
+    infinite, only the infinite parts count.
     """
     found = scaled(b, "div", *_smith(b, x, y))
     is_nan = b.and_(b.ne(found.re, found.re), b.ne(found.im, found.im))
@@ -73,9 +73,9 @@ def c_quotient(b: Builder, x: Pair, y: Pair) -> Pair:
 
 
 def _smith(b: Builder, x: Pair, y: Pair) -> tuple[Pair, Node]:
-    """Smith's algorithm: `x / y` as a complex over a real number, by the ratio of the parts of `y`.
+    """Returns `x / y` as a complex numerator and a real denominator, by Smith's algorithm.
 
-    So no square overflows.
+    It divides by the ratio of the parts of `y`, so that no square overflows.
     """
     is_wide = b.ge(b.abs(y.re), b.abs(y.im))
     large, small = b.select(is_wide, y.re, y.im), b.select(is_wide, y.im, y.re)
@@ -102,7 +102,7 @@ def _is_finite(b: Builder, x: Pair) -> Node:
 
 
 def _infinite_parts(b: Builder, x: Pair) -> Pair:
-    """1 for an infinite part and 0 for any other, with its sign; a nan has none."""
+    """Returns signed 1 for infinite parts and signed 0 for others; unsigned 0 for nan."""
 
     def one(part: Node) -> Node:
         zero = b.select(b.ne(part, part), constant(0.0, part.dtype), b.mul(part, 0.0))
@@ -113,7 +113,7 @@ def _infinite_parts(b: Builder, x: Pair) -> Pair:
 
 
 def power(b: Builder, x: Pair, count: int) -> Pair:
-    """A product of `count` factors, by squaring."""
+    """Returns the power with exponent `count`, by repeated squaring."""
     if count == 1:
         return x
     half = power(b, x, count // 2)
@@ -129,7 +129,7 @@ def equal(b: Builder, x: Pair, y: Pair) -> Node:
 
 
 def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
-    """The larger part, and the smaller one over it. Infinity and 0 if a part of `x` is infinite."""
+    """Returns the larger absolute part, and smaller over larger; inf and 0 for infinite `x`."""
     re, im, is_infinite = b.abs(x.re), b.abs(x.im), _is_infinite(b, x)
     large, small = b.max(re, im), b.min(re, im)
     limit, zero = constant(math.inf, large.dtype), constant(0.0, large.dtype)
@@ -138,7 +138,7 @@ def _by_size(b: Builder, x: Pair) -> tuple[Node, Node]:
 
 
 def magnitude(b: Builder, x: Pair) -> Node:
-    """The length, of which no square overflows."""
+    """Returns the absolute value; no square overflows."""
     large, ratio = _by_size(b, x)
     return b.mul(large, b.sqrt(b.add(b.mul(ratio, ratio), 1.0)))
 
@@ -152,7 +152,7 @@ def polar(b: Builder, size: Node, turned: Node) -> Pair:
 
 
 def _times(b: Builder, x: Node, y: Node) -> Node:
-    """A product in which 0 and no limit is 0: parts of functions that grow along one axis."""
+    """Returns a product where 0 times infinity or nan is 0."""
     made = b.mul(x, y)
     zero = b.select(b.eq(x, 0.0), x, b.select(b.lt(x, 0.0), b.neg(y), y))
     is_open = b.and_(b.ne(made, made), b.or_(b.eq(x, 0.0), b.eq(y, 0.0)))
@@ -160,7 +160,7 @@ def _times(b: Builder, x: Node, y: Node) -> Node:
 
 
 def direction(b: Builder, x: Pair) -> Pair:
-    """Of length 1; 0 for 0."""
+    """Returns `x / abs(x)`; 0 for 0."""
     size = magnitude(b, x)
     return scaled(b, "div", x, b.select(b.eq(size, 0.0), constant(1, size.dtype), size))
 
@@ -174,24 +174,24 @@ def exp(b: Builder, x: Pair) -> Pair:
 
 
 def log(b: Builder, x: Pair) -> Pair:
-    """The logarithm, also where the length itself is more than the largest number."""
+    """Returns the logarithm, also if the absolute value overflows."""
     large, ratio = _by_size(b, x)
     size = b.add(b.log(large), b.mul(b.log1p(b.mul(ratio, ratio)), 0.5))
     return Pair(size, angle(b, x))
 
 
 def sqrt(b: Builder, x: Pair) -> Pair:
-    """The root with a real part of at least 0, also where the length is too large for a number.
+    """Returns the root with a non-negative real part, also if the absolute value overflows.
 
-    The part of two equal signs is found without a difference.
+    Avoids cancellation: no difference of close numbers is computed.
     """
     large, ratio = _by_size(b, x)
     wide, high = b.abs(x.re), b.abs(x.im)
-    share = b.select(b.ge(wide, high), constant(1.0, wide.dtype), ratio)  # the real one's
+    share = b.select(b.ge(wide, high), constant(1.0, wide.dtype), ratio)  # of the real part
     whole = b.add(b.sqrt(b.add(b.mul(ratio, ratio), 1.0)), share)
     far = b.mul(b.sqrt(large), b.sqrt(b.mul(whole, 0.5)))
     near = b.select(b.eq(far, 0.0), far, b.div(high, b.mul(far, 2.0)))
-    is_infinite = b.eq(high, math.inf)  # whatever the other part is
+    is_infinite = b.eq(high, math.inf)  # also if the other part is nan
     far, near = b.select(is_infinite, high, far), b.select(is_infinite, high, near)
     is_right = b.ge(x.re, 0.0)
     im = b.select(is_right, near, far)
@@ -199,7 +199,7 @@ def sqrt(b: Builder, x: Pair) -> Pair:
 
 
 def _is_negative(b: Builder, x: Node) -> Node:
-    """By its sign bit, which -0 has too."""
+    """True if the sign bit is set, also for -0."""
     return b.lt(b.bitcast(x, type=x.tensor.with_dtype(_INTEGER[x.dtype])), 0)
 
 
@@ -215,12 +215,12 @@ def sinh(b: Builder, x: Pair) -> Pair:
 
 
 def cos(b: Builder, x: Pair) -> Pair:
-    """The conjugate of `cosh(im + i re)`."""
+    """Computes the conjugate of `cosh(im + i re)`."""
     return conjugate(b, cosh(b, Pair(x.im, x.re)))
 
 
 def sin(b: Builder, x: Pair) -> Pair:
-    """`sinh(im + i re)` with its parts exchanged."""
+    """Computes `sinh(im + i re)` with exchanged parts."""
     turned = sinh(b, Pair(x.im, x.re))
     return Pair(turned.im, turned.re)
 

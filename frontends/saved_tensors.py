@@ -1,11 +1,11 @@
-"""Tensors that a training step saves for its backward pass, where its inputs are overwritten.
+"""Saved tensors of a training step whose inputs are overwritten.
 
 AOTAutograd's forward graph returns the new value of an input that the program writes to, and copies
-it into that input after the graph has run. A backward pass that needs the old value must not be
-given the input: it gets a copy, made before the write.
+it into that input after the graph has run. If the backward pass needs the old value, it must not
+get the input itself, but a copy made before the write.
 
-Somebody else may write to an input before the backward pass runs. Then autograd refuses to go on,
-unless the program has cloned the input: the clone is saved, though its elements are the input's.
+Other code may write to an input before the backward pass runs. Autograd then raises, unless the
+program has cloned the input: then the clone is saved, although its elements equal the input's.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stack.frontends.fx_border import physical_order, storage_root, viewed_by
 
 
 def clones_input(node: Node) -> bool:
-    """True if a node is a copy that the program makes of an input, or of a view of one."""
+    """True if a node is the program's clone of an input or of a view of one."""
     if node.target is not torch.ops.aten.clone.default or "memory_format" in node.kwargs:
-        return False  # with a format it is an operand for another op, as of `contiguous`
+        return False  # with a format the copy serves another op, such as `contiguous`
     return storage_root(node.all_input_nodes[0]).op == "placeholder"
 
 
 def save_old_values(forward: GraphModule) -> None:
-    """Have a forward graph of AOTAutograd's save copies of the inputs that it overwrites."""
+    """Make a forward graph of AOTAutograd save copies of the inputs that it overwrites."""
     last = forward.graph.output_node()
     results: list[Any] = list(last.args[0])  # pyright: ignore[reportArgumentType]
     kinds = [_whole(kind) for kind in last.meta["desc"]]
@@ -52,14 +52,14 @@ def save_old_values(forward: GraphModule) -> None:
 
 
 def _whole(kind: Any) -> Any:
-    """The input or output of the program that an array is, or is a part of."""
+    """Returns the input or output of the program that contains an array."""
     while isinstance(kind, SubclassGetAttrAOTInput | SubclassGetAttrAOTOutput):
         kind = kind.base
     return kind
 
 
 def _copied(node: Node, copies: dict[Node, Node]) -> Node:
-    """The same value in memory of its own; a view that is not dense, of a copy of what it views."""
+    """Copies a value to memory of its own; a view that is not dense becomes one of a copy."""
     if node not in copies:
         value = node.meta["val"]
         _, *viewed = viewed_by(node)

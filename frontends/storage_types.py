@@ -1,13 +1,13 @@
-"""Casts from and to storage types: floats of 8 bits, integers of 2 or 4 bits.
+"""Casts from and to storage types: 8-bit floats, 2-bit and 4-bit integers.
 
-The IR moves such elements as bytes. Casts are written as integer ops, so that they become part of
-kernels. To a float of 8 bits numbers are rounded to nearest, ties to even. What is too large is an
-infinity where the type has one, else nan, or the largest number for frameworks that say so.
+The IR moves such elements as bytes. Casts are built from integer ops, so that they can be fused
+into kernels. Casts to an 8-bit float round to nearest, ties to even. A number that is too large
+becomes infinity if the type has it, else nan; with `saturates` it becomes the largest number.
 
     x = (-1)^s 2^(e - bias) (1 + m / 2^M), or with e = 0: (-1)^s 2^(1 - bias) m / 2^M
 
-The suffixes are those of ml_dtypes: `fn` has no infinities, and nan where all bits but the sign are
-set; `fnuz` has no -0 either, whose place nan takes.
+The suffixes are those of ml_dtypes: `fn` has no infinities, and nan has all bits except the sign
+set; `fnuz` has no -0 either, and uses its code for nan.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _F32_INF = 0xFF << _F32_DIGITS
 
 @dataclass(frozen=True)
 class Format:
-    """A float of 8 bits.
+    """An 8-bit float format.
 
     Attributes:
         digits: bits of the fraction.
-        bias: of the exponent.
-        inf: the code of infinity, or of the first nan where there is none.
-        nan: a code of nan; with the sign bit where that is the only nan.
+        bias: bias of the exponent.
+        inf: the code of infinity, or of the first nan if there is no infinity.
+        nan: a code of nan; the code of -0 if that is the only nan.
     """
 
     digits: int
@@ -42,7 +42,7 @@ class Format:
 
     @property
     def has_inf(self) -> bool:
-        """Whether the type has infinities."""
+        """True if the type has infinities."""
         return self.inf != self.nan and self.nan != _SIGN
 
 
@@ -60,12 +60,12 @@ INTEGER_BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4}
 
 
 def is_storage(dtype: DType) -> bool:
-    """Whether the IR moves elements of a type and computes nothing with them."""
+    """True if the IR only moves elements of a type and does not compute with them."""
     return dtype.kind == "s"
 
 
 def has_storage(value: Any) -> bool:
-    """Whether a node, a type or something in a list of them is of a storage type."""
+    """True if a node, a type or a list of them has a storage type."""
     if isinstance(value, list | tuple):
         return any(map(has_storage, value))
     return isinstance(value, Node | TensorType) and any(map(is_storage, _dtypes(value)))
@@ -77,7 +77,7 @@ def _dtypes(value: Node | TensorType) -> list[DType]:
 
 
 def widened(b: Builder, x: Node) -> Node:
-    """The values of a storage type as f32, i8 or u8, which hold all of them; `x` of other types."""
+    """Converts a storage type to f32, i8 or u8 without loss; returns `x` of other types."""
     name = x.dtype.name
     if not is_storage(x.dtype):
         return x
@@ -85,7 +85,7 @@ def widened(b: Builder, x: Node) -> Node:
         dtype = DTYPES["i8" if name[0] == "i" else "u8"]
         return _in_range(b, _bits(b, x, dtype), INTEGER_BITS[name])
     code = b.cast(_bits(b, x, _BYTE), type=x.tensor.with_dtype(_WORD))
-    if name == "f8e8m0fnu":  # 2^(code - 127): an exponent of f32, but for the first and the last
+    if name == "f8e8m0fnu":  # 2^(code - 127): an exponent of f32, except first and last code
         power = b.select(b.eq(code, 0), 1 << (_F32_DIGITS - 1), b.shl(code, _F32_DIGITS))
         return b.select(b.eq(code, 0xFF), float("nan"), _bits(b, power, F32))
     form = FORMATS[name]
@@ -103,12 +103,12 @@ def widened(b: Builder, x: Node) -> Node:
 
 
 def narrowed(b: Builder, x: Node, dtype: DType, saturates: bool = False) -> Node | None:
-    """Numbers as a storage type; None where there is no rule.
+    """Converts numbers to a storage type; None if there is no rule.
 
-    Integers wrap. Of a float, an integer is the nearest towards zero that there is, 0 of nan.
+    Integers wrap. A float becomes the nearest representable integer towards zero; nan becomes 0.
 
     Args:
-        saturates: whether numbers that are too large, and infinities, are the largest float.
+        saturates: if true, infinities and numbers that are too large become the largest float.
     """
     if dtype.name in INTEGER_BITS:
         return _bits(b, _narrow_integer(b, x, dtype), dtype)
@@ -118,12 +118,12 @@ def narrowed(b: Builder, x: Node, dtype: DType, saturates: bool = False) -> Node
     x = b.cast(x, type=x.tensor.with_dtype(F32)) if x.dtype != F32 else x
     whole = _bits(b, x, _WORD)
     size = b.and_(whole, 0x7FFFFFFF)
-    # half of the last place that stays, less one where that is even; a carry moves the exponent
+    # round half to even: add half of the last kept digit, less one if it is even
     dropped = _F32_DIGITS - form.digits
     odd = b.and_(b.shr(size, dropped), 1)
     rounded = b.shr(b.add(b.add(size, (1 << (dropped - 1)) - 1), odd), dropped)
     normal = b.sub(rounded, (_F32_BIAS - form.bias) << form.digits)
-    # below the least normal number all have one last place: that of a large number, which rounds
+    # subnormal results: adding a large number rounds to their common last digit
     last = 1 - form.bias - form.digits
     magic = 2.0 ** (last + _F32_DIGITS)
     start = constant(magic, F32)
@@ -144,7 +144,7 @@ def narrowed(b: Builder, x: Node, dtype: DType, saturates: bool = False) -> Node
 
 
 def _narrow_integer(b: Builder, x: Node, dtype: DType) -> Node:
-    """A number as a byte that holds a narrower integer."""
+    """Returns a byte with the value of a narrower integer."""
     bits, is_signed = INTEGER_BITS[dtype.name], dtype.name[0] == "i"
     wide = DTYPES["i8" if is_signed else "u8"]
     if x.dtype.is_float:
@@ -161,6 +161,6 @@ def _bits(b: Builder, x: Node, dtype: DType) -> Node:
 
 
 def _in_range(b: Builder, x: Node, bits: int) -> Node:
-    """The lowest bits of a byte as a number, with its sign."""
+    """Sign-extends the lowest bits of a byte (zero-extends if unsigned)."""
     unused = 8 - bits
     return b.shr(b.shl(x, unused), unused)

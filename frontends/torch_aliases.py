@@ -1,7 +1,7 @@
-"""What AOTAutograd does with the results of the graph that it has compiled.
+"""AOTAutograd's treatment of the results of a compiled graph.
 
-It writes new values into inputs, and makes results that share an input's memory anew from that
-input: of what the graph returns for those it reads only where in memory it lies.
+It writes new values into inputs. It remakes results that share an input's memory as views of that
+input, and only uses the layout of what the graph returns for them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch.fx import GraphModule, Node
 
 @dataclass(frozen=True)
 class Aliases:
-    """Results of a graph that have to do with the memory of its inputs.
+    """Results of a graph that are written to inputs or share their memory.
 
     Attributes:
         written: the inputs that the first results are the new values of.
-        views: results that are made anew as views of an input, and that input.
+        views: maps a result that is remade as a view to the input that it views.
     """
 
     written: Sequence[int] = ()
@@ -33,7 +33,7 @@ class Aliases:
 
 
 def traced_aliases() -> Aliases:
-    """Those of the forward graph that is being compiled."""
+    """Returns the aliases of the forward graph that is being compiled."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None or metadata.tokens:
@@ -48,10 +48,11 @@ def traced_aliases() -> Aliases:
 
 
 def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContextManager[Any]:
-    """While it is entered, AOTAutograd makes such results by where those of the graph lie.
+    """Context in which AOTAutograd remakes views from sizes, strides and offset.
 
-    By default it replays the views that it has recorded, which stops where sizes are others; but
-    gradients are those of the recorded views, and a place is counted in elements of one width.
+    By default it replays the recorded view ops, which fails if sizes differ. The default is kept
+    for results with gradients, which come from the recorded views, and for views that change the
+    element width, since offsets count elements.
     """
     has_gradients = any(getattr(x, "requires_grad", False) for x in examples)
     if (torch.is_grad_enabled() and has_gradients) or any(map(_changes_width, gm.graph.nodes)):
@@ -60,7 +61,7 @@ def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContext
 
 
 def _changes_width(node: Node) -> bool:
-    """Whether a node of Dynamo's graph is its operand's memory as elements of another width."""
+    """True if a node views its operand's memory with another element width."""
     made = _placed(node)
     if made is None:
         return False
@@ -73,7 +74,7 @@ def _changes_width(node: Node) -> bool:
 
 
 def _placed(node: Node) -> torch.Tensor | None:
-    """The tensor that Dynamo traced for a node, if that has a place in memory."""
+    """Returns the tensor that Dynamo traced for a node, if it is an ordinary strided one."""
     value = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None

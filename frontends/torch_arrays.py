@@ -1,4 +1,4 @@
-"""Torch tensors as storage arrays and back; element types; opaque calls and their encoding."""
+"""Conversion of torch tensors and element types; encoding of opaque calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {
     "f64": torch.float64, "c64": torch.complex64, "c128": torch.complex128,
 }  # fmt: skip
 TORCH_DTYPE: dict[DType, torch.dtype] = {DTYPES[n]: t for n, t in _NAMES.items()}
-# floats of 8 bits; integers of fewer are names in torch, whose arrays hold nothing
+# 8-bit floats; torch has names for narrower integers, but no arrays of them
 TORCH_DTYPE |= {
     d: getattr(torch, n)
     for n, d in LONG_NAMES.items()
@@ -32,13 +32,13 @@ TORCH_DTYPE |= {
 }
 STACK_DTYPE: dict[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPE.items()}
 
-# Operators that a saved program may name.
+# Namespaces of operators that a saved program may call.
 NAMESPACES = {"aten", "prims", "torchvision", "stack"}
 _REFUSED = re.compile(r"aten\.(from_file|save|_print|_test)")
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The element type of the IR. Raises NoElementType where it has none."""
+    """Returns the element type of the IR. Raises NoElementType if there is none."""
     if dtype not in STACK_DTYPE:
         raise NoElementType(dtype, DTYPES)
     return STACK_DTYPE[dtype]
@@ -46,14 +46,14 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 @functools.cache
 def saturates(dtype: DType) -> bool:
-    """Whether this torch makes the largest number of a float of 8 bits of what is larger."""
+    """True if this torch version saturates casts to an 8-bit float."""
     return bool(torch.full((), 1e30).to(TORCH_DTYPE[dtype]).float().isfinite())
 
 
 def device_of(values: Iterable[Any]) -> str:
-    """Where the tensors among values are, "cpu" without any.
+    """Returns the device of the tensors among values; "cpu" if there are none.
 
-    Scalars in host memory go along with tensors on a GPU. Raises StackError for two GPUs.
+    CPU scalars may be mixed with tensors on a GPU. Raises StackError for two GPUs.
     """
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     found = {str(t.device) for t in tensors if t.device.type != "cpu"}
@@ -63,7 +63,7 @@ def device_of(values: Iterable[Any]) -> str:
 
 
 def check_results(results: Iterable[Any], device: str) -> None:
-    """Raise StackError where a program leaves a result (as traced) on another device."""
+    """Raise StackError if a program leaves a traced result on another device."""
     kind = torch.device(device).type
     for number, result in enumerate(results):
         value = result.meta.get("val") if isinstance(result, torch.fx.Node) else None
@@ -81,12 +81,12 @@ def _checked(tensor: Any, dtype: DType) -> torch.Tensor:
     if tensor.dtype is not TORCH_DTYPE[dtype]:
         raise TypeError(f"got {tensor.dtype}")
     if tensor.layout is not torch.strided:
-        raise TypeError(f"got a tensor of layout {tensor.layout}; only dense ones are taken")
+        raise TypeError(f"got a tensor of layout {tensor.layout}; only strided ones are supported")
     return tensor
 
 
 def to_device(tensors: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[torch.Tensor]:
-    """Dense tensors on the device: each itself where it is that already."""
+    """Returns dense tensors on the device; a tensor that already is one is returned unchanged."""
     place = torch.device(device)
     return [_moved(t, d, place) for t, d in zip(tensors, dtypes, strict=True)]
 
@@ -100,17 +100,17 @@ def _moved(tensor: Any, dtype: DType, device: torch.device) -> torch.Tensor:
 
 
 def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
-    """Tensors over arrays of a device."""
+    """Wraps device arrays as tensors."""
     return [a if isinstance(a, torch.Tensor) else torch.from_dlpack(a) for a in arrays]
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the memory of a tensor on the CPU is its storage array as it is."""
+    """True if a CPU tensor's memory can be used directly as a storage array."""
     return tensor.is_cpu and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
-    """Storage of a tensor, without a copy where it is dense on the CPU."""
+    """Returns the storage of a tensor, without a copy if it is dense on the CPU."""
     held = _checked(tensor, dtype)
     if held.requires_grad:
         held = held.detach()
@@ -122,7 +122,7 @@ def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
 
 
 def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
-    """A tensor over the storage, without a copy where possible."""
+    """Returns a tensor over the storage, without a copy if possible."""
     array = np.asarray(array)
     flags = array.flags
     if not flags.c_contiguous or not flags.writeable:
@@ -132,19 +132,19 @@ def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
 
 
 def stamp(tensor: torch.Tensor) -> tuple[Hashable, Hashable]:
-    """The memory of a tensor, and its version; None for tensors of inference mode, without one."""
+    """Returns a tensor's memory and version; the version of an inference tensor is None."""
     memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
     return memory, None if tensor.is_inference() else tensor._version
 
 
 def watch(tensor: torch.Tensor) -> Callable[[], bool]:
-    """Whether the storage of a tensor is alive; its number is nobody else's until this is gone."""
+    """Returns a function that is true while a tensor's storage, and so its id, is in use."""
     storage = StorageWeakRef(tensor.untyped_storage())
     return lambda: not storage.expired()
 
 
 def random_inputs(specs: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Example tensors for texts such as `f32[2, 16]`, `i64[2, 16]<100` (values below 100)."""
+    """Creates example tensors from texts: `f32[2, 16]`, `i64[2, 16]<100` (values below 100)."""
     generator = torch.Generator().manual_seed(0)
     return tuple(_random(spec, generator) for spec in specs)
 
@@ -164,14 +164,14 @@ def _random(spec: str, generator: torch.Generator) -> torch.Tensor:
 
 # ---- opaque calls: arguments as nested tuples of plain values
 
-# A call is `(args, kwargs)`; `("tensor", i, dtype)` is operand i, with strides after it where the
-# op looks at them. An operand that no argument names only says what happens before.
+# A call is `(args, kwargs)`; `("tensor", i, dtype)` is operand i, followed by strides if the op
+# depends on them. An operand that no argument names only orders the call after it.
 _PLAIN = (bool, int, float, str, type(None))
 Operands = Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
 
 
 def encode_call(args: Sequence[Any], kwargs: dict[str, Any], operands: list[Node]) -> Any:
-    """Arguments of a torch op as an attribute; tensors are appended to `operands`."""
+    """Encodes the arguments of a torch op as an attribute; appends tensors to `operands`."""
     named = tuple((k, _encode(v, operands)) for k, v in kwargs.items())
     return (tuple(_encode(a, operands) for a in args), named)
 
@@ -196,7 +196,7 @@ def _encode(value: Any, operands: list[Node]) -> Any:
 
 
 def encode_strides(call: Any, strides: Sequence[Any]) -> Any:
-    """A call whose operand i comes with `strides[i]`, where there are any."""
+    """Adds `strides[i]` to operand i of an encoded call, if not None."""
     if isinstance(call, tuple) and len(call) == 3 and call[0] == "tensor":
         own = strides[call[1]]
         return call if own is None else (*call, tuple(own))
@@ -242,7 +242,7 @@ def _tensor_dtypes(value: Any, found: dict[int, str]) -> None:
 
 
 def find_operator(target: str) -> Callable[..., Any]:
-    """The torch operator that `torch:aten.foo.default` names. Raises StackError."""
+    """Returns the torch operator named `torch:aten.foo.default`. Raises StackError."""
     name = target.removeprefix("torch:")
     parts = name.split(".")
     if len(parts) != 3 or parts[0] not in NAMESPACES or _REFUSED.match(name):
@@ -256,7 +256,7 @@ def find_operator(target: str) -> Callable[..., Any]:
 
 
 def decode_call(call: Any, tensors: Operands) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and named arguments of an opaque call."""
+    """Returns positional and named arguments of an opaque call."""
     positional, named = call
     args = [_decode(a, tensors) for a in positional]
     return args, {k: _decode(v, tensors) for k, v in named}

@@ -1,7 +1,8 @@
-"""Attention as it is written out: products, scale, mask, softmax, products.
+"""Attention as separate ops: matmul, scale, mask, softmax, matmul.
 
 Torch's own decomposition of `scaled_dot_product_attention` computes in f32 throughout. Here the
-operands keep their type and the scores are f32: what a person writes, and what streams.
+operands keep their type and only the scores are f32, as in hand-written attention; this form can be
+streamed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def attention(
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:  # fmt: skip
-    """What `F.scaled_dot_product_attention` says, of shapes `[..., m, d]` and `[..., n, d]`.
+    """Computes `F.scaled_dot_product_attention` for shapes `[..., m, d]` and `[..., n, d]`.
 
-    Rows without an unmasked column are 0.
+    Fully masked rows are 0.
 
     Raises:
         RuntimeError: for both a mask and `is_causal`.
@@ -42,7 +43,7 @@ def attention(
 
 
 def as_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Floats in the type of autocast, where that is on."""
+    """Casts floats to the autocast type, if autocast is enabled."""
     kind = tensors[0].device.type
     if not torch.is_autocast_enabled(kind):
         return tensors
@@ -54,7 +55,7 @@ def weights_of(
     query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool = False,
     scale: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """What each row gives to each column, `[..., m, n]`; f32 for 16-bit floats."""
+    """Returns the attention weights `[..., m, n]`; f32 for 16-bit floats."""
     scores = scores_of(query, key)
     scores = scores * (1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
@@ -67,7 +68,7 @@ def weights_of(
 
 
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """The decomposition of `aten._safe_softmax`: softmax, but 0 where all of a row is -inf."""
+    """The decomposition of `aten._safe_softmax`: softmax, but 0 for rows that are all -inf."""
     if x.numel() == 0:
         return torch.softmax(x, dim, dtype)
     wide = x.float() if x.dtype in _NARROW else x
@@ -78,7 +79,7 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
 
 
 def repeated_heads(x: Tensor, heads: Any) -> Tensor:
-    """Each head as often as it takes to have `heads` of them."""
+    """Repeats each head so that there are `heads` of them."""
     return (
         x.unsqueeze(-3).expand(*x.shape[:-2], heads // x.shape[-3], *x.shape[-2:]).flatten(-4, -3)
     )
@@ -89,7 +90,7 @@ def _masked(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def scores_of(query: Tensor, key: Tensor) -> Tensor:
-    """The product of each row `[..., m, d]` and each column `[..., n, d]`; f32 for 16 bits."""
+    """Returns the scores `query @ key.mT`; f32 for 16-bit floats."""
     return _wide_product(query, key) if query.dtype in _NARROW else query @ key.mT
 
 
@@ -100,7 +101,7 @@ def _wide_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 class _WideProduct(torch.autograd.Function):
-    """`x @ y.mT` of 16-bit floats, in f32; its gradients are products of 16-bit floats."""
+    """Computes `x @ y.mT` of 16-bit floats in f32; its gradients are 16-bit matmuls."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
@@ -128,9 +129,9 @@ class _WideProduct(torch.autograd.Function):
 
 
 def _over_attention(function: Any) -> Callable[..., Any]:
-    """A function of torch that calls for attention, with that written out.
+    """Returns a copy of a torch function that calls our attention instead of torch's.
 
-    It asks modes of tracing, which would call torch's own function, no more.
+    The copy ignores torch function modes, which would call torch's own function.
     """
     changed = {"scaled_dot_product_attention": attention, "has_torch_function": lambda _: False}
     own = {**function.__globals__, **changed}

@@ -1,4 +1,4 @@
-"""Sums, means and maxima of rows of a table, written out: `torch.nn.functional.embedding_bag`."""
+"""Decomposition of `torch.nn.functional.embedding_bag`: sums, means, maxima of table rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _embedding_bag(
     sparse: bool = False, per_sample_weights: Tensor | None = None,
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """As in torch, whose own way it goes where that writes to the table or has other gradients."""
+    """Computes the bag; calls torch's op if that writes to the table or has other gradients."""
     has_other_gradient = weight.requires_grad and (sparse or scale_grad_by_freq)
     if max_norm is not None or has_other_gradient or input.is_floating_point():
         return F.embedding_bag(
@@ -26,7 +26,7 @@ def _embedding_bag(
             per_sample_weights, include_last_offset, padding_idx,
         )  # fmt: skip
     rows = F.embedding(input, weight)
-    rows = rows.float() if weight.dtype in _SHORT else rows  # rounded once, as in torch
+    rows = rows.float() if weight.dtype in _SHORT else rows  # so rounded once, as in torch
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[..., None]
     seen: Tensor | None = None
@@ -41,7 +41,7 @@ def _embedding_bag(
 
 
 def _of_lines(rows: Tensor, seen: Tensor | None, mode: str) -> Tensor:
-    """Each line of indices is a bag: `rows` is [bags, length, width]."""
+    """Reduces bags that are the rows of the index array: `rows` is [bags, length, width]."""
     if mode == "max":
         if not rows.shape[1]:
             return rows.new_zeros(rows.shape[0], rows.shape[2])
@@ -58,14 +58,14 @@ def _of_lines(rows: Tensor, seen: Tensor | None, mode: str) -> Tensor:
 
 
 def _bags(offsets: Tensor, count: int) -> Tensor:
-    """The bag of each index: how many bags begin there or before, but one."""
+    """Returns the bag of each index: the number of bags that begin at or before it, minus one."""
     begins = torch.zeros(count + 1, dtype=torch.int64, device=offsets.device)
     ones = torch.ones_like(offsets, dtype=torch.int64)
     return begins.index_add(0, offsets, ones)[:count].cumsum(0) - 1
 
 
 def _of_ranges(rows: Tensor, seen: Tensor | None, bags: Tensor, count: int, mode: str) -> Tensor:
-    """Each index says in which bag it is: `rows` is [indices, width]."""
+    """Reduces bags given as a bag number per index: `rows` is [indices, width]."""
     shape = (count, rows.shape[1])
     if mode == "max":
         return _largest(rows, seen, bags, shape)
@@ -79,7 +79,7 @@ def _of_ranges(rows: Tensor, seen: Tensor | None, bags: Tensor, count: int, mode
 
 
 def _largest(rows: Tensor, seen: Tensor | None, bags: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The first of the largest in each bag, which alone has a gradient; 0 in an empty bag."""
+    """Returns the first maximum in each bag, which alone gets a gradient; 0 for an empty bag."""
     count = rows.shape[0]
     if not count:
         return rows.new_zeros(shape)

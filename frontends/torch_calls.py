@@ -1,4 +1,4 @@
-"""How a captured torch program is called: arguments in, results out, and what is checked."""
+"""Calls of a captured torch program: arguments, results, and checks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Leaf:
 
 
 class Arguments:
-    """The structure of the example arguments, and how a later call is held against it."""
+    """The structure of the example arguments, and the match of later calls against it."""
 
     def __init__(self, fn: Any, args: Sequence[Any]) -> None:
         self.signature = _signature(fn)
@@ -45,7 +45,7 @@ class Arguments:
         for path, value in pairs:
             name = _leaf_name(names, path)
             if isinstance(value, np.ndarray):
-                raise TypeError(f"argument {name!r} is an array of NumPy; pass torch.from_numpy")
+                raise TypeError(f"argument {name!r} is a NumPy array; pass torch.from_numpy")
             if isinstance(value, torch.Tensor):
                 self.leaves.append(_Leaf(name, len(self.tensors)))
                 self.tensors.append(value)
@@ -68,7 +68,7 @@ class Arguments:
         return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call. Raises TypeError where the structure is another one."""
+        """Returns the tensors of a call. Raises TypeError for another structure."""
         if kwargs:
             args = self._positional(args, kwargs)
         values, spec = pytree.tree_flatten(tuple(args))
@@ -120,13 +120,13 @@ def _leaf_name(names: Sequence[str], path: Any) -> str:
 
 
 def program_name(fn: Any) -> str:
-    """A user's callable as the name of a function of the IR."""
+    """Returns the name of a user's callable as an IR function name."""
     name = getattr(fn, "__name__", type(fn).__name__)
     return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
 
 
 class TorchCaptured(Captured):
-    """`text` is made when it is asked for."""
+    """A capture whose `text` is produced on first use."""
 
     def __init__(self, *, text: Callable[[], str], **fields: Any) -> None:
         self._make_text = text
@@ -134,7 +134,7 @@ class TorchCaptured(Captured):
         super().__init__(text="", **fields)
 
     def with_func(self, func: Func) -> TorchCaptured:
-        """The same program as another function."""
+        """Returns the same program with another IR function."""
         names = {f.name for f in dataclasses.fields(Captured)} - {"func", "text"}
         fields = {name: getattr(self, name) for name in names}
         return TorchCaptured(**fields, func=func, text=self._make_text)
@@ -152,7 +152,7 @@ class TorchCaptured(Captured):
 
 
 class Call:
-    """User arguments to tensors. Remembers them, for results that are written back."""
+    """Converts user arguments to tensors, and remembers them for results that are written back."""
 
     def __init__(
         self, arguments: Arguments, func: Func, bound: int, checks: Sequence[IndexCheck],
@@ -177,7 +177,7 @@ class Call:
         return tensors
 
     def _check_sizes(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Raise ValueError where sizes take another path through the user's code."""
+        """Raise ValueError if sizes violate an assumption of tracing."""
         key = tuple(tuple(t.shape) for t in tensors)
         if self.symbols is None or key in self.sound:
             return
@@ -192,7 +192,7 @@ class Call:
 
 
 def check_tensor(p: Node, tensor: torch.Tensor) -> None:
-    """Hold an argument against its parameter. Raises TypeError or ValueError naming it."""
+    """Check an argument against its parameter. Raises TypeError or ValueError with its name."""
     name = p.attrs["name"]
     if tensor.dtype is not TORCH_DTYPE[p.dtype]:
         raise TypeError(f"argument {name!r} is {p.type}, got {tensor.dtype}")
@@ -206,7 +206,7 @@ def check_tensor(p: Node, tensor: torch.Tensor) -> None:
 
 
 def check_text(check: IndexCheck) -> str:
-    """The promise, in words."""
+    """Returns the text of an index check."""
     besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
     name = check.param.attrs["name"]
     return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
@@ -220,7 +220,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequence[Any]:
-    """The results without the promises at their end. Raises what a broken one says."""
+    """Returns the results without the promises at their end. Raises if a promise is false."""
     count = len(results) - len(promises)
     for holds, promise in zip(results[count:], promises, strict=True):
         if promise.error == "IndexError" and holds.device.type == "cuda":
@@ -232,7 +232,7 @@ def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequen
 
 @dataclass(frozen=True)
 class Template:
-    """What the user's function returns: results, arguments and fixed values in a structure."""
+    """The structure of the user's return value: results, arguments and fixed values."""
 
     spec: pytree.TreeSpec
     parts: list[tuple[str, Any]]
@@ -244,7 +244,7 @@ class Template:
 
 
 class Finish:
-    """Results to what the user's function returns; writes mutated inputs and buffers back."""
+    """Converts results to the user's return value; writes mutated inputs and buffers back."""
 
     def __init__(
         self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],

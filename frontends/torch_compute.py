@@ -1,4 +1,4 @@
-"""What computes a function of tensors on a rank: a backend's program, or torch op by op."""
+"""Computation of an IR function on one rank: by a backend's program, or by torch op by op."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
-    """A function on tensors of a device; `backend` compiles it, "" runs it op by op."""
+    """Returns a callable on device tensors: compiled by `backend`, or op by op if it is ""."""
     if not backend:
         return lambda args: evaluate(func.body, args, space)
     executable = compile_func(func, backend, options=options_of(space))
     call, accept = executable.call, executable.accept
-    if call is None or accept is None:  # it takes storage arrays
+    if call is None or accept is None:  # the backend takes storage arrays
         dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
         return lambda args: list(
             map(from_numpy, executable.run(list(map(to_numpy, args, dtypes[0]))), dtypes[1])
@@ -32,14 +32,14 @@ def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
 
 
 def options_of(space: TorchSpace) -> dict[str, Any]:
-    """Of a backend on the device of a space: it launches, whoever calls it may record that."""
+    """Returns backend options for a space's device: no CUDA graph, the caller may record one."""
     if str(space.device) == "cpu":
         return {}
     return {"device": str(space.device), "graph": False}
 
 
 def stream_balance(space: TorchSpace, backend: str) -> float:
-    """What `steps_of` asks of the backend that computes segments."""
+    """Returns the balance for `steps_of`, for the backend that computes segments."""
     if not backend:
         return 0.0
     return balance_of(plugins.load("stack.backends", backend), options_of(space))

@@ -1,4 +1,4 @@
-"""A convolution of the IR as one call of torch: plain, or transposed where the IR spreads it."""
+"""Lowers an IR convolution to one call of torch, ordinary or transposed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tensor = torch.Tensor
 
 
 class Window(NamedTuple):
-    """The numbers of `torch.convolution`."""
+    """The parameters of `torch.convolution`."""
 
     stride: list[int]
     padding: list[int]
@@ -27,24 +27,24 @@ class Window(NamedTuple):
 
 
 Call = Callable[[Tensor, Tensor, Window], Tensor]
-_WEIGHT = [False, True, False]  # of three gradients
+_WEIGHT = [False, True, False]  # compute the second of three gradients
 _ONE_ROW = {"stride": 1, "low": 0, "high": 0, "lhs_dilation": 1, "rhs_dilation": 1}
 
 
 def library(x: Tensor, w: Tensor, window: Window) -> Tensor:
-    """Torch's own choice of a kernel."""
+    """Calls `torch.convolution`, which picks the kernel."""
     if not x.is_floating_point():
         raise StackError(f"torch has no convolution of {x.dtype}")
     return torch.convolution(x, w, None, *window)
 
 
 def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tensor:
-    """The value of a `conv` node whose result has elements; channels stay where they are."""
+    """Computes a non-empty `conv` node; the channel axis keeps its position."""
     at = node.attrs
     if not 1 <= x.dim() - 2 <= 3:
         raise StackError(f"torch has no convolution over {x.dim() - 2} axes")
     is_line = bool(at.get("channels_last")) and x.dim() == 3
-    if is_line:  # torch copies a line whose channels stand last, an image it takes as it is
+    if is_line:  # torch copies a 1-D input that is channels last, but not an image
         at = {**at, **{k: (v, *at[k]) for k, v in _ONE_ROW.items()}}
         x, w = x.unsqueeze(1), w.unsqueeze(1)
     axes = range(x.dim())
@@ -68,7 +68,7 @@ def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> T
 
 
 def turned(w: Tensor, groups: int) -> Tensor:
-    """`[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed: the weight of the transpose."""
+    """Returns the transpose's weight: `[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed."""
     split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
     split = split.flip(tuple(range(3, split.dim())))
     return split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:])
@@ -87,7 +87,7 @@ def _plain(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
 
 
 def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
-    """The transposed call adds `k - 1` dilated taps on both sides, less its padding."""
+    """Calls torch's transposed convolution; it pads by `k - 1` dilated taps minus `padding`."""
     stride, dilation = list(at["lhs_dilation"]), list(at["rhs_dilation"])
     padding, extra, low, high = [], [], [], []
     sides = zip(at["low"], at["high"], w.shape[2:], stride, dilation, strict=True)
@@ -103,10 +103,11 @@ def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
 
 
 def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Tensor | None:
-    """Images `[c, g n, s...]` and windows `[g o, n, t...]` as the gradient of `[g o, c, k...]`.
+    """Computes a sum over images by torch's kernel for gradients of weights.
 
-    Steps of the window are steps of the result there, and the other way round. None where the
-    convolution that it is the gradient for would not end with the last window.
+    Images are `[c, g n, s...]`, windows `[g o, n, t...]`, and the result is `[g o, c, k...]`.
+    Stride and dilation are exchanged in the convolution that this is the gradient of. None if that
+    convolution would not end with the last window.
     """
     groups = at["groups"]
     stride, dilation, low = list(at["rhs_dilation"]), list(at["stride"]), list(at["low"])
@@ -118,7 +119,7 @@ def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Ten
         return None
     images = x.reshape(x.shape[0], groups, -1, *x.shape[2:]).transpose(0, 2)
     images = images.reshape(images.shape[0], -1, *x.shape[2:])
-    weight = x.new_empty(1).expand(w.shape[0], x.shape[0], *sizes)  # only its shape counts
+    weight = x.new_empty(1).expand(w.shape[0], x.shape[0], *sizes)  # only its shape is used
     window = (stride, low, dilation, False, [0] * len(low), groups)
     values = w.transpose(0, 1)
     if groups > 1 and values.is_cuda and values.itemsize == 2:
@@ -130,19 +131,19 @@ def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Ten
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """As the kernels of groups on tensor cores read images."""
+    """Copies to the layout that kernels for groups on tensor cores read."""
     three = torch.channels_last_3d
     return x.contiguous(memory_format=three if x.dim() == 5 else torch.channels_last)
 
 
 def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
-    """Zeros around the spatial axes; negative amounts crop."""
+    """Pads the spatial axes with zeros; negative amounts crop."""
     pads = [v for pair in reversed(list(zip(low, high, strict=True))) for v in pair]
     return F.pad(x, pads) if any(pads) else x
 
 
 def _spread(x: Tensor, gaps: Sequence[int]) -> Tensor:
-    """Neighbours `gap` apart, with zeros between."""
+    """Inserts zeros between elements, `gap` steps apart."""
     for axis, gap in enumerate(gaps, 2):
         zeros = [torch.zeros_like(x)] * (gap - 1)
         wide = torch.stack([x, *zeros], dim=axis + 1).flatten(axis, axis + 1)

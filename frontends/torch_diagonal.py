@@ -1,6 +1,6 @@
-"""`fill_diagonal_` as a masked fill, which writes through any view.
+"""`fill_diagonal_` as a masked fill, which can write through any view.
 
-Torch's own goes by strides: of a view they lead out of what a trace knows as its memory.
+Torch's own version uses strides. On a view they reach outside the memory that a trace knows.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from torch import Tensor
 
 
 def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
-    """Writes a number to the places whose indices are equal.
+    """Writes a number to the elements whose indices are all equal.
 
     Args:
-        x: at least a matrix; with more axes, all of one size.
-        wrap: whether the diagonal of a tall matrix begins anew, a row below its end.
+        x: a matrix, or a tensor with more axes of one size.
+        wrap: if true, the diagonal of a tall matrix restarts one row below its end.
 
     Raises:
-        RuntimeError: for other shapes, as torch raises it.
+        RuntimeError: for other shapes, raised by torch.
     """
     if x.dim() < 2 or (x.dim() > 2 and len(set(x.shape)) > 1):
-        return x.fill_diagonal_(fill_value, wrap)  # that raises
+        return x.fill_diagonal_(fill_value, wrap)  # raises
     lines = [torch.arange(n, device=x.device) for n in x.shape]
     first, *others = torch.meshgrid(*lines, indexing="ij")
     if wrap and x.dim() == 2:

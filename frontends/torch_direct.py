@@ -1,4 +1,4 @@
-"""Calls by address: tensors like those of the call before cross the border in one look."""
+"""Calls by address, for tensors with the layouts of the previous call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stack.ir.types import DType
 from stack.run.backend import ByAddress, Crossing, Direct
 from stack.run.frontend import Arrays, Finds
 
-Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, elements
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, dtype
 
 _address = torch.Tensor.data_ptr
 
@@ -25,10 +25,10 @@ _address = torch.Tensor.data_ptr
 def direct(
     program: ByAddress, tensors: Arrays, returned: Sequence[DType], kept: Finds | None = None
 ) -> Direct | None:
-    """What calls a program with tensors that Dynamo's own guard cannot tell from these.
+    """Returns a callable for tensors with the same layouts, as checked by Dynamo's own guard.
 
-    It gives None for others, where nothing is kept of their weights as they are now, and where
-    memory is short. None where a tensor is not dense.
+    The callable returns None for other tensors, if frozen values of the current weights are
+    missing, and if memory is short. Returns None if a tensor is not dense.
     """
     if not all(map(is_dense, tensors)):
         return None
@@ -43,13 +43,13 @@ def caller(
     program: ByAddress, args: Arrays, places: Sequence[int], layouts: Sequence[Layout],
     numbers: Sequence[int], kept: Finds | None,
 ) -> Direct:  # fmt: skip
-    """What calls a program with arguments that Dynamo's own guard cannot tell from these.
+    """Returns a callable for arguments with the same layouts, as checked by Dynamo's own guard.
 
     Args:
-        places: for each parameter which argument it is.
-        layouts: sizes, strides and types of what the program computes.
-        numbers: for each result which of these it is.
-        kept: what finds memory whose addresses go before those of the arguments.
+        places: for each parameter the number of its argument.
+        layouts: sizes, strides and types of the program's results.
+        numbers: for each returned value its number among these results.
+        kept: finds memory whose addresses are passed before those of the arguments.
     """
     guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     is_alike, call = guards.check, program.call
@@ -72,7 +72,7 @@ def caller(
             return None
         try:
             made: list[torch.Tensor] = [_empty_strided_cpu(*layout) for layout in layouts]
-        except RuntimeError:  # out of memory: the long way says what it was for
+        except RuntimeError:  # out of memory: the slow path reports it
             return None
         addresses = [*map(_address, (*given, *made))]
         call(addresses if held is None else [*held.addresses, *addresses])
@@ -82,5 +82,5 @@ def caller(
 
 
 def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a dense array, in elements."""
+    """Returns the strides of a row-major array, in elements."""
     return tuple(math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))

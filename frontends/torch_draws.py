@@ -1,8 +1,8 @@
-"""Random ops of torch: each is drawn by torch itself, as eager draws, in the program's order.
+"""Random ops of torch: torch draws them as in eager, in program order.
 
-What an op draws from the generator depends on the generator's kind, on the op and on how its
-tensors lie in memory. So no op that draws is decomposed into another, its operands keep the strides
-that torch traced, and each draw has the one before it as an operand.
+The numbers that an op draws depend on the kind of generator, on the op, and on the strides of its
+tensors. So an op that draws is not decomposed into others, its operands keep the strides that torch
+traced, and each draw has the previous one as an operand.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from torch._C import DispatchKey
 from torch.fx import Graph
 
 aten = torch.ops.aten
-# Torch's decompositions of these draw by ops that eager's kernels draw by too.
+# Torch's decompositions of these use the same random ops as eager's kernels.
 _FAITHFUL = frozenset({aten._scaled_dot_product_flash_attention_for_cpu.default})
 
 
 def draws(op: Any) -> bool:
-    """Whether an operator takes numbers from the generator."""
+    """True if an operator draws from the generator."""
     return torch.Tag.nondeterministic_seeded in getattr(op, "tags", ())
 
 
 def draws_as_eager(op: Any) -> bool:
-    """Whether torch's decomposition of an operator takes the numbers that eager takes."""
+    """True if torch's decomposition of an operator draws the same numbers as eager."""
     if not draws(op) or op in _FAITHFUL:
         return True
-    # what eager itself runs as other ops; dropout is decomposed to `native_dropout`
+    # eager runs it as other ops; dropout is decomposed to `native_dropout`
     return bool(op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd))
 
 
 def has_effect(op: Any) -> bool:
-    """Whether two equal calls may differ, or must both happen."""
+    """True if two equal calls may differ, or must both happen."""
     return draws(op) or op._schema.is_mutable
 
 
 def traced_strides(value: Any) -> tuple[Any, ...] | None:
-    """Strides that a draw depends on; None for a tensor that is dense in the order of its axes."""
+    """Returns the strides that a draw depends on; None for a contiguous tensor."""
     if not isinstance(value, torch.Tensor) or value.is_contiguous():
         return None
     return tuple(value.stride())
 
 
 def with_strides(tensor: torch.Tensor, strides: Sequence[int], offset: int = 0) -> torch.Tensor:
-    """The values of a tensor in other strides; along a stride of 0 they are all the same.
+    """Copies a tensor to other strides; along stride 0 its elements are equal.
 
     Args:
-        offset: elements of its memory before the first.
+        offset: elements of memory before the first one.
     """
     lone = tensor[tuple(slice(None) if k else slice(0, 1) for k in strides)]
     span = sum((size - 1) * k for size, k in zip(lone.shape, strides, strict=True)) + 1
@@ -57,7 +57,7 @@ def with_strides(tensor: torch.Tensor, strides: Sequence[int], offset: int = 0) 
 
 
 def keep_draws(graph: Graph) -> None:
-    """Let no backward pass draw again, in a checkpoint neither: it takes what was drawn."""
+    """Save draws for the backward pass, also in a checkpoint, instead of repeating them."""
     for node in graph.nodes:
         if draws(node.target):
             node.meta.pop("recompute", None)
@@ -69,7 +69,7 @@ def keep_draws(graph: Graph) -> None:
 def native_dropout(
     x: torch.Tensor, p: float, train: bool | None
 ) -> tuple[torch.Tensor, torch.Tensor] | Any:
-    """What eager's `dropout` does on a CPU, where it has no kernel; elsewhere the kernel itself."""
+    """Computes eager's `dropout` on a CPU as other ops; on other devices torch's kernel is used."""
     if train is False or p == 0 or not x.numel():
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
@@ -82,7 +82,7 @@ def native_dropout(
 
 
 def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float) -> Any:
-    """The derivative, rounded as `native_dropout` is."""
+    """Computes the derivative, rounded like `native_dropout`."""
     if grad.device.type != "cpu":
         return grad * (mask.type_as(grad) * scale)
     kept = mask.type_as(grad)
@@ -90,9 +90,9 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
 
 
 def normal(mean: Any, std: Any, generator: Any = None) -> Any:
-    """Eager's `normal` of a tensor: the first one's element type, of whatever the other is.
+    """Computes eager's `normal`: the result has the element type of the first tensor.
 
-    Torch traces the type that both promote to, which no draw of eager's has.
+    Torch's tracing gives the promoted type of both, which eager never returns.
     """
     tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
     if generator is not None or tensors[0].device.type != "cpu":
@@ -107,7 +107,7 @@ def normal(mean: Any, std: Any, generator: Any = None) -> Any:
 
 
 def _memory_order(x: torch.Tensor) -> tuple[list[int], list[int]]:
-    """The axes of a tensor like `x` from the outermost to the innermost, and the way back."""
+    """Returns the axes of an empty copy of `x`, outermost first, and the inverse order."""
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda axis: strides[axis], reverse=True)
     return order, sorted(range(x.dim()), key=order.__getitem__)

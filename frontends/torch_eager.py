@@ -1,4 +1,4 @@
-"""A graph of Dynamo's as eager runs it, once, to see what tensors without memory cannot tell."""
+"""Runs a Dynamo graph once in eager, to see what fake tensors cannot show."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
 
 @contextmanager
 def in_eager() -> Iterator[None]:
-    """Torch without modes and gradients; random numbers that are drawn inside are drawn again."""
+    """Context without torch modes and gradients; restores the state of the CPU generator."""
     with _disable_current_modes(), torch.no_grad():
         state = torch.get_rng_state()
         try:
@@ -29,12 +29,12 @@ def in_eager() -> Iterator[None]:
 def run_in_eager(
     gm: GraphModule, examples: Sequence[Any], seen: Callable[[Node, Any], None] | None = None
 ) -> None:
-    """Run a graph on copies of its arguments; raises what it raises, at the line of the call.
+    """Run a graph on copies of its arguments; raises its errors with the call's source line.
 
-    Does nothing for arguments that are no tensors with memory and no numbers.
+    Does nothing if some argument is neither a tensor with memory nor a number.
 
     Args:
-        seen: is given each node, and its value.
+        seen: called with each node and its value.
     """
     if all(type(x) in _OWN_MEMORY or isinstance(x, int | float) for x in examples):
         given = [x.detach().clone() if isinstance(x, torch.Tensor) else x for x in examples]

@@ -1,7 +1,7 @@
 """Element types and elementwise ops of the IR in torch.
 
-Unsigned integers wider than 8 bits have few kernels in torch: they are held in int64 and masked.
-u64 keeps its bits in int64.
+Torch has few kernels for unsigned integers wider than 8 bits: u16 and u32 are stored in int64 and
+masked. u64 is stored as the bits of int64.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WIDE_UNSIGNED = {"u16": 0xFFFF, "u32": 0xFFFFFFFF}
 
 
 def held_dtype(dtype: DType) -> torch.dtype:
-    """How the space holds an element type."""
+    """Returns the torch type that stores an element type."""
     return torch.int64 if dtype.name in ("u16", "u32", "u64") else TORCH_DTYPE[dtype]
 
 
@@ -66,13 +66,13 @@ class TorchElementwise(ArraySpace):
         return torch.from_numpy(array).to(device=self.device, dtype=kind)
 
     def enter(self, x: Tensor, type_: TensorType) -> Tensor:
-        """A user's tensor as the space holds it."""
+        """Converts a user's tensor to the storage type."""
         if type_.dtype.name == "u64":
             return x.view(torch.int64)
         return x.to(self.dtype(type_.dtype))
 
     def leave(self, x: Tensor, type_: TensorType) -> Tensor:
-        """A result of the element type that its type says."""
+        """Converts a result to the element type of its IR type."""
         if type_.dtype.name == "u64":
             return x.view(torch.uint64)
         return x.to(TORCH_DTYPE[type_.dtype])
@@ -173,13 +173,13 @@ class TorchElementwise(ArraySpace):
 
 
 def _never_traps(node: Node) -> bool:
-    """Whether a division of integers is by a constant that no machine objects to."""
+    """True if an integer division is by a constant other than 0 and -1."""
     by = node.args[1]
     return by.op == "const" and not bool(np.isin(by.attrs["value"].array, (0, -1)).any())
 
 
 def _divisor(node: Node, y: Tensor) -> Tensor:
-    """A divisor of integers with 1 in place of what kernels trap at: 0, and the -1 of overflow."""
+    """Replaces divisors on which integer kernels trap by 1: 0, and -1 because of overflow."""
     if _never_traps(node):
         return y
     bad = y == 0

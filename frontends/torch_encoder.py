@@ -1,4 +1,4 @@
-"""Torch's fast paths of `nn.MultiheadAttention` and `nn.TransformerEncoderLayer`, written out."""
+"""Decompositions of torch's fast paths of `MultiheadAttention` and `TransformerEncoderLayer`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from stack.frontends.torch_attention import attention, weights_of
 
-_KEYS = 1  # the type of a mask that says which keys are padding
+_KEYS = 1  # mask type: marks keys that are padding
 
 
 def _multi_head(
@@ -19,7 +19,7 @@ def _multi_head(
     qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor, mask: Tensor | None = None,
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """`torch._native_multi_head_attention`: a mask is True, or not 0, where nothing is seen."""
+    """Computes `torch._native_multi_head_attention`; a true (nonzero) mask hides elements."""
     parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     q, k, v = (F.linear(*p).unflatten(-1, (num_head, -1)).transpose(1, 2) for p in parts)
     if mask is not None:
@@ -39,7 +39,7 @@ def _encoder_layer(
     ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor,
     mask: Tensor | None = None, mask_type: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """`torch._transformer_encoder_layer_fwd`."""
+    """Computes `torch._transformer_encoder_layer_fwd`."""
 
     def attend(x: Tensor) -> Tensor:
         return _multi_head(

@@ -1,4 +1,4 @@
-"""What stands against one graph of a torch program, in words of the program: op and source line."""
+"""Explains why a torch program does not give one graph, with ops and source lines."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from stack.run.refused import FAULT, is_own, is_users, raise_as_eager, raise_if_
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
 PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"
 _ITEM = "aten._local_scalar_dense.default"  # of `.item()`, `int(x)`, `float(x)`
-# of Dynamo's messages: what is for those who work on Dynamo
+# parts of Dynamo's messages that are for developers of Dynamo
 _INTERNAL = (
     *("Developer debug context", "For more details about", "Set TORCHDYNAMO_VERBOSE"),
     *("For C++ stack trace", "User Stack", "from user code"),
 )
-# and where it takes the program, or its arguments, to be at fault
+# parts that blame the program or its arguments
 _REFUSED = ("Observed exception", "may result in an error when running in eager")
 _ADVICE = ("For ", "If you suspect", "Caused by: ")
 _BRANCH = re.compile(r"data-dependent expression (.+?) \(unhinted")
-_MOST = 6  # lines of a message of Dynamo's
+_MOST = 6  # maximum number of lines of a Dynamo message
 
 
 @contextmanager
 def naming_ops(gm: GraphModule) -> Iterator[None]:
-    """Errors of an import as one that names the ops whose results have a size that data decides.
+    """Context that replaces errors of an import by the data-dependent ops that cause them.
 
-    Raises UnsupportedOp in the place of what a size that nobody knows leads to.
+    Raises UnsupportedOp instead of an error about an unknown size.
     """
     try:
         yield
@@ -46,11 +46,11 @@ def naming_ops(gm: GraphModule) -> Iterator[None]:
         found = sized_by_data(gm)
         if not found:
             raise
-        raise UnsupportedOp(found, f"what it gives depends on data; {PARTS}") from error
+        raise UnsupportedOp(found, f"its result depends on data; {PARTS}") from error
 
 
 def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
-    """Ops of a graph that give a number, or an array of a size, which only a run can tell."""
+    """Returns the ops of a graph whose result is a data-dependent number, or has such a size."""
     seen: set[Any] = set()
     found: list[tuple[str, tuple[str, ...]]] = []
     for node in gm.graph.nodes:
@@ -65,7 +65,7 @@ def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _unknown(value: Any) -> set[Any]:
-    """Sizes and numbers in a traced value that are known only at run time."""
+    """Returns the symbols in a traced value that are known only at run time."""
     found: set[Any] = set()
     for leaf in pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -80,7 +80,7 @@ def raise_explained(
     kwargs: Mapping[str, Any],
     more: str = "",
 ) -> NoReturn:
-    """Raise what the user can do something about, in place of Dynamo's own exception."""
+    """Raise an error that the user can act on, in place of Dynamo's exception."""
     inner = getattr(error, "inner_exception", None)
     if isinstance(inner, StackError):
         raise inner from None
@@ -98,31 +98,31 @@ def raise_explained(
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether an error comes from this library, or from a pass that it calls: no more of torch."""
+    """True if an error was raised by this library or one of its passes, not by torch."""
     files = [f.filename for f in reversed(traceback.extract_tb(error.__traceback__))]
     last = next((f for f in files if f.startswith(_TORCHS) or is_own(f)), "")
     return is_own(last)
 
 
 def break_text(error: Exception) -> str:
-    """Why a function does not make one graph, where, and what to do instead."""
+    """Explains why a function does not give one graph, at which line, and what to do."""
     said = [part for part in str(error).split("\n\n") if part.strip()]
     kept = [p.rstrip() for p in said if not p.strip().startswith(_INTERNAL)]
     lines = [line for p in kept for line in p.splitlines() if not line.startswith(_ADVICE)]
     place = place_of(getattr(error, "real_stack", None) or ())
     place = place and f", at {place}"
     head = f"the function does not make one graph{place}; {PARTS}."
-    if isinstance(error, exc.TorchRuntimeError):  # it ends `torch.compile` with any backend
+    if isinstance(error, exc.TorchRuntimeError):  # `torch.compile` fails with every backend
         head = f"torch does not trace the function{place}; eager runs it."
     branch = _BRANCH.search(str(error))
     if branch is not None:
-        why = f"Which way it goes depends on data: whether {branch[1]}, where u0, u1 and so on are"
-        return f"{head}\n{why} numbers or sizes that data decides. torch.where takes both ways."
+        why = f"A branch depends on data: on {branch[1]}, where u0, u1 and so on are numbers or"
+        return f"{head}\n{why} sizes that depend on data. torch.where computes both sides."
     return "\n".join([head, *lines[:_MOST]])
 
 
 def place_of(frames: Sequence[Any]) -> str:
-    """The innermost of the user's frames, as "net.py:31: `y.item()`"; "" where there is none."""
+    """Returns the innermost user frame as "net.py:31: `y.item()`"; "" if there is none."""
     if not frames:
         return ""
     own = [f for f in frames if is_users(f.filename)]

@@ -1,8 +1,8 @@
-"""`flex_attention` and marked regions of a program, which torch keeps as graphs, written out.
+"""Decomposes `flex_attention`, and inlines marked regions, which torch keeps as graphs.
 
-A score is changed, and masked, by functions of one score; here they are those of all scores, by
-`vmap` over batch, head, row and column. The blocks of a block mask say nothing that its function
-does not say: they are left aside, as eager leaves them.
+The score and mask functions of `flex_attention` take a single score. `vmap` over batch, head, row
+and column extends them to all scores. The blocks of a block mask only repeat its function, so they
+are ignored, as in eager.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def _flex_attention(
     block_mask: Sequence[Any], scale: float, options: dict[str, Any],
     score_values: Sequence[Any] = (), mask_values: Sequence[Any] = (),
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """The attended values `[b, h, m, d]`, and base-2 logarithms of each row: sum, highest.
+    """Returns the attended values `[b, h, m, d]`, and base-2 logarithms of row sum and maximum.
 
     Args:
         query, key, value: `[b, h, m, e]`, `[b or 1, g, n, e]` and `[b or 1, g, n, d]`, where g
             divides h.
-        score_mod: a changed score for (score, batch, head, row, column, *score_values).
-        block_mask: its last is a function that says for (batch, head, row, column, *mask_values)
-            whether a score is seen.
-        options: what a kernel may choose; of no effect on values.
+        score_mod: maps (score, batch, head, row, column, *score_values) to a new score.
+        block_mask: its last item is a function of (batch, head, row, column, *mask_values) that is
+            true for visible scores.
+        options: kernel options; no effect on values.
     """
     query, key, value = as_autocast(query, key, value)
     with torch.autocast(query.device.type, enabled=False):
@@ -50,7 +50,7 @@ def _flex_attention(
 
 
 def _over_places(fn: Callable[..., Tensor], scores: int, others: int) -> Callable[..., Tensor]:
-    """A function of one score, its place and other values, as one of all scores and places."""
+    """Extends a function of one score and its indices to all scores, by `vmap`."""
     for axis in reversed(range(_INDICES)):
         places = [0 if i == axis else None for i in range(_INDICES)]
         fn = torch.vmap(fn, in_dims=(*[0] * scores, *places, *[None] * others))
@@ -58,7 +58,7 @@ def _over_places(fn: Callable[..., Tensor], scores: int, others: int) -> Callabl
 
 
 def _laid_out_as(x: Tensor, like: Tensor) -> Tensor:
-    """A tensor with its axes in memory in the order of another's, the last one innermost."""
+    """Copies a tensor to the axis order in memory of another, but with the last axis innermost."""
     last = x.dim() - 1
     order = [*sorted(range(last), key=like.stride, reverse=True), last]
     back = sorted(range(x.dim()), key=order.__getitem__)
@@ -66,7 +66,7 @@ def _laid_out_as(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _inline(graph: Callable[..., Any], _: Any, *operands: Any) -> Any:
-    """`invoke_subgraph`: a region that is compiled once; passes find what is equal themselves."""
+    """Inlines `invoke_subgraph`, a region compiled once; our passes find equal code themselves."""
     return graph(*operands)
 
 

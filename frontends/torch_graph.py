@@ -1,9 +1,9 @@
-"""A step of a rank as one CUDA graph, its collectives too: the host launches once.
+"""Records a rank's step with its collectives as one CUDA graph, so the host launches once.
 
-The first call runs as it is, and makes what is made once: communicators, buffers, kernels. The
-second one is recorded; it and all later ones are replays, which read and write where the recorded
-one did. A communicator of NCCL waits at its end for all graphs that have its collectives, so these
-end first: see `stack.frontends.torch_mesh.leave`.
+The first call runs normally and creates communicators, buffers and kernels. The second call is
+recorded. It and all later calls are replays, which read and write the recorded addresses. An NCCL
+communicator waits at its end for all graphs with its collectives, so the graphs have to be closed
+first: see `stack.frontends.torch_mesh.leave`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 _recorded: WeakSet[Recorded] = WeakSet()
-# copies a list of tensors into another, with one launch where their dtypes are the same
+# copies a list of tensors into another, in one launch if their dtypes are equal
 _copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Recorded:
-    """A function of tensors of a GPU, recorded and replayed.
+    """A function of GPU tensors, recorded and replayed.
 
-    Results are written over by the next call.
+    The next call overwrites the results.
 
     Args:
-        carried: results that go in again as which arguments. These arguments are written over, and
-            are the results: nothing has to be copied between calls.
+        carried: maps results to the arguments that they become in the next call. These arguments
+            are overwritten and returned as the results, so no copies between calls are needed.
 
     Attributes:
-        problem: why nothing was recorded; then calls run as they are.
+        problem: the reason if recording failed; calls then run without a graph.
     """
 
     def __init__(self, carried: Mapping[int, int]) -> None:
@@ -46,7 +46,7 @@ class Recorded:
         self.results: list[Tensor] = []
 
     def __call__(self, run: Run, args: Sequence[Tensor]) -> list[Tensor]:
-        """What `run`, the same in each call, makes of arguments; it may not wait for the GPU."""
+        """Calls `run`, the same function in each call; it must not wait for the GPU."""
         if self.problem or not self.is_warm:
             self.is_warm = True
             return list(run(args))
@@ -60,7 +60,7 @@ class Recorded:
         return list(self.results)
 
     def close(self) -> None:
-        """Forget the graph; the next call records again."""
+        """Delete the graph; the next call records again."""
         if self.graph is not None:
             self.graph.reset()
         self.graph = None
@@ -76,7 +76,7 @@ class Recorded:
                 for result, place in self.carried.items():
                     self.places[place].copy_(self.results[result])
                     self.results[result] = self.places[place]
-        except Exception as error:  # of any library: the steps still run one by one
+        except Exception as error:  # from any library: without a graph the steps still run
             self.problem = str(error).strip().split("\n")[0]
             self.close()
             warnings.warn(
@@ -94,6 +94,6 @@ def _at(tensor: Tensor) -> tuple[int, tuple[int, ...]]:
 
 @atexit.register
 def close_all() -> None:
-    """End all graphs, before the communicators whose collectives they have."""
+    """Delete all graphs, before the communicators of their collectives are destroyed."""
     for recorded in list(_recorded):
         recorded.close()

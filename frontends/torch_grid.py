@@ -1,7 +1,7 @@
-"""`grid_sample` of images, where coordinates may be nan, infinite or far outside, as on a CPU.
+"""`grid_sample` of images as on a CPU, for coordinates that are nan, infinite or far outside.
 
-Torch's decomposition counts such coordinates as outside. Eager's kernel gives nan for them where
-zeros are outside, and else reads the first row or column.
+Torch's decomposition treats such coordinates as outside. Eager's CPU kernel returns nan for them
+with zero padding, and otherwise reads the first row or column.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SHARPNESS = -0.75  # of torch's cubic convolution
 def grid_sampler_2d(
     x: Tensor, grid: Tensor, interpolation: int, padding: int, align_corners: bool
 ) -> Tensor:
-    """Values of images between their pixels.
+    """Interpolates images between pixels.
 
     Args:
         x: `[n, c, h, w]`.
-        grid: `[n, rows, columns, 2]`: column and row of each place, from -1 to 1.
+        grid: `[n, rows, columns, 2]`: x and y coordinate of each sample, from -1 to 1.
         interpolation: 0 for bilinear, 1 for nearest, 2 for bicubic.
-        padding: what is outside: 0 for zeros, 1 for the border, 2 for reflection.
-        align_corners: whether -1 and 1 are the centres of the outer pixels, or their edges.
+        padding: values outside: 0 for zeros, 1 for the border, 2 for reflection.
+        align_corners: true if -1 and 1 are the centres of the outer pixels, false for their edges.
 
     Returns:
         `[n, c, rows, columns]`.
@@ -40,7 +40,8 @@ def grid_sampler_2d(
     if x.dtype in (torch.bfloat16, torch.float16):
         wide = grid_sampler_2d(x.float(), grid.float(), interpolation, padding, align_corners)
         return wide.to(x.dtype)
-    # A place for each channel: all of it is then one kernel, which computes places once for a row.
+    # Coordinates are expanded over channels, so that everything fuses into one kernel, which
+    # computes coordinates once per row.
     grid = grid.unsqueeze(1).expand(-1, x.shape[1], -1, -1, -1)
     places = [place_of(grid[..., i], x.shape[-1 - i], align_corners) for i in (0, 1)]
 
@@ -68,17 +69,17 @@ def grid_sampler_2d(
 
 
 def place_of(coordinate: Tensor, size: int, align_corners: bool) -> Tensor:
-    """A coordinate from -1 to 1 as a place among pixels."""
+    """Converts a coordinate from -1 to 1 to a pixel position."""
     return coordinate * scale_of(size, align_corners) + (size * 0.5 - 0.5)
 
 
 def scale_of(size: int, align_corners: bool) -> float:
-    """Pixels that a coordinate of 1 is away from one of 0."""
+    """Returns the distance in pixels between coordinates 0 and 1."""
     return size * 0.5 - 0.5 if align_corners else size * 0.5
 
 
 def within(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
-    """A place that is brought into the image; nan is the first one, and has no gradient."""
+    """Moves a position into the image; nan becomes the first pixel and has no gradient."""
     if padding == ZEROS:
         return place
     if padding != BORDER:
@@ -87,7 +88,7 @@ def within(place: Tensor, size: int, padding: int, align_corners: bool) -> Tenso
 
 
 def cubic(place: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """The four pixels around a place along one axis, and their weights."""
+    """Returns the four pixels around a position along one axis, and their weights."""
     first = place.floor()
     near = place - first
     far = 1 - near
@@ -96,7 +97,7 @@ def cubic(place: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def cubic_slopes(place: Tensor) -> list[Tensor]:
-    """How the four weights change with the place."""
+    """Returns the derivatives of the four weights with respect to the position."""
     near = place - place.floor()
     far, a = 1 - near, _SHARPNESS
 
@@ -110,12 +111,12 @@ def cubic_slopes(place: Tensor) -> list[Tensor]:
 
 
 def _inner(t: Tensor) -> Tensor:
-    """The weight of a pixel that is less than one away."""
+    """Returns the weight of a pixel at a distance below one."""
     return ((_SHARPNESS + 2) * t - (_SHARPNESS + 3)) * t * t + 1
 
 
 def _outer(t: Tensor) -> Tensor:
-    """The weight of a pixel that is one to two away."""
+    """Returns the weight of a pixel at a distance from one to two."""
     a = _SHARPNESS
     return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a
 
@@ -130,7 +131,7 @@ def _reflected(place: Tensor, size: int, align_corners: bool) -> Tensor:
 
 
 def _read(x: Tensor, column: Tensor, row: Tensor, weight: Tensor) -> Tensor:
-    """Pixels times their weights; outside is 0, or nan where the weight is."""
+    """Returns pixels times weights; outside 0, or nan if the weight is nan."""
     count, channels, height, width = x.shape
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     image = torch.arange(count, device=x.device).view(count, 1, 1, 1)

@@ -1,7 +1,7 @@
-"""The backward pass of `grid_sample` of images: what each pixel that was read has in it.
+"""Backward pass of `grid_sample` of images: gradients of the image and of the grid.
 
-A place reads pixels with a weight for its column and one for its row. The gradient of the image
-adds up weights where pixels were read; that of the grid is the derivative of the weights.
+A sample reads pixels with a weight for the column and one for the row. The image's gradient sums
+the weights of each pixel; the grid's gradient uses the derivatives of the weights.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class _Tap:
     """A pixel that is read along one axis.
 
     Attributes:
-        number: its index; 0 where it is outside of the image.
-        inside: where it is not.
-        weight, slope: what it counts, and how that changes with the coordinate.
+        number: its index; 0 if it is outside the image.
+        inside: true if it is inside.
+        weight, slope: its weight, and the derivative of the weight by the coordinate.
     """
 
     number: Tensor
@@ -51,7 +51,7 @@ def grid_sampler_2d_backward(
     grad: Tensor, x: Tensor, grid: Tensor, interpolation: int, padding: int,
     align_corners: bool, output_mask: Sequence[bool],
 ) -> Any:  # fmt: skip
-    """Gradients of the image and of the grid; see `grid_sampler_2d` for the arguments."""
+    """Computes the gradients of image and grid; see `grid_sampler_2d` for the arguments."""
     if x.device.type != "cpu":
         return NotImplemented
     if x.dtype in (torch.bfloat16, torch.float16):
@@ -85,7 +85,7 @@ def grid_sampler_2d_backward(
 def _taps(
     coordinate: Tensor, size: int, interpolation: int, padding: int, align_corners: bool
 ) -> list[_Tap]:
-    """The pixels that a coordinate reads along an axis; slopes are by the coordinate."""
+    """Returns the pixels that a coordinate reads along an axis; slopes are by the coordinate."""
     place = place_of(coordinate, size, align_corners)
     scale = scale_of(size, align_corners)
     if interpolation == BICUBIC:
@@ -106,7 +106,7 @@ def _taps(
 
 
 def _turns(place: Tensor, size: int, padding: int, align_corners: bool) -> Tensor:
-    """The derivative of `within`: 0 where a place is cut off, -1 where it is reflected."""
+    """Returns the derivative of `within`: 0 for clamped positions, -1 for reflected ones."""
     if padding == ZEROS:
         return torch.ones_like(place)
     turn = torch.ones_like(place)

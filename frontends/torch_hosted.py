@@ -1,7 +1,7 @@
-"""A hosted operator as one of torch's: fake, autograd, autocast, vmap, and our own lowering.
+"""Registers a hosted operator in torch: fake, autograd, autocast, vmap, and our lowering.
 
-`torch.ops.stack.<family>_<operator>`. A call checks shapes by the axis rule, then runs the kernel
-by hand that has code for its operands, or else the decomposition in torch.
+The operator is `torch.ops.stack.<family>_<operator>`. A call checks shapes by the axis rule. Then
+it runs the hand-written kernel for its operands, or the decomposition in torch if there is none.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from stack.ir.node import Func
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
-# whether a person calls: programs that others compile call operators too, and wait for no GPU
+# true for calls by the user; compiled programs call operators too, and must not wait for a GPU
 _BY_NAME = ContextVar("by_name", default=False)
 _SCHEMA = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def operator(made: Op) -> Callable[..., Any]:
-    """Define the operator in torch; gives what is called: tensors, then attributes by name."""
+    """Define the operator in torch; returns a function of tensors and named attributes."""
     short = made.name.replace(".", "_")
     _Torch(made).define(f"stack::{short}")
     overload = getattr(torch.ops.stack, short).default
@@ -66,7 +66,7 @@ def _lowering(made: Op) -> Callable[..., Any]:
 
 
 class _Torch:
-    """What torch asks of one operator. `args` are tensors, then all attributes, in order."""
+    """Torch's registrations of one operator. `args` are tensors, then all attributes, in order."""
 
     def __init__(self, made: Op) -> None:
         self.made = made
@@ -103,7 +103,7 @@ class _Torch:
         if len(devices) > 1:
             raise ValueError(f"{self.made.name}: arguments on {', '.join(map(str, devices))}")
         types = _types(tensors)
-        decomposed(self.made, types, tuple(sorted(attributes.items())))  # refuses what is wrong
+        decomposed(self.made, types, tuple(sorted(attributes.items())))  # raises for wrong shapes
         self._refuse(tensors, attributes)
         kernel = self.made.kernel_for(tensors[0].device.type, types, attributes)
         if kernel is not None:
@@ -113,9 +113,10 @@ class _Torch:
         return _only(_own(made, tensors))
 
     def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
-        """Raise RuleError for wrong values, where nobody has to wait for a GPU who does not call.
+        """Raise RuleError for wrong values.
 
-        While a CUDA graph is captured there are none.
+        Skipped on a GPU if the call is not the user's, or while a CUDA graph is captured: the check
+        would wait for the GPU.
         """
         on_gpu = tensors[0].is_cuda and self.made.has_limits
         if on_gpu and (not _BY_NAME.get() or torch.cuda.is_current_stream_capturing()):
@@ -178,7 +179,7 @@ class _Torch:
         gradients: Sequence[Tensor],
         attributes: Mapping[str, Any],
     ) -> tuple[Tensor, ...]:
-        """The vector-Jacobian product of the decomposition, which is computed again."""
+        """Returns the vector-Jacobian product of the decomposition, which is recomputed."""
         replay = self._replay(_types(tensors), attributes, tensors[0].device)
 
         def of_floats(*given: Tensor) -> tuple[Tensor, ...]:
@@ -193,7 +194,7 @@ class _Torch:
     # ---- batches, autocast
 
     def batch(self, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, Any]:
-        """Along `...` one call; where the rule has no place for the batch, a call of each."""
+        """Batches one call if the rule has `...` for the batch, else makes one call per element."""
         tensors, attributes = self._split(self._filled(args))
         dims = list(in_dims[: self.count])
         takes = self.made.batched()
@@ -231,14 +232,14 @@ class _Torch:
 
 
 def _values(tensor: Tensor) -> np.ndarray:
-    """Integers as an array; of others the shape alone."""
+    """Returns integers as an array; for floats only their shape."""
     if tensor.is_floating_point():
         return np.broadcast_to(np.float32(0), tuple(tensor.shape))
     return tensor.detach().cpu().numpy()
 
 
 def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:
-    """Floats on the device in the type of autocast; f64 stays, as in torch."""
+    """Casts floats on the device to the autocast type; f64 is kept, as in torch."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     return value if value.dtype is torch.float64 or value.device.type != device else value.to(dtype)
@@ -252,9 +253,9 @@ def _replay(
 
 
 def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-    """A function of tensors, written out in ATen ops and imported.
+    """Traces a function of tensors to ATen ops and imports it.
 
-    On a thread of its own: torch's modes are a thread's, and one may be capturing a program.
+    Runs on a thread of its own: torch's modes are per thread, and this one may be capturing.
     """
 
     def trace() -> Func:
@@ -272,7 +273,7 @@ def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
 
 
 def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> Any:
-    """Run code by hand on tensors; on a CPU it works on their arrays of NumPy."""
+    """Run a hand-written kernel on tensors; on a CPU it gets NumPy arrays."""
     dense = [t.detach().contiguous() for t in tensors]
     if kernel.device == "cpu":
         out = kernel(*(t.numpy() for t in dense), **attributes)
@@ -286,11 +287,11 @@ def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str,
 
 
 def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Dense tensors from the start of memory of their own, as torch asks of an operator."""
-    taken = {t.untyped_storage().data_ptr() for t in others}  # 0 where there are no elements
+    """Returns dense results, each at the start of its own memory, as torch requires."""
+    taken = {t.untyped_storage().data_ptr() for t in others}  # 0 if there are no elements
     found: list[Tensor] = []
     for made in results:
-        dense = made.contiguous()  # itself, where it is that
+        dense = made.contiguous()  # unchanged if it is contiguous
         is_shared = dense.untyped_storage().data_ptr() in taken
         is_inside = dense.storage_offset() > 0
         found.append(dense.clone() if is_shared or is_inside else dense)
@@ -307,14 +308,14 @@ def _types(tensors: Sequence[Tensor]) -> tuple[TensorType, ...]:
 
 
 def _stand_in(size: Any) -> int:
-    """A number for a size that is not known: element types do not depend on it."""
+    """Returns a number for an unknown size: element types do not depend on it."""
     if isinstance(size, int):
         return size
     return int(size.node.hint) if size.node.has_hint() else 8
 
 
 def _symbolic_shapes(rule: Rule, shapes: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Shapes of results from sizes that torch traces."""
+    """Computes the shapes of results from traced sizes."""
     found: dict[str, Any] = {}
     pairs = [(a, s) for o, shape in zip(rule.inputs, shapes) for a, s in zip(o, shape, strict=True)]
     for axis, size in sorted(pairs, key=lambda pair: len(pair[0].names)):

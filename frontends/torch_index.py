@@ -1,7 +1,7 @@
-"""Indices that a program is given: looked at before a call, as eager looks at them.
+"""Checks of index inputs before a call, as eager does them.
 
-On a CPU a wrong one raises IndexError. On a GPU the device itself asserts, in the order of its
-work: nobody waits for the answer, and a wrong index ends what the device is doing, as in eager.
+On a CPU a wrong index raises IndexError. On a GPU the device asserts asynchronously, and a wrong
+index aborts the device's work, as in eager.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from stack.frontends.aten import IndexCheck
 from stack.frontends.torch_sizes import size_number
 from stack.ir.node import Node
 
-_ASSERTS = "cuda"  # devices that assert by themselves
-# a scalar and a message; nobody waits for it
+_ASSERTS = "cuda"  # devices that assert asynchronously
+# takes a scalar and a message; returns without waiting
 assert_on_device: Any = torch._assert_async  # pyright: ignore[reportPrivateImportUsage]
 
 
 class Checks:
-    """The index inputs of one graph, and the bounds that each has to keep.
+    """The index inputs of one graph, and their bounds.
 
     Args:
-        checks: the number of a parameter, and what must hold of its tensor.
-        params: all parameters, whose shapes bounds may depend on.
+        checks: pairs of parameter number and check.
+        params: all parameters; bounds may depend on their shapes.
     """
 
     def __init__(self, checks: Sequence[tuple[int, IndexCheck]], params: Sequence[Node]) -> None:
         self.checks = checks
         self.params = params
-        # bounds that are the same in every call
+        # true if bounds are the same in every call
         self.are_fixed = all(isinstance(b, int) for _, c in checks for b in (c.low, c.high))
         self.sound: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Look at the tensors of a call. Raises IndexError; on a GPU the device asserts."""
+        """Check the tensors of a call. Raises IndexError; on a GPU the device asserts."""
         for i, check in self.checks:
             index = tensors[i]
             if not self._is_known(i, index):
@@ -46,7 +46,7 @@ class Checks:
             self._remember(tensors)
 
     def _is_known(self, i: int, index: torch.Tensor) -> bool:
-        """Whether it is the tensor of the call before, and nothing was written to it since."""
+        """True if it is the tensor of the last call, and was not written to since."""
         known = self.sound.get(i)
         return known is not None and known[0]() is index and known[1] == index._version
 
@@ -59,7 +59,7 @@ class Checks:
 def check_index(
     check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
 ) -> None:
-    """Hold one index against its bounds."""
+    """Check one index tensor against its bounds."""
     if not index.numel():
         return
     low, high = (size_number(v, tensors, params) for v in (check.low, check.high))

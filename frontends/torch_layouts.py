@@ -1,4 +1,4 @@
-"""How values lie in memory, where torch traces another layout than eager gives."""
+"""Memory layouts of values, where torch traces another layout than eager uses."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _BY_STRIDES = frozenset({"as_strided", "as_strided_", "as_strided_copy", "as_str
 
 
 def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> None:
-    """Have the values of a graph of Dynamo's lie as eager's do, where its calls read by strides.
+    """Give the values of a Dynamo graph eager's layouts, if its calls read memory by strides.
 
-    Only torch's own kernels say how: the graph runs once in eager. A call that reads a view by
-    strides becomes one of the whole memory, if the graph writes to that: torch's tracing loses
-    writes past the view, and eager too derives such a view anew from the whole. Without writes it
-    stays: eager's gradient of it is zero past the view.
+    Only torch's kernels know these layouts, so the graph runs once in eager. If the graph writes to
+    the memory of a view, `as_strided` of the view is changed to read the whole memory: tracing
+    loses writes outside the view, and eager also regenerates such a view from the whole. Without
+    writes the view is kept: eager's gradient of it is zero outside the view.
 
     Args:
-        gm: the graph; what it makes is laid out in that order of axes behind each call.
-        examples: gives its arguments.
+        gm: the graph; new values get a copy to that axis order after each call.
+        examples: returns the arguments.
     """
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     by_strides = [n for n in calls if getattr(n.target, "__name__", n.target) in _BY_STRIDES]
@@ -36,7 +36,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
     roots = _written_roots(gm)
     for node in by_strides:
         _read_whole(node, roots)
-    made: dict[int, torch.Tensor] = {}  # by address, and kept: no other gets one of these
+    made: dict[int, torch.Tensor] = {}  # by address; kept alive, so that addresses are not reused
     found: list[tuple[Node, tuple[int, ...]]] = []
 
     def seen(node: Node, value: Any) -> None:
@@ -60,7 +60,7 @@ def lay_out_as_eager(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> 
 
 
 def _written_roots(gm: GraphModule) -> dict[int, Node]:
-    """The first node of each memory that the graph writes to."""
+    """Returns the first node of each memory that the graph writes to."""
     roots: dict[int, Node] = {}
     written: set[int] = set()
     for node in gm.graph.nodes:
@@ -74,7 +74,7 @@ def _written_roots(gm: GraphModule) -> dict[int, Node]:
 
 
 def _read_whole(node: Node, roots: dict[int, Node]) -> None:
-    """Have `as_strided` of a view read that of which it is one."""
+    """Make `as_strided` of a view read the tensor that owns its memory."""
     view = node.args[0]
     if getattr(node.target, "__name__", node.target) != "as_strided" or not isinstance(view, Node):
         return
@@ -95,14 +95,14 @@ def _read_whole(node: Node, roots: dict[int, Node]) -> None:
 
 
 def laid_out(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
-    """The same values with the axes of memory in an order, from the slowest to the fastest."""
+    """Copies to an order of axes in memory, from slowest to fastest."""
     if physical_order(x) == order:
         return x
     return x.permute(order).contiguous().permute(inverse(order))
 
 
 def roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
-    """Torch's decomposition, with channels last where those of the operand are, as eager's."""
+    """Torch's decomposition, but the result is channels last if the operand is, as in eager."""
     made = global_decomposition_table["post_autograd"][aten.roll.default](x, shifts, dims)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     is_last = last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous()
@@ -110,9 +110,9 @@ def roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
 
 
 def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
-    """Padding by no more than nothing copies a part of its operand, as that lies in memory.
+    """Pads only with negative amounts: copies a part of the operand and keeps its layout.
 
-    Amounts that are symbols are guarded: those of a graph are either such amounts, or not.
+    Symbolic amounts are guarded, so this choice is valid for all calls of a graph.
     """
     if any(amount > 0 for amount in pad):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Ops on lists of tensors, as optimizers have them: the op on each tensor, which fuses as any."""
+"""Decomposes ops on lists of tensors, as optimizers use them, to one op per tensor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PREFIX = "_foreach_"
 
 
 def _each(op: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
-    """The op on the first of every list, on the second, and so on; all share what is no list."""
+    """Applies the op to the first items of all lists, and so on; shares arguments without list."""
     length = next(len(a) for a in args if isinstance(a, list | tuple))
     columns = [a if isinstance(a, list | tuple) else [a] * length for a in args]
     return [op(*row, **kwargs) for row in zip(*columns, strict=True)]
 
 
 def _scaled(op: Callable[..., Any]) -> Callable[..., Any]:
-    """`addcmul` and `addcdiv` of a list have their factor by place."""
+    """Wraps `addcmul` and `addcdiv`, whose list variants take the factor by position."""
     return lambda x, a, b, value=1: op(x, a, b, value=value)
 
 
@@ -41,7 +41,7 @@ def _decompositions() -> Iterator[tuple[OpOverload, Callable[..., Any]]]:
             continue
         packet = getattr(torch.ops.aten, name)
         for overload in packet.overloads():
-            is_factors = word in _OPS and overload == "Tensor"  # in one tensor, for all
+            is_factors = word in _OPS and overload == "Tensor"  # all factors in one tensor
             if not overload.endswith("out") and not is_factors:
                 yield getattr(packet, overload), partial(_each, op)
 

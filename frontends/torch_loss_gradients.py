@@ -1,4 +1,4 @@
-"""Gradients of mean losses over no elements, where torch's decompositions divide by that number."""
+"""Gradients of mean losses of empty inputs, where torch's decompositions divide by zero."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _GRADIENTS = (
 
 
 def _of_any_size(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """The decomposition of a loss's gradient; of an input without elements, one without them."""
+    """Wraps the decomposition of a loss's gradient: an empty input has an empty gradient."""
 
     def gradient(upstream: torch.Tensor, x: torch.Tensor, *more: Any) -> torch.Tensor:
         if statically_known_true(x.numel() == 0):

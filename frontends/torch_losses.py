@@ -1,4 +1,4 @@
-"""Losses whose decomposition in torch is not what eager computes."""
+"""Losses for which torch's decomposition differs from eager."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ def multilabel_margin_loss(
     x: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The hinge of each target class against all others; targets end at the first -1.
+    """Computes the hinge of each target class against all others; targets end at the first -1.
 
-    Torch's decomposition counts what stands after that end as targets of class 0.
+    Torch's decomposition treats entries after that end as targets of class 0.
 
     Args:
         x: scores, `[classes]` or `[batch, classes]`.
         target: classes, of the same shape.
 
     Returns:
-        a number, or one for each row where nothing is reduced.
+        a number, or one for each row if the reduction is "none".
 
     Raises:
-        RuntimeError: for shapes that do not fit, as torch raises it.
+        RuntimeError: for shapes that do not match, raised by torch.
     """
     reduction = _reduction(size_average, reduce, reduction)
     if x.shape != target.shape or not 1 <= x.dim() <= 2 or not x.shape[-1]:
@@ -34,7 +34,7 @@ def multilabel_margin_loss(
     count = x.shape[-1]
     is_given = (target == -1).cumsum(-1) == 0
     index = torch.where(is_given, target, 0)
-    # a class that is no target adds nothing
+    # hinges are only counted against classes that are not targets
     is_target = torch.zeros_like(target).scatter_add(-1, index, is_given.to(target.dtype)) > 0
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
     scores = wide.gather(-1, index)
@@ -48,10 +48,10 @@ def multi_margin_loss(
     x: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
     size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
 ) -> Tensor:  # fmt: skip
-    """The hinge, or its square, of the target class against all others.
+    """Computes the hinge, or its square, of the target class against all others.
 
-    A gap that is 0 or nan adds nothing and has no gradient, as in eager; in torch's decomposition
-    it has.
+    A gap of 0 or nan adds nothing and has no gradient, as in eager, unlike in torch's
+    decomposition.
 
     Args:
         x: scores, `[classes]` or `[batch, classes]`.
@@ -60,10 +60,10 @@ def multi_margin_loss(
         weight: a factor for each target class.
 
     Returns:
-        a number, or one for each row where nothing is reduced.
+        a number, or one for each row if the reduction is "none".
 
     Raises:
-        RuntimeError: for shapes that do not fit, as torch raises it.
+        RuntimeError: for shapes that do not match, raised by torch.
     """
     reduction = _reduction(size_average, reduce, reduction)
     rows = x if x.dim() == 2 else x.unsqueeze(0)
@@ -83,7 +83,7 @@ def multi_margin_loss(
 
 
 def _reduction(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """The reduction that torch's old arguments say, where they are given."""
+    """Returns the reduction of torch's deprecated arguments, if they are given."""
     if size_average is None and reduce is None:
         return reduction
     return "none" if reduce is False else "sum" if size_average is False else "mean"

@@ -1,9 +1,9 @@
 """One rank of a partitioned program on `torch.distributed`: gloo processes or NCCL GPUs.
 
-Each process runs the same program on its parts; the collectives of the IR are those of torch, in
-groups of the mesh's axes. Before the first run ranks compare a digest of what they are about to
-run, so that programs that differ are an error and not a hang; a rank that does not answer ends the
-run on all others when the time limit is over.
+Each process runs the same program on its shards. The collectives of the IR are torch's, in groups
+of the mesh's axes. Before the first run, ranks compare a digest of their programs, so that
+different programs raise an error instead of hanging. If a rank does not answer, the run ends on all
+other ranks at the time limit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "and": torch.bitwise_and,
     "or": torch.bitwise_or,
 }
-# what no backend reduces, in a type that holds it; `sum` and `prod` wrap around as they should
+# types that no backend reduces, and wider ones; `sum` and `prod` still wrap around
 WIDER = {
     torch.bool: torch.uint8,
     torch.int16: torch.int32,
@@ -58,11 +58,11 @@ Pending = Callable[[], Tensor]
 
 
 class RankSpace(TorchSpace):
-    """The meaning of a partitioned program on this rank.
+    """Runs the ops of a partitioned program on this rank.
 
     Attributes:
-        mesh: of as many ranks as the world has; a UsageError otherwise.
-        limit: how long a collective may wait.
+        mesh: must have as many ranks as the world, else UsageError.
+        limit: time limit of a collective.
     """
 
     def __init__(self, mesh: Mesh, device: str = "cpu", limit: float = LIMIT) -> None:
@@ -79,7 +79,7 @@ class RankSpace(TorchSpace):
         self.places: dict[tuple[str, int, Axes], Tensor] = {}
 
     def prepare(self, nodes: Sequence[Node]) -> None:
-        """Make the groups of collectives: all ranks make all of them, in one order."""
+        """Create the groups of collectives; all ranks create all groups in the same order."""
         for node in nodes:
             if "over" not in node.attrs:
                 continue
@@ -94,7 +94,7 @@ class RankSpace(TorchSpace):
     def _group(self, node: Node) -> tuple[tuple[int, ...], Any]:
         return self.groups[group_of(node.attrs)[1]]
 
-    # ---- control is Python's: what a loop decides by is the same on all ranks
+    # ---- control flow runs in Python: conditions are equal on all ranks
 
     def op_cond(self, node: Node, run: Run, index: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
         return ArraySpace.op_cond(self, node, run, index, *args)
@@ -102,12 +102,12 @@ class RankSpace(TorchSpace):
     def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
         return ArraySpace.op_while(self, node, run, *args)
 
-    # ---- where ranks meet: a collective starts, and what it gives is waited for
+    # ---- collectives: started first, waited for later
 
     def start(self, node: Node, x: Tensor, is_free: bool = False) -> Pending:
-        """Start a collective; calling what this returns waits for it.
+        """Start a collective. Calling the returned function waits for it and returns the result.
 
-        `is_free`: whether nobody else reads `x`, so that it may be written over.
+        `is_free`: true if nobody else reads `x`, so that it may be overwritten.
         """
         if node.op == "all_reduce" and not is_free:
             x = x.clone(memory_format=torch.contiguous_format)
@@ -149,7 +149,7 @@ class RankSpace(TorchSpace):
         return lambda: _joined(finish(), node.attrs["concat"])
 
     def _exchanged(self, node: Node, x: Tensor, dim: int) -> Pending:
-        """The parts of a dim that the ranks of the group have for this one, one after the other."""
+        """Starts an all-to-all of the parts of a dim; returns one part from each rank."""
         ranks, group = self._group(node)
         parts = _parts(x, dim, ranks)
         sent = _bytes(parts)
@@ -171,7 +171,7 @@ class RankSpace(TorchSpace):
         at, size, overlap = node.attrs["axis"], node.attrs["size"], Overlap(*node.attrs["overlap"])
         ranks, own = self._group(node)[0], self.mesh.number(self.rank, group_of(node.attrs)[1])
         works: list[Any] = []
-        come: list[tuple[int, Tensor, Tensor]] = []  # where it stands, its bytes, and its shape
+        come: list[tuple[int, Tensor, Tensor]] = []  # position, bytes, and a tensor with the shape
         for message in messages(size, len(ranks), overlap):
             if own not in (message.source, message.target):
                 continue
@@ -219,7 +219,7 @@ class RankSpace(TorchSpace):
     def _place(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> Tensor:
         size, over = int(node.attrs["size"]), group_of(node.attrs)[1]
         key = node.op, size, over
-        if key not in self.places:  # made once: a graph has no copies from the host
+        if key not in self.places:  # cached: a CUDA graph cannot contain copies from the host
             found = place(size, over, self.mesh.positions(self.rank, over))
             self.places[key] = torch.tensor(found, dtype=torch.int64, device=self.device)
         return self.places[key]
@@ -235,13 +235,13 @@ def _after(works: Sequence[Any], made: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _parts(x: Tensor, dim: int, ranks: Sequence[int]) -> Tensor:
-    """The parts of a dim for each rank in torch's order, dense: no copy where they lie so."""
+    """Splits a dim into contiguous parts in torch's rank order; no copy if they already are."""
     parts = x.unflatten(dim, (len(ranks), x.shape[dim] // len(ranks))).movedim(dim, 0)
     return _sorted(parts, [ranks.index(rank) for rank in sorted(ranks)]).contiguous()
 
 
 def _come(held: Tensor, like: Tensor, ranks: Sequence[int]) -> Tensor:
-    """What came from each rank, in the order of the group: torch's is that of rank numbers."""
+    """Returns the part from each rank in group order; torch's order is by rank number."""
     parts = held.view(like.dtype).view(len(ranks), *like.shape)
     return _sorted(parts, [sorted(ranks).index(rank) for rank in ranks])
 
@@ -253,7 +253,7 @@ def _sorted(parts: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def _joined(parts: Tensor, dim: int) -> Tensor:
-    """Parts one after the other along a dim: no copy where they lie so."""
+    """Concatenates parts along a dim; no copy if they are adjacent."""
     return parts.movedim(0, dim).flatten(dim, dim + 1)
 
 
@@ -262,8 +262,8 @@ def _reducible(x: Tensor) -> Tensor:
 
 
 def _bytes(x: Tensor) -> Tensor:
-    """What moves without being looked at, in a type that every backend sends."""
-    dense = x.contiguous()  # of one element it may have any strides
+    """Returns the bytes of a tensor, a type that every backend can send."""
+    dense = x.contiguous()  # strides of a single element are arbitrary
     return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
@@ -272,7 +272,7 @@ def _unbytes(held: Tensor, like: Tensor) -> Tensor:
 
 
 def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:
-    """Take part in a gloo group that meets at a file; once in a process.
+    """Join a gloo process group that meets at a file; once per process.
 
     `limit`: seconds after which a rank that does not answer is an error.
     """
@@ -289,7 +289,7 @@ def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:
 
 
 def leave() -> None:
-    """End the groups of this process, after the graphs that have their collectives."""
+    """Destroy the process groups, after the CUDA graphs that contain their collectives."""
     close_all()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A compiled module as a module: its parameters, state and modes are those of the original."""
+"""A compiled module as a module, with the parameters, state and modes of the original."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _OWN = frozenset(vars(Compiled(None, {})))  # attributes of the compiled object 
 
 
 class CompiledModule(Compiled, torch.nn.Module):
-    """What `stack.compile` gives for a module, which may stand where the module stood.
+    """The result of `stack.compile` for a module; can replace the original module.
 
-    It has no state of its own: attributes and methods are the original's, `fn`, but for those of
-    `Compiled` and for calls. Methods that give the module give this one, as in
-    `compiled = compiled.to("cpu").eval()`. A call after `eval()`, `train()` or `to()` is captured
-    again, as Dynamo guards what these change.
+    It has no state of its own: attributes and methods are those of the original, `fn`, except those
+    of `Compiled` and calls. Methods that return the module return this object, as in `compiled =
+    compiled.to("cpu").eval()`. Dynamo guards what `eval()`, `train()` and `to()` change, so the
+    next call is captured again.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -55,7 +55,7 @@ def _giving_itself(name: str) -> Any:
 
 
 def _delegate() -> None:
-    """Have methods of modules call those of the original, which it may define itself."""
+    """Make the methods of modules call those of the original, which may override them."""
     for name in {*dir(torch.nn.Module)} - {*dir(Compiled), "forward"}:
         returns = getattr(getattr(torch.nn.Module, name), "__annotations__", {}).get("return")
         if not name.startswith("__"):
@@ -68,7 +68,7 @@ _delegate()
 
 
 def entry(target: Any) -> Entry | None:
-    """A module, or what torch exported of one, as something to compile."""
+    """Returns a module, or a program that torch exported, as an entry to compile."""
     if isinstance(target, torch.nn.Module):
         return Entry(target, signature=target.forward, facade=CompiledModule)
     if not isinstance(target, torch.export.ExportedProgram):

@@ -1,8 +1,9 @@
-"""Arguments that overlap in memory where a graph was traced with others that do not.
+"""Arguments that overlap in memory in another way than those that a graph was traced with.
 
-A graph that writes to its inputs is traced for inputs that overlap in one way. Dynamo guards that
-no input is another one, but not that two views of one storage stay apart, nor where in it they
-start: AOTAutograd's graph is then wrong without a word. Such calls run op by op, and say so.
+A graph that writes to its inputs is traced for one pattern of overlaps. Dynamo guards which inputs
+are the same tensor, but not whether two views of one storage overlap, nor their offsets.
+AOTAutograd's graph would then silently compute wrong results, so such calls run op by op, with a
+warning.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
-# two inputs, and where each starts in their storage, if that is a number in the graph
+# two inputs, and their storage offsets if the graph has these as numbers
 Pairs = frozenset[tuple[int, int, int | None, int | None]]
 
 
 def guarded(
     call: Callable[..., Any], gm: GraphModule, examples: Sequence[Any], watched: Sequence[int]
 ) -> Callable[..., Any]:
-    """`call`, where no input is written to; else `call` for inputs that overlap as traced.
+    """Returns `call` with a check that inputs overlap as traced; unchanged without written inputs.
 
     Args:
-        gm: the graph of Dynamo, which torch can run as it is.
-        watched: positions of inputs that are no weights: those may come from anywhere, and be views
-            of weights too.
+        gm: the Dynamo graph, which torch can run.
+        watched: positions of inputs that are not weights. They may come from anywhere, and may be
+            views of weights too.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -37,7 +38,7 @@ def guarded(
     tensors = {i for i, x in enumerate(examples) if isinstance(x, torch.Tensor)}
     loose = tensors.intersection(watched)
     written = {i for i, info in enumerate(infos) if info.mutates_data}
-    if written and len(infos) != len(examples):  # traced with one base for several inputs
+    if written and len(infos) != len(examples):  # AOTAutograd traced one base for several inputs
         written = tensors
     if not loose or not written:
         return call
@@ -45,7 +46,7 @@ def guarded(
         tensors = loose | written
     holders = gm.graph.find_nodes(op="placeholder")
     fixed = {i for i in tensors if isinstance(_traced_start(holders[i]), int)}
-    # a graph is compiled for the inputs of the call that follows
+    # a graph is compiled for the inputs of the next call
     traced: list[Pairs] = []
 
     def checked(*args: Any) -> Any:
@@ -72,7 +73,7 @@ def _traced_start(holder: Node) -> Any:
 def _overlaps(
     args: Sequence[Any], loose: set[int], written: set[int], fixed: set[int], among: Iterable[int]
 ) -> Pairs:
-    """Pairs of inputs that share memory, of which one is loose and one is written to."""
+    """Returns pairs of inputs that share memory, one of them watched and one written to."""
 
     def start(i: int) -> int | None:
         return args[i].storage_offset() if i in fixed else None

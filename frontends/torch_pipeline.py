@@ -1,9 +1,9 @@
-"""A rank of a pipeline on `torch.distributed`: its stages, in the order of a schedule.
+"""One rank of a pipeline on `torch.distributed`: runs its stages in the order of a schedule.
 
-Stages are those of `stack.passes.sharding.strategies.stages`, given as text. Values go from stage
-to stage as messages; replicas of a stage sum its gradients at the end. Each pair of ranks has a
-group for each direction, as NCCL takes what goes through a group one after the other: so a rank
-takes what another one sends in the order in which that one sends it.
+The stages are those of `stack.passes.sharding.strategies.stages`, given as text. Values are sent
+from stage to stage; replicas of a stage sum its gradients at the end. Each pair of ranks has one
+group per direction, since NCCL processes the messages of a group in order: a rank receives another
+one's values in the order in which they are sent.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from stack.frontends.torch_space import TorchSpace
 from stack.run.pipeline import Part, Work
 
 Place = tuple[str, int]
-Message = tuple[str, int]  # the name of a value, and the number of the microbatch
+Message = tuple[str, int]  # the name of a value, and its microbatch
 
 
 @dataclass
 class PipelineRank:
-    """One rank.
+    """One rank of a pipeline.
 
     Attributes:
-        parts: all parts, by place.
-        orders: what each stage's rank does; `stage` is that of this rank.
-        peers: for each chunk the rank that has it, in this replica: ranks of a stage follow each
-            other, and chunks go around the stages.
-        results: by name of a value, what it is: the loss, or the gradient of a weight.
-        replicas: the group that sums gradients; None where there is one replica.
-        pace: seconds that a part takes at least, as if a device computed while the process waits.
-        device, backend: what computes the parts; "" runs them op by op.
-        busy: seconds of computing, of the newest step; `peak` most bytes held.
+        parts: all parts, by kind and chunk.
+        orders: for each stage its sequence of work; `stage` is this rank's stage.
+        peers: for each chunk its rank in this replica; ranks of a stage are consecutive, and
+            chunks are assigned to stages round-robin.
+        results: maps a value's name to its meaning: the loss, or the gradient of a weight.
+        replicas: the group that sums gradients; None if there is one replica.
+        pace: minimum seconds per part, to simulate a device while the process waits.
+        device, backend: where and by which backend parts run; "" runs them op by op.
+        busy: compute seconds of the newest step; `peak`: most bytes of held values.
     """
 
     parts: Mapping[Place, Part]
@@ -73,16 +73,16 @@ class PipelineRank:
 
     @property
     def weights(self) -> list[str]:
-        """The parameters of the whole program that parts of this rank read."""
+        """Names of the program's parameters that parts of this rank read."""
         read = {n for at in self.computes for n in self.parts[at].reads}
         return sorted(read - set(self.makers))
 
     def step(
         self, weights: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]
     ) -> tuple[Tensor | float, dict[str, Tensor]]:
-        """The sum of losses that this rank computed, and the mean of gradients of its weights.
+        """Returns the sum of losses that this rank computed, and the mean gradients of its weights.
 
-        Raises StackError where another rank does not answer within the time limit.
+        Raises StackError if another rank does not answer within the time limit.
         """
         held: dict[Message, Tensor] = {}
         self.busy, self.peak = 0.0, 0
@@ -119,7 +119,7 @@ class PipelineRank:
     # ---- messages
 
     def _channels(self) -> dict[tuple[int, int], Any]:
-        """A group for each pair of ranks of which one sends to the other; all ranks make all."""
+        """Creates a group for each pair of communicating ranks; all ranks create all groups."""
         stages = len(self.orders)
         pairs = {
             (at[1] % stages, to[1] % stages)
@@ -135,11 +135,11 @@ class PipelineRank:
         return found
 
     def _targets(self, name: str, source: int) -> list[int]:
-        """The other ranks that read what a rank makes."""
+        """Returns the other ranks that read a value of a rank."""
         return sorted({self.peers[at[1]] for at in self.readers.get(name, ())} - {source})
 
     def _coming(self) -> dict[int, list[Message]]:
-        """For each other rank what it sends to this one in a step, in order."""
+        """Returns for each other rank the values that it sends to this one in a step, in order."""
         found: dict[int, list[Message]] = {}
         for order in self.orders:
             for work in order:
@@ -151,7 +151,7 @@ class PipelineRank:
         return found
 
     def _receive(self, source: int, held: dict[Message, Tensor]) -> None:
-        """The next value that a rank sends to this one."""
+        """Receive the next value from a rank."""
         name, batch = self.coming[source].pop(0)
         maker = self.parts[self.makers[name]]
         type_ = maker.func.results[maker.makes.index(name)].tensor
@@ -159,9 +159,9 @@ class PipelineRank:
         value = torch.empty(shape, dtype=self.space.dtype(type_.dtype), device=self.device)
         try:
             dist.recv(value, source, self.channels[source, self.rank])
-        except RuntimeError as error:  # of the transport
+        except RuntimeError as error:  # raised by the transport
             raise StackError(
-                f"rank {self.rank} waits in vain for {name} of microbatch {batch} from rank"
+                f"rank {self.rank} did not receive {name} of microbatch {batch} from rank"
                 f" {source}: {error}"
             ) from error
         held[name, batch] = value
@@ -182,7 +182,7 @@ class PipelineRank:
         return held[name, batch]
 
     def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
-        """Hold a value for parts of this rank, and send it to others, once to each."""
+        """Store a value for parts of this rank; send it once to each other rank that reads it."""
         if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
             held[name, work.batch] = value
         for target in self._targets(name, self.rank):
@@ -190,7 +190,7 @@ class PipelineRank:
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
     def _drop(self, part: Part, work: Work, held: dict[Message, Tensor]) -> None:
-        """Let go of what no later part of this rank reads."""
+        """Delete values that no later part of this rank reads."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
             if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
@@ -206,5 +206,5 @@ class PipelineRank:
 
 
 def _last(places: Sequence[Place]) -> Place:
-    """The reader that comes last in every schedule: weights after activations after forward."""
+    """Returns the last reader in every schedule: weights after activations after forward."""
     return max(places, key=lambda at: ("FBW".index(at[0]), at[1] if at[0] == "F" else -at[1]))

@@ -1,4 +1,4 @@
-"""Torch's settings of what f32 may be rounded to on a GPU, as they stand at a capture."""
+"""Torch's settings for rounding f32 operands on a GPU, read at capture."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROUNDED = "tf32"
 
 
 def conv_precision(operand: Any) -> str | None:
-    """ "tf32" where convolutions of such a (traced) tensor may round to it, else None.
+    """Returns "tf32" if convolutions of such a (traced) tensor may round to it, else None.
 
-    That is torch's default on a GPU: `torch.backends.cudnn.allow_tf32`.
+    Rounding is torch's default on a GPU: `torch.backends.cudnn.allow_tf32`.
     """
     if not isinstance(operand, torch.Tensor) or operand.dtype is not torch.float32:
         return None
@@ -24,18 +24,20 @@ def conv_precision(operand: Any) -> str | None:
 
 
 def convs_round() -> bool:
-    """Whether convolutions of f32 on a GPU may round their operands to TF32."""
+    """True if f32 convolutions on a GPU may round their operands to TF32."""
     cudnn: Any = torch.backends.cudnn
     return str(cudnn.conv.fp32_precision) == ROUNDED
 
 
 def guard_precision(graph: GraphModule) -> None:
-    """Have Dynamo, which is compiling a graph with convolutions, capture it again where torch's
-    setting for them changes: its own guards leave that out."""
+    """Add a guard on torch's precision setting of convolutions to the graph being compiled.
+
+    Dynamo's own guards leave it out; with the guard, a change of the setting causes a new capture.
+    """
     context = TracingContext.try_get()
     if context is None or not any("conv" in str(n.target) for n in graph.graph.nodes):
         return
-    sources: Any = source  # older ones know torch alone
+    sources: Any = source  # older versions only have a source for torch
     if hasattr(sources, "ImportSource"):
         setting = sources.ImportSource("torch")
     else:

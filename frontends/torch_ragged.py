@@ -1,4 +1,4 @@
-"""Products of ragged groups of rows in torch: its grouped GEMM where that takes the operands."""
+"""Ragged matmuls in torch: by its grouped GEMM if that supports the operands."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stack.ir.node import Node
 from stack.ir.ragged_op import RaggedAxes, ragged_axes
 
 Tensor = torch.Tensor
-ALIGNMENT = 16  # bytes from line to line of an operand, of which the library wants multiples
+ALIGNMENT = 16  # bytes; the library requires row strides that are multiples
 
 
 def ragged_product(node: Node, x: Tensor, y: Tensor, ends: Tensor, kind: torch.dtype) -> Tensor:
-    """The value of a `ragged_dot` in an element type.
+    """Computes a `ragged_dot` in an element type.
 
-    Nothing waits for the device: only there it is known which rows a group has.
+    Never waits for the device, although the rows of each group are known only there.
     """
     axes = ragged_axes(node)
     made = _of_library(axes, x, y, ends, kind)
@@ -26,7 +26,7 @@ def ragged_product(node: Node, x: Tensor, y: Tensor, ends: Tensor, kind: torch.d
         return _one_by_one(axes, x.to(kind), y.to(kind), ends)
     if axes.sums_rows or node.attrs.get("loose"):
         return made
-    # the library leaves rows of no group as they were in memory
+    # the library does not write rows that belong to no group
     inside = torch.arange(x.shape[axes.left.index(axes.rows)], device=x.device) < ends[-1]
     return torch.where(_along(inside, axes.result, axes.rows), made, 0)
 
@@ -34,7 +34,7 @@ def ragged_product(node: Node, x: Tensor, y: Tensor, ends: Tensor, kind: torch.d
 def _of_library(
     axes: RaggedAxes, x: Tensor, y: Tensor, ends: Tensor, kind: torch.dtype
 ) -> Tensor | None:
-    """By one call of torch; None where it has no kernel."""
+    """Computes it by one call of torch; None if torch has no kernel."""
     is_short = {x.dtype, y.dtype, kind} == {torch.bfloat16}
     if not is_short or not x.is_cuda or (x.dim(), y.dim()) != (2, 2 if axes.sums_rows else 3):
         return None
@@ -53,13 +53,13 @@ def _of_library(
 
 
 def _is_aligned(x: Tensor) -> bool:
-    """Whether lines lie one after another along one of the last two axes, at aligned places."""
+    """True if one of the last two axes is contiguous and the other has an aligned stride."""
     strides = sorted(x.stride()[-2:])
     return strides[0] == 1 and strides[1] * x.element_size() % ALIGNMENT == 0
 
 
 def _one_by_one(axes: RaggedAxes, x: Tensor, y: Tensor, ends: Tensor) -> Tensor:
-    """A product for each group, of all rows: what is not in the group is masked."""
+    """Computes one matmul per group over all rows, with the rows of other groups masked."""
     text = einsum_text(parse_rule(axes.plain_rule))
     made: Tensor | None = None
     parts: list[Tensor] = []
@@ -79,7 +79,7 @@ def _one_by_one(axes: RaggedAxes, x: Tensor, y: Tensor, ends: Tensor) -> Tensor:
 
 
 def _masks(ends: Tensor, rows: int) -> Iterator[Tensor]:
-    """For each group which rows it has."""
+    """Yields for each group the mask of its rows."""
     line = torch.arange(rows, device=ends.device)
     before: Tensor | None = None
     for end in ends.unbind():
@@ -89,5 +89,5 @@ def _masks(ends: Tensor, rows: int) -> Iterator[Tensor]:
 
 
 def _along(mask: Tensor, axes: Sequence[str], axis: str) -> Tensor:
-    """A mask of an axis as one that meets an array with these axes."""
+    """Reshapes a mask of one axis to broadcast with an array of these axes."""
     return mask.reshape([-1 if n == axis else 1 for n in axes])

@@ -1,6 +1,6 @@
-"""Recurrent layers as scans over time: `nn.RNN`, `nn.GRU`, `nn.LSTM` and what they call.
+"""Recurrent layers as scans over time: `nn.RNN`, `nn.GRU`, `nn.LSTM` and their functions.
 
-Torch's own decompositions repeat a cell once for each step of the sequence.
+Torch's own decompositions unroll the cell for each step of the sequence.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.errors import StackError
 States = tuple[Tensor, ...]
 
 
-# ---- cells: states, what the input gives, then weights; the next states
+# ---- cells: take states, the transformed input, and weights; return the next states
 
 
 def _elman(activation: Callable[[Tensor], Tensor]) -> Callable[..., States]:
@@ -59,7 +59,7 @@ def _network(
     has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """The outputs of the last layer, then the last states of all layers, stacked."""
+    """Returns the outputs of the last layer, then the final states of all layers, stacked."""
     x = x.transpose(0, 1) if batch_first else x
     weights = _by_layer(params, len(params) // (num_layers * (1 + bidirectional)), has_biases)
     starts = iter(zip(*(s.unbind(0) for s in states), strict=True))
@@ -81,7 +81,7 @@ Weights = tuple[tuple[Tensor, Tensor | None], list[Tensor]]
 
 
 def _by_layer(params: Sequence[Tensor], count: int, has_biases: bool) -> Iterator[Weights]:
-    """What multiplies the input and its bias, then what a cell is given, ready to be multiplied."""
+    """Yields per layer and direction the input weights, then the transposed cell weights."""
     for start in range(0, len(params), count):
         enter, own, *more = params[start : start + count]
         biases = more[:2] if has_biases else []
@@ -101,7 +101,7 @@ def _layer(
 
     def step(*values: Tensor) -> list[Tensor]:
         after = cell(*values)
-        return [*after, after[0].clone()]  # a result may not be another one's memory
+        return [*after, after[0].clone()]  # a result may not share memory with another
 
     found: Any = scan_op(step, start, (given.flip(0) if is_back else given,), tuple(own))
     out = found[count]
@@ -128,13 +128,13 @@ WRITTEN: dict[Any, Callable[..., Any]] = {
     torch.rnn_relu: _function(_elman(torch.relu)),
 }
 
-# Whether Dynamo, which runs what it traces on tensors without memory, runs these as scans too.
+# True while Dynamo traces: then fake tensors use these scans too.
 _IN_SCANS: ContextVar[bool] = ContextVar("in_scans", default=False)
 
 
 @contextmanager
 def in_scans() -> Iterator[None]:
-    """While it is entered, shapes of recurrent layers are found without repeating their cells."""
+    """Context in which Dynamo infers shapes of recurrent layers without unrolling cells."""
     token = _IN_SCANS.set(True)
     try:
         yield

@@ -1,12 +1,11 @@
-"""Calls that torch traces and eager refuses, by element types, numbers or shapes.
+"""Detects calls that torch can trace but eager refuses, by element types, numbers or shapes.
 
-Tracing asks torch what a call gives for tensors without memory, and its kernels for those take more
-than those of a CPU do: `gelu` of integers, `addmm` of two element types, an integer to a negative
-power. Which of them a CPU refuses only its kernels know, so they are asked: each call of a graph
-runs once on tensors of its element types and sizes, as eager would, or of smaller sizes if it is
-large and all tensors have one shape. Where one refuses what the kernel without memory
-takes, the whole graph runs once in eager on the arguments that it was traced for, and its error is
-the program's. So no list says what is refused, and nothing is refused that eager takes.
+Tracing runs meta kernels, which accept more than CPU kernels do: `gelu` of integers, `addmm` of two
+element types, an integer to a negative power. Only the CPU kernels know what they refuse, so each
+call of a graph runs once on tensors of its element types and sizes. If the call is large and all
+tensors have one shape, the sizes are reduced. If a CPU kernel refuses what the meta kernel accepts,
+the whole graph runs once in eager on its example arguments, and eager's error is raised. So no list
+of refused calls is needed, and calls that eager accepts are never refused.
 """
 
 from __future__ import annotations
@@ -30,26 +29,26 @@ _CONSTANTS = (
     *(bool, int, float, complex, str, slice),
     *(torch.dtype, torch.device, torch.memory_format, torch.layout),
 )
-_MOST = 1 << 16  # elements of a call that is tried as it is
-_LARGEST = 3  # size of an axis of a larger call's tensors, where all have one shape
-_FILLS = (0, 1)  # what is no index or no divisor is the other
+_MOST = 1 << 16  # largest number of elements of a call that is tried at full size
+_LARGEST = 3  # size of an axis in a reduced call, if all tensors have one shape
+_FILLS = (0, 1)  # a value that is an invalid index or divisor is avoided by the other
 _TORCHS = ("torch", "_operator", "builtins")
 _PARTS = ("torch.distributed", "torch._C._functorch", "torch.autograd", "torch.utils")
 
-# Whether eager refuses a call, by what it is called with.
+# True if eager refuses a call, by operation and arguments.
 _REFUSED: dict[Any, bool] = {}
 
 
 def raise_refusals(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> None:
-    """Raise what eager raises for the arguments that a graph of Dynamo's was traced for.
+    """Raise eager's error for the arguments that a Dynamo graph was traced for.
 
     Args:
         gm: the graph.
-        examples: gives its arguments; it is called where a call of the graph looks refused.
+        examples: returns its arguments; only called if some call seems to be refused.
     """
     calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
     if any(getattr(n.target, "__name__", "") == "_enter_autocast" for n in calls):
-        return  # element types are those of calls outside of it
+        return  # autocast changes the element types of calls inside
     with in_eager():
         is_refused = any([_is_refused(n) for n in calls])
     if is_refused:
@@ -57,7 +56,7 @@ def raise_refusals(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> No
 
 
 def _is_refused(node: Node) -> bool:
-    """Whether eager's kernels refuse a call that those for tensors without memory take."""
+    """True if CPU kernels refuse a call that meta kernels accept."""
     if not _is_torchs(node):
         return False
     values = pytree.tree_map_only(Node, _example, (node.args, node.kwargs))
@@ -67,7 +66,7 @@ def _is_refused(node: Node) -> bool:
     shapes = [_shape(x) for x in leaves if isinstance(x, torch.Tensor)]
     is_whole = sum(map(prod, shapes)) <= _MOST
     if not is_whole and len(set(shapes)) > 1:
-        return False  # sizes that depend on each other cannot be cut: a kernel may trust them
+        return False  # reduced sizes may be inconsistent, and a kernel may trust them
     most = None if is_whole else _LARGEST
     small = [_small(x, most) if isinstance(x, torch.Tensor) else x for x in leaves]
     key = node.op, node.target, str(spec), tuple((type(x), repr(x)) for x in small)
@@ -78,13 +77,13 @@ def _is_refused(node: Node) -> bool:
 
 
 def _is_torchs(node: Node) -> bool:
-    """Whether a call is one of torch's functions, which does nothing but give tensors."""
+    """True if a call is one of torch's functions without other effects than its results."""
     target: Any = node.target
     if node.op == "call_method":
         return True
     if isinstance(target, OpOverload):
         return target.namespace == "aten"
-    module = getattr(target, "__module__", None) or "torch"  # of C functions there is none
+    module = getattr(target, "__module__", None) or "torch"  # None for C functions
     return (
         callable(target)
         and not isinstance(target, HigherOrderOperator)
@@ -106,7 +105,7 @@ def _is_known(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Small:
-    """A small tensor like one that was traced."""
+    """Element type and reduced shape of a traced tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -125,7 +124,7 @@ def _small(tensor: torch.Tensor, most: int | None) -> _Small:
 
 
 def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
-    """Whether a call returns, with small tensors of one value."""
+    """True if a call succeeds, with small tensors filled with one value."""
     try:
         leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
     except NotImplementedError:
@@ -138,7 +137,7 @@ def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int)
         else:
             target(*args, **kwargs)
     except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
-        return True  # of other values it may have what is asked for
+        return True  # it may succeed for other values
     except Exception:
         return False
     return True

@@ -1,4 +1,4 @@
-"""`x.data = y` where `y` is the memory of `x` already, as `module.to(dtype)` writes it."""
+"""Removes `x.data = y` if `y` already is the memory of `x`, as in `module.to(dtype)`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _GET_DATA: Any = torch._C._autograd._get_data_attr  # pyright: ignore[reportAttr
 
 
 def drop_own_memory(gm: GraphModule) -> None:
-    """Leave out what gives a tensor of a graph of Dynamo's the memory that it has."""
-    made: dict[int, Node] = {}  # a conversion that converts nothing gives its operand itself
+    """Remove assignments in a Dynamo graph that give a tensor the memory that it already has."""
+    made: dict[int, Node] = {}  # a conversion without effect returns its operand
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
         if isinstance(value, torch.Tensor):
@@ -30,7 +30,7 @@ def drop_own_memory(gm: GraphModule) -> None:
             source = origin(source.args[0])
         if given is None or source is not given or any(u.users for u in node.users):
             continue
-        for user in list(node.users):  # it counts the version of the tensor back
+        for user in list(node.users):  # it restores the tensor's version counter
             gm.graph.erase_node(user)
         gm.graph.erase_node(node)
         dropped = True

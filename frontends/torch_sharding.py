@@ -1,4 +1,4 @@
-"""Places in the words of DTensor: a placement for each axis of the mesh."""
+"""Conversion of shardings from and to DTensor's placements, one for each axis of the mesh."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from stack.errors import UsageError
 from stack.ir.mesh import Mesh, MeshAxis
 from stack.ir.sharding import Sharding, sharded
 
-# how DTensor calls what is still to be combined
+# DTensor's names of pending reductions
 KINDS = {"sum": "sum", "product": "prod", "max": "max", "min": "min", "band": "and", "bor": "or"}
 
 
 def from_placements(mesh: Mesh, placements: Sequence[Placement], rank: int) -> Sharding:
-    """`[Shard(0), Partial()]`: axes of the mesh that split one dim do so in the mesh's order.
+    """Converts `[Shard(0), Partial()]`; axes that split the same dim do so in the mesh's order.
 
-    Raises UsageError for other placements, for two kinds of partial values, and for another
-    number of axes.
+    Raises UsageError for other placements, for two kinds of partial values, and for another number
+    of axes.
     """
     if len(placements) != len(mesh.axes):
         raise UsageError(f"{len(placements)} placements for the {len(mesh.axes)} axes of {mesh}")
@@ -41,7 +41,7 @@ def from_placements(mesh: Mesh, placements: Sequence[Placement], rank: int) -> S
 
 
 def to_placements(sharding: Sharding) -> list[Placement]:
-    """The same, an entry for each axis of the mesh. Raises UsageError for what has no words."""
+    """Converts to one placement per mesh axis. Raises UsageError if DTensor cannot express it."""
     order = [name for name, _ in sharding.mesh.axes]
     found: dict[str, Placement] = {name: Replicate() for name in order}
     for axis in (*sharding.used, *sharding.partial):

@@ -1,4 +1,4 @@
-"""The values of size symbols, from the tensors of a call."""
+"""Values of size symbols, from the tensors of a call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stack.ir.node import Node
 
 
 def lone_symbol(size: Any) -> str | None:
-    """The name of a size that is one symbol."""
+    """Returns the name of a size that is a single symbol, else None."""
     if isinstance(size, Expr) and len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
         if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
@@ -21,7 +21,7 @@ def lone_symbol(size: Any) -> str | None:
 
 
 def size_number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> int:
-    """A size of a function, where these are the tensors of its parameters."""
+    """Evaluates a size of a function for the tensors of its parameters."""
     if isinstance(size, int):
         return size
     found = substitute(size, {**size_values(tensors, params)})
@@ -30,7 +30,7 @@ def size_number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Nod
 
 
 def size_values(tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> dict[str, int]:
-    """Values of size symbols that stand alone in a shape."""
+    """Returns the values of symbols that are a whole dimension of some shape."""
     values: dict[str, int] = {}
     for p, tensor in zip(params, tensors, strict=True):
         for dim, length in zip(p.shape, tensor.shape, strict=True):

@@ -1,8 +1,8 @@
-"""The meaning of every tensor op in torch: replays a Func on torch tensors.
+"""Runs every tensor op in torch: replays a Func on torch tensors.
 
-That is how torch's own compilers get programs that came from elsewhere. `replay` makes a module of
-ATen ops out of a Func, which torch.compile and torch.export take like any other; a `TorchSpace`
-can also run a Func eagerly, node by node.
+This gives programs from other frameworks to torch's own compilers. `replay` converts a Func to a
+module of ATen ops for torch.compile and torch.export; a `TorchSpace` can also run a Func eagerly,
+node by node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stack.ir.types import TupleType
 
 
 def sizes(node: Node) -> tuple[int, ...]:
-    """The shape of a node, which is bound."""
+    """Returns the shape of a node whose sizes are bound."""
     if not all(isinstance(s, int) for s in node.shape):
         raise TypeError(f"{node.type} is symbolic; bind its sizes first (Func.bind)")
     return tuple(s for s in node.shape if isinstance(s, int))
 
 
 class TorchSpace(TorchElementwise):
-    """Ops on torch tensors of one device."""
+    """Implements ops on torch tensors of one device."""
 
     # ---- leaves and movement
 
@@ -79,7 +79,7 @@ class TorchSpace(TorchElementwise):
         return value.expand(*x.shape[:axis], size, *x.shape[axis + 1 :])
 
     def _spread(self, x: Tensor, gaps: Sequence[int], value: Tensor) -> Tensor:
-        """`gap` copies of the value between neighbours along each axis."""
+        """Inserts `gap` copies of the value between elements along each axis."""
         for axis, gap in enumerate(gaps):
             size = x.shape[axis]
             if not gap or size < 2:
@@ -102,7 +102,7 @@ class TorchSpace(TorchElementwise):
         return x[self.grid(rule, rule.outputs[0], x, indices)]
 
     def _take(self, rule: Rule, x: Tensor, index: Tensor, axis: int) -> Tensor:
-        """One indexed axis that nothing else depends on: rows of x."""
+        """Gathers along one indexed axis that is independent of the others: rows of x."""
         rows = torch.index_select(x, axis, index.reshape(-1).to(torch.int64))
         shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
         source, index_axes = rule.inputs[0], rule.inputs[1]
@@ -115,7 +115,7 @@ class TorchSpace(TorchElementwise):
     def grid(
         self, rule: Rule, frame: Any, x: Tensor, indices: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """One index tensor for each axis of x, all broadcastable over the axes of `frame`."""
+        """Returns one index tensor for each axis of x, broadcastable over the axes of `frame`."""
         order = [a.names[0] for a in frame]
         given = iter(zip(rule.inputs[1:], indices, strict=False))
         place: list[Tensor] = []
@@ -141,7 +141,7 @@ class TorchSpace(TorchElementwise):
 
     def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
         places = [p.expand(updates.shape) for p in place]
-        x = x.contiguous()  # Inductor (2.13) writes into an expanded tensor as if it were one
+        x = x.contiguous()  # Inductor (2.13) writes into an expanded tensor as if it were dense
         if kind in ("set", "add") and x.dtype is not torch.bool:
             return torch.index_put(x, tuple(places), updates, accumulate=kind == "add")
         if kind in ("set", "add"):
@@ -215,7 +215,7 @@ class TorchSpace(TorchElementwise):
         axis, descending = node.attrs["axis"], bool(node.attrs["descending"])
         start = node.attrs.get("start", 0)
         count = node.attrs.get("first", args[0].shape[axis]) - start
-        known: list[Tensor] = []  # results that the sort itself makes
+        known: list[Tensor] = []  # results that the sort itself returns
         order: Tensor | None = None
         for key, source in reversed(list(zip(args, node.args))[: node.attrs["num_keys"]]):
             key = ordered(key, source.dtype)
@@ -235,7 +235,7 @@ class TorchSpace(TorchElementwise):
         kind = torch.int32 if is_logical else self.dtype(node.dtype)
         first, second = ({n for axis in operand for n in axis.names} for operand in rule.inputs)
         kept = {n for axis in rule.outputs[0] for n in axis.names}
-        # along an axis of one operand alone torch sums integers in 64 bits, and refuses the product
+        # along an axis of one operand only, torch sums integers in 64 bits, and refuses the matmul
         is_whole = not (kind.is_floating_point or kind.is_complex)
         wide = torch.int64 if is_whole and (first ^ second) - kept else kind
         made = torch.einsum(einsum_text(rule), a.to(wide), b.to(wide))
@@ -254,7 +254,7 @@ class TorchSpace(TorchElementwise):
     def op_cond(self, node: Node, run: Run, index: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
         if not _is_tracing(index):
             return super().op_cond(node, run, index, *args)
-        # pure branches: run all, keep one
+        # branches are pure: run all, keep one
         out = run(node.blocks[0], args)
         for number, block in enumerate(node.blocks[1:], 1):
             other = run(block, args)
@@ -288,7 +288,7 @@ class TorchSpace(TorchElementwise):
 
 
 def _is_tracing(*args: Any) -> bool:
-    """Whether values are not known: under torch.compile, torch.export or make_fx."""
+    """True while values are unknown: under torch.compile, torch.export or make_fx."""
     if torch.compiler.is_compiling():
         return True
     from torch._subclasses import FakeTensor
@@ -298,7 +298,7 @@ def _is_tracing(*args: Any) -> bool:
 
 
 def callable_of(func: Func, device: str | torch.device = "cpu") -> Callable[..., Any]:
-    """A Python function on torch tensors that does what `func` does; a tuple of its results.
+    """Returns a Python function on torch tensors that computes `func`, with a tuple of results.
 
     Size symbols must be bound.
     """
@@ -315,7 +315,7 @@ def callable_of(func: Func, device: str | torch.device = "cpu") -> Callable[...,
 
 
 def replay(func: Func, device: str | torch.device = "cpu") -> torch.fx.GraphModule:
-    """A module of ATen ops that does what `func` does: for torch.compile and torch.export."""
+    """Returns a module of ATen ops that computes `func`, for torch.compile and torch.export."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

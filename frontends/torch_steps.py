@@ -1,4 +1,4 @@
-"""A rank's program on torch: collectives in the background, segments compiled or op by op."""
+"""Runs a rank's program on torch: asynchronous collectives; segments compiled or op by op."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from stack.run.segments import Meeting, Segment, Step, steps_of
 
 @dataclass
 class RankProgram:
-    """The program of this rank, from its parts of the parameters to its parts of the results.
+    """The program of this rank, from its shards of the parameters to its shards of the results.
 
     Attributes:
         backend: compiles segments; "" runs them op by op.
-        carried: results that go in again as which parameters: where there is a graph these
-            parameters are written over, else they are left as they are.
-        graph: whether the second call is recorded as a CUDA graph, which later ones replay; their
-            results are written over by the next call.
-        overlaps: whether collectives run in the background; else each is waited for at once.
-        compiled: how many of how many distinct segments the backend compiled.
-        peak: most bytes that values held, of the newest run, where `watches`: to count takes the
-            host longer than to launch a small segment.
+        carried: maps results to the parameters that they become in the next call. With a CUDA
+            graph these parameters are overwritten, otherwise they are not.
+        graph: if true, the second call is recorded as a CUDA graph and later ones replay it; each
+            call overwrites the results of the one before.
+        overlaps: if true, collectives run in the background; else each is waited for at once.
+        compiled: how many of the distinct segments the backend compiled.
+        peak: most bytes of held values in the newest run, if `watches`: counting takes the host
+            longer than launching a small segment.
     """
 
     mesh: Mesh
@@ -51,7 +51,7 @@ class RankProgram:
     compiled: str = ""
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
-    free: list[set[Node]] = field(init=False)  # what only a step reads, in memory of its own
+    free: list[set[Node]] = field(init=False)  # values that only a step reads, in own memory
     recorded: Recorded | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class RankProgram:
         segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
         made: dict[Func, Compute] = {}
         for segment in segments:
-            if segment.func not in made:  # equal layers are one function
+            if segment.func not in made:  # equal layers share one function
                 made[segment.func] = self._compute(segment.func)
         self.computes = {s: made[s.func] for s in segments}
         own = {n for s in segments if self._is_compiled(s.func) for n in s.outputs}
@@ -70,13 +70,13 @@ class RankProgram:
         self.compiled = f"{count} of {len(made)}"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
-        """Raises StackError where another rank does not answer within the time limit."""
+        """Run the program. Raises StackError if a rank does not answer within the limit."""
         if self.recorded is not None and not self.watches:
             return self.recorded(self.run, parts)
         return self.run(parts)
 
     def run(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        """The same, launched step by step."""
+        """Run the program step by step, without a CUDA graph."""
         held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
         self.peak = 0
         for step, free in zip(self.steps, self.free, strict=True):
@@ -98,21 +98,21 @@ class RankProgram:
         return [self._read(held, r) for r in self.local.results]
 
     def _read(self, held: dict[Node, Any], node: Node) -> Tensor:
-        if node not in held:  # a number
+        if node not in held:  # a constant
             return self.space.constant(node.attrs["value"])
         value = held[node]
-        if not callable(value):  # else it is on its way
+        if not callable(value):  # else it is still being sent
             return value
         try:
             held[node] = value()
-        except RuntimeError as error:  # of the transport
+        except RuntimeError as error:  # raised by the transport
             raise StackError(
-                f"rank {self.space.rank} waits in vain in {node.op} of {node.type}: {error}"
+                f"rank {self.space.rank} got no answer in {node.op} of {node.type}: {error}"
             ) from error
         return held[node]
 
     def _is_compiled(self, func: Func) -> bool:
-        """Whether a segment is for the backend: what asks for the rank's place is not."""
+        """True if the backend compiles a segment; not if the segment reads the rank's position."""
         return bool(self.backend) and not any(map(is_place, func.nodes))
 
     def _compute(self, func: Func) -> Compute:
@@ -120,14 +120,14 @@ class RankProgram:
 
 
 def _read_once(step: Step) -> set[Node]:
-    """Values that one collective of a step reads, and no other."""
+    """Returns the values that exactly one collective of a step reads."""
     nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
     read = Counter(a for n in nodes for a in n.args)
     return {n for n, count in read.items() if count == 1}
 
 
 def _bytes(held: dict[Node, Any]) -> int:
-    """Bytes of the memory behind values, each once, and of what is on its way."""
+    """Returns the bytes of the memory of values, each counted once, and of pending results."""
     stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
     coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
     return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())
@@ -143,14 +143,16 @@ def rank_program(
     carried: Mapping[int, int] | None = None,
     graph: bool | None = None,
 ) -> RankProgram:
-    """The program of this rank: from its parts of the parameters to its parts of the results.
+    """Builds the program of this rank, from its shards of parameters to its shards of results.
 
-    `bucket`: bytes of collectives that start together, see `steps_of`; `backend` compiles what lies
-    between them; `limit`: seconds after which a rank that does not answer is an error on those that
-    wait;
-    `carried` and `graph` are those of `RankProgram`, a graph being the default where ranks meet by
-    NCCL.
-    Raises UsageError on all ranks where one was given another program or mesh.
+    Args:
+        bucket: bytes of collectives that start together, see `steps_of`.
+        backend: compiles the segments between collectives.
+        limit: seconds after which waiting for another rank is an error.
+        carried, graph: as in `RankProgram`; by default a graph is used with NCCL.
+
+    Raises:
+        UsageError: on all ranks, if one has another program or mesh.
     """
     space = RankSpace(mesh, device, limit)
     digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()

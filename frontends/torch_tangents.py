@@ -1,4 +1,4 @@
-"""Forward-mode derivatives: torch hangs a tangent on a tensor, where no compiled graph sees it."""
+"""Forward-mode derivatives: torch attaches tangents to tensors, invisible to compiled graphs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch._guards import TracingContext
 
 
 def in_dual_level() -> bool:
-    """Whether tensors may have tangents now."""
+    """True if tensors may have tangents now."""
     return torch.autograd.forward_ad._current_level >= 0
 
 
 def takes_tangents() -> bool:
-    """Whether a graph is to run in torch, op by op, as tensors may have tangents.
+    """True if tensors may have tangents, so that torch has to run a graph op by op.
 
-    Dynamo, which is compiling a graph, captures it again where that changes.
+    Also adds a guard, so that Dynamo captures the graph again when this changes.
     """
     context = TracingContext.try_get()
     if context is not None:

@@ -1,4 +1,4 @@
-"""One training step of a torch program through torch.compile, for its records."""
+"""Runs one training step of a torch program through torch.compile, for its records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.frontends.dynamo_joint import JOINTS
 
 
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-    """Records of the joint, the forward and the backward graphs; see `Frontend.train_runs`."""
+    """Returns records of the joint, forward and backward graphs; see `Frontend.train_runs`."""
     known, joints = len(runs()), len(JOINTS)
     torch._dynamo.reset()
     compiled = torch.compile(fn, backend="stack", options=options)

@@ -1,4 +1,4 @@
-"""Arithmetic of unsigned 64-bit integers, which torch lacks, on the same bits in int64."""
+"""Unsigned 64-bit arithmetic, which torch lacks, on the same bits in int64."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from stack.ir.types import DType
 
 Tensor = torch.Tensor
 TOP = -(1 << 63)  # the top bit
-MOST = (1 << 63) - 1  # all bits but the top one
+MOST = (1 << 63) - 1  # all bits except the top one
 
 
 def scalar(value: Any, dtype: DType) -> Any:
-    """A number of an element type, of u64 the int64 with the same bits."""
+    """Converts a number of an element type; for u64 to the int64 with the same bits."""
     return value - (1 << 64) if dtype.name == "u64" and value > MOST else value
 
 
 def ordered(x: Tensor, dtype: DType) -> Tensor:
-    """Bits whose signed order is that of the element type, or such bits back again.
+    """Maps u64 bits to int64 with the same order, and back.
 
-    Flipping the top bit does both for u64. Other types have torch's own order.
+    Flipping the top bit does both. Other types are returned unchanged.
     """
     return x ^ TOP if dtype.name == "u64" else x
 
 
 def quotient(x: Tensor, y: Tensor) -> Tensor:
-    """x / y; all bits are set where y is 0."""
+    """Computes x / y; all bits are set if y is 0."""
     is_positive = y > 0
     by = torch.where(is_positive, y, torch.ones_like(y))
     even = torch.div((x >> 1) & MOST, by, rounding_mode="trunc") << 1
@@ -39,12 +39,12 @@ def quotient(x: Tensor, y: Tensor) -> Tensor:
 
 
 def remainder(x: Tensor, y: Tensor) -> Tensor:
-    """The rest of x / y; x where y is 0."""
+    """Computes the remainder of x / y; x if y is 0."""
     return torch.where(y == 0, x, x - quotient(x, y) * y)
 
 
 def power(x: Tensor, y: Tensor) -> Tensor:
-    """The low 64 bits of x ** y.
+    """Computes the low 64 bits of x ** y.
 
     An odd number to the power of the top bit is 1. An even one to the power of 64 or more is 0.
     """
@@ -53,7 +53,7 @@ def power(x: Tensor, y: Tensor) -> Tensor:
 
 
 def shifted_right(x: Tensor, y: Tensor) -> Tensor:
-    """x >> y with zeros from the left; 0 where y is 64 or more."""
+    """Computes x >> y with zeros from the left; 0 if y is 64 or more."""
     step = y.clamp(min=1, max=63)
     moved = torch.bitwise_right_shift((x >> 1) & MOST, step - 1)
     is_inside = (y >= 0) & (y < 64)
@@ -61,13 +61,13 @@ def shifted_right(x: Tensor, y: Tensor) -> Tensor:
 
 
 def to_float(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The nearest floats: half of a number with the top bit set keeps its last bit for rounding."""
+    """Rounds to the nearest floats; halves numbers with the top bit set, with a sticky bit."""
     half = ((x >> 1) & MOST) | (x & 1)
     return torch.where(x < 0, half.to(dtype) * 2, x.to(dtype))
 
 
 def of_float(x: Tensor) -> Tensor:
-    """The integer parts of floats from 0 to below 2 ** 64."""
+    """Returns the integer parts of floats from 0 to below 2 ** 64."""
     wide = x.to(torch.float64)
     is_big = wide >= 2.0**63
     low = torch.where(is_big, wide - 2.0**63, wide).to(torch.int64)

@@ -1,6 +1,7 @@
-"""`weight_norm` and its backward pass, which torch has one kernel for each.
+"""`weight_norm` and its backward pass; torch has one fused kernel for each.
 
-Torch's decomposition of the first takes the norm of all of a tensor where it has only one axis.
+Torch's decomposition of the forward op is wrong for a tensor with one axis: it takes the norm of
+the whole tensor.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from torch import Tensor
 
 
 def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
-    """`g * v / norms`, and the norms of `v` over all axes but `dim`, which they keep with size 1.
+    """Returns `g * v / norms`, and the norms of `v` over all axes except `dim`, kept with size 1.
 
-    16-bit floats are computed in f32, and so are their norms.
+    16-bit floats and their norms are computed in f32.
     """
     direction, length = _wide(v, g)
     norms = _summed(direction.square(), dim).sqrt()
@@ -25,7 +26,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 def weight_norm_backward(
     grad: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `weight_norm` in `v` and in `g`."""
+    """Returns the gradients of `weight_norm` for `v` and `g`."""
     wide_grad, direction, length, norms = _wide(grad, v, g, norms)
     along = _summed(wide_grad * direction, dim) / norms
     grad_v = length / norms * (wide_grad - direction * (along / norms))
@@ -33,13 +34,13 @@ def weight_norm_backward(
 
 
 def _wide(*tensors: Tensor) -> list[Tensor]:
-    """16-bit floats as f32."""
+    """Casts 16-bit floats to f32."""
     short = (torch.bfloat16, torch.float16)
     return [t.float() if t.dtype in short else t for t in tensors]
 
 
 def _summed(x: Tensor, dim: int) -> Tensor:
-    """Sums over all axes but one."""
+    """Sums over all axes except one."""
     axes = [axis for axis in range(x.dim()) if axis != dim % x.dim()]
     return x.sum(axes, keepdim=True) if axes else x
 

@@ -1,4 +1,4 @@
-"""Functions of torch that are written out before autograd sees them, in place of its own way."""
+"""Replaces torch functions by our decompositions before autograd sees them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.frontends import (
     torch_recurrent,
 )
 
-# by function, or by the name of a method of tensors
+# by function, or by name of a tensor method
 WRITTEN = (
     torch_attention.WRITTEN
     | torch_bags.WRITTEN
@@ -27,7 +27,7 @@ WRITTEN = (
 
 
 def write_out(graph: GraphModule) -> None:
-    """Have a graph that Dynamo captured, and those inside of it, call what `WRITTEN` names."""
+    """Replace the functions in `WRITTEN` in a graph that Dynamo captured, and in nested graphs."""
     for module in graph.modules():
         if isinstance(module, GraphModule):
             _write_out(module)

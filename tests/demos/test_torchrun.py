@@ -27,7 +27,7 @@ def test_the_command_of_the_readme() -> None:
     ("kind", "told"),
     [
         ("dies", "exitcode  : 3"),
-        ("late", "StackError: rank 0 waits in vain in all_reduce"),
+        ("late", "StackError: rank 0 got no answer in all_reduce"),
         ("differs", r"UsageError: ranks \[1\] were given another program than rank 0"),
     ],
 )

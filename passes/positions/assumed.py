@@ -145,8 +145,7 @@ class _Hidden:
             self.zero.add(node)
 
     def floors(self) -> dict[int, float] | None:
-        """Returns the level of each max that is a state; None if some state takes masked elements.
-        """
+        """Returns the level of each max state; None if some state takes masked elements."""
         found: dict[int, float] = {}
         for i, state in enumerate(self.states.results):
             operands = [operand for operand, _ in streamed_axes(state)]

@@ -192,8 +192,7 @@ class _Loop:
     def _joined(
         self, seen: dict[int, dict[int, Node]], items: dict[int, Node]
     ) -> dict[Node, Replacement]:
-        """Replaces concats of one value over consecutive steps by the rows, with their axis moved.
-        """
+        """Replaces concats of one value over consecutive steps by rows with a moved axis."""
         place_of = {n: (place, t) for place, nodes in seen.items() for t, n in nodes.items()}
         found: dict[Node, Replacement] = {}
         for node in self.block.nodes:

@@ -82,9 +82,7 @@ class _Placer:
             raise UsageError(f"{text!r}: {what}: {error}") from error
         before, other = self.told.setdefault(what, (text, sharding))
         if other != sharding:
-            raise UsageError(
-                f"{what} has two shardings, {before!r} and {text!r}: keep one"
-            )
+            raise UsageError(f"{what} has two shardings, {before!r} and {text!r}: keep one")
         return type_.with_sharding(sharding)
 
     def _dim(self, entry: str, what: str, text: str) -> DimSharding:

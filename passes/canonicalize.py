@@ -214,7 +214,7 @@ def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     if converts(inner) and node.dtype.kind != "b":
         source = inner.args[0]
         if not holds_all(inner.dtype, source.dtype):
-            return Why(f"{inner.dtype} does not hold every value of {source.dtype}", inner)
+            return Why(f"{inner.dtype} cannot represent every value of {source.dtype}", inner)
         if source.dtype.kind != "b":
             return source if source.type == node.type else make("cast", (source,), hint=node.type)
     return None

@@ -110,7 +110,7 @@ class _Turns:
         if node.args[0] not in self.fixed or node.args[1:] != (index,):
             return None
         rule = rule_of(node)
-        assert rule is not None, "what picks has one"
+        assert rule is not None, "a gather has an axis rule"
         operand = rule.inputs[0]
         axis = [a.mark for a in operand].index("!")
         if node.args[0].shape[axis] != self.count:

@@ -132,7 +132,7 @@ class _Chooser:
         if kernel is None:
             mine = [k for k in made.kernels if k.device == self.options.device]
             whys = [f"{_named(k)}: {k.why_not(types, attributes)}" for k in mine]
-            return None, "; ".join(whys) or f"nobody wrote code for {self.options.device}"
+            return None, "; ".join(whys) or f"no handwritten code for {self.options.device}"
         if self.options.prefer == "hand":
             return kernel, "code by hand is asked for"
         return self._by_cost(node, kernel)

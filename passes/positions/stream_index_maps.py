@@ -65,7 +65,7 @@ class _Placing:
             if not missing:
                 break
             if not any(self._join(state) for state in missing):
-                raise CannotTile("one of its states has no place among its results")
+                raise CannotTile("one of its states has no index among its results")
         if any(r not in self.results for r in self.ending.results):
             raise CannotTile("its outputs do not share one index space")
         results = tuple(self.results[r] for r in self.ending.results)
@@ -105,7 +105,7 @@ class _Placing:
                         self._enter(index_maps_of(self.ending, self.params[other], found[param]))
 
     def _join(self, state: Node) -> bool:
-        """Places a state by its operands, if other placed states are computed from them as well."""
+        """Finds the index of a state from operands that it shares with indexed states."""
         known: dict[Node, Index] = {}
         for other, place in self.states.items():
             known.update(self._inside(other, place))

@@ -72,7 +72,7 @@ Probes = dict[tuple[object, ...], Probe]
 class Graph:
     """A closed block: order, users, and dependences.
 
-    `probes` are shared with the graph before a step: they hold for the same nodes in every block.
+    `probes` are shared with the graph before a step: they are valid for equal nodes of every block.
     """
 
     def __init__(self, block: Block, probes: Probes | None = None) -> None:

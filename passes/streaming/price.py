@@ -92,7 +92,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
         Refusal: the CPU has no loop for it.
     """
     if not contractions(stream.blocks[0].nodes):
-        raise Refusal("its rows are swept where they lie")
+        raise Refusal("its rows are reduced in place")
     try:
         tiler = StreamTiler(stream, target=cpu)
     except CannotTile as why:

@@ -1,9 +1,9 @@
 """fuse: group ops so that values in between stay out of memory.
 
-Every elementwise op, reduction and movement op ends up in a `fusion` node. These stay bare: single
-dots, convolutions, sorts, scans, gathers and scatters, control flow, framework calls, free
-reshapes, and ops that the backend has no code for. Kinds of groups, and their guarantees for
-backends:
+Every elementwise op, reduction and movement op ends up in a `fusion` node. Dots, convolutions,
+sorts, scans, gathers and scatters stay bare if nothing fuses with them. So do control flow,
+framework calls, free reshapes, and ops that the backend has no code for. Kinds of groups, and their
+guarantees for backends:
 
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,

@@ -214,7 +214,7 @@ class Candidate:
         self.region = self._collect()
 
     def _is_candidate(self) -> bool:
-        """True for a region with dots, a long axis, several reductions with a dot, or a prologue."""
+        """True for dots, a long axis, several reductions with a dot, or a prologue to fuse."""
         region = self.region
         if region.dots or self._is_long(region.extent):
             return True

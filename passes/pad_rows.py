@@ -51,7 +51,7 @@ class PadRows(BlockPass):
                 _lost(n, log.gpu) for n, places in readers if arg in [n.args[i] for i in places]
             )
             name = block.names.get(arg, arg.op)
-            log.note(f"%{name}: matmuls lose {saved * 1e6:.0f} us by its unaligned rows")
+            log.note(f"%{name}: matmuls lose {saved * 1e6:.0f} us by its rows")
             if saved > _copied(arg, log.gpu) and log.spend("pad_rows", block.locs.get(arg, ())):
                 copies[arg] = _padded(arg)
         for node, places in readers:

@@ -154,5 +154,5 @@ def test_a_sample_of_other_arguments_is_refused(
 
 
 def test_integers_are_not_drawn() -> None:
-    with pytest.raises(UsageError, match=r"nobody knows what 'x' .* holds: give sample=FILE"):
+    with pytest.raises(UsageError, match=r"no random values for 'x' .*: give sample=FILE"):
         Pipeline("quantize{calibrate=awq}").run(layers("i32"))

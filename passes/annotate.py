@@ -1,4 +1,4 @@
-"""annotate: places that a person gives."""
+"""annotate: shardings that the user gives for named values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class Annotate(Pass):
-    """Named values lie on a mesh as they are told to.
+    """Shard named values over a mesh as the user says.
 
     Attributes:
         mesh: its axes, as `dp=2, tp=4`.
-        shard: values with their places, as `x: dp, -`; see `stack.passes.sharding.notation`.
+        shard: values with their shardings, as `x: dp, -`; see `stack.passes.sharding.notation`.
     """
 
     name: ClassVar[str] = "annotate"

@@ -1,4 +1,4 @@
-"""autoshard: the strategy of least simulated time among those that fit into memory."""
+"""autoshard: pick the strategy of least simulated time among those that fit into memory."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from stack.sim import machine, simulate
 
 @dataclass(frozen=True)
 class Autoshard(Pass):
-    """A beam search over meshes, over how each kind of weight is split, and over ZeRO stages.
+    """Beam search over meshes, over how each kind of weight is split, and over ZeRO stages.
 
-    Weights that differ in a number in their names only, or that are multiplied with one value,
-    are one kind.
+    Weights whose names differ only in a number are one kind. So are weights that multiply the same
+    value.
 
     Attributes:
-        ranks: how many devices.
-        machine: what they are, see `stack.sim`.
-        memory: bytes that each may hold; 0 takes what the machine has.
-        beam: how many strategies go on after each decision.
+        ranks: number of devices.
+        machine: the model of the devices, see `stack.sim`.
+        memory: bytes available on each device; 0 takes the memory of the machine.
+        beam: number of strategies kept after each decision.
         most: largest tensor-parallel group.
-        batch, weights: patterns of parameters.
+        batch, weights: name patterns of parameters.
     """
 
     name: ClassVar[str] = "autoshard"
@@ -53,7 +53,7 @@ class Autoshard(Pass):
 
 @dataclass(frozen=True)
 class Strategy:
-    """What is decided: the mesh, and patterns of weights by how they are split."""
+    """The decisions of a search: the mesh, the weights split by columns or rows, the ZeRO stage."""
 
     data: int
     tensor: int
@@ -62,7 +62,7 @@ class Strategy:
     stage: int = 0
 
     def passes(self, options: Autoshard) -> str:
-        """The strategy as a pipeline."""
+        """Returns the strategy as the text of a pipeline."""
         mesh = f'mesh="dp={self.data}, tp={self.tensor}"'
         found = [f"data_parallel{{{mesh}, batch={option_text(options.batch)}}}"]
         if self.columns or self.rows:
@@ -85,7 +85,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Trial:
-    """A strategy, simulated; where it does not fit, by how many bytes."""
+    """A simulated strategy: its time, its peak memory, and the bytes by which it exceeds memory."""
 
     strategy: Strategy
     seconds: float
@@ -115,17 +115,17 @@ class _Search:
                 stages = (replace(trial.strategy, stage=stage) for stage in (1, 2, 3))
                 found += self._tried(stages)
         if not found:
-            raise UsageError(f"no strategy places @{self.func.name} on {options.ranks} ranks")
+            raise UsageError(f"no strategy can shard @{self.func.name} over {options.ranks} ranks")
         best = self._kept(found)[0]
         if best.over:
             raise UsageError(
                 f"no strategy that was tried keeps @{self.func.name} within the memory of a rank; "
-                f"nearest is {best}: more ranks, a larger beam, or recomputation"
+                f"the closest is {best}: more ranks, a larger beam, or recomputation"
             )
         return best
 
     def _on_mesh(self, start: Strategy) -> list[Trial]:
-        """The best strategies on one mesh, decided kind after kind."""
+        """Returns the best strategies on one mesh, deciding for each kind of weight in turn."""
         beam = self._tried([start])
         for globs in self._kinds() if start.tensor > 1 else ():
             more = [
@@ -140,7 +140,7 @@ class _Search:
         return sorted(found, key=lambda t: (t.over, t.seconds, t.peak))[: self.options.beam]
 
     def _kinds(self) -> list[tuple[str, ...]]:
-        """Patterns of weights that are split alike, in the order of the program."""
+        """Groups patterns of weights that must be split in the same way, in program order."""
         found: dict[Node | str, dict[str, None]] = {}
         place: dict[str, Node | str] = {}
         for p in self.func.params:
@@ -161,7 +161,7 @@ class _Search:
         return [trial for trial in trials if trial is not None]
 
     def _simulated(self, strategy: Strategy) -> Trial | None:
-        """None for what sizes do not allow."""
+        """Returns None if the sizes do not allow the strategy."""
         if strategy not in self.known:
             self.known[strategy] = self._trial(strategy)
             if (made := self.known[strategy]) is not None:

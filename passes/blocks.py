@@ -1,4 +1,4 @@
-"""blocks: fusion groups, streams and ops left bare become kernels of blocks, for GPUs."""
+"""blocks: lower fusion groups, streams and bare ops to kernels of blocks, for GPUs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from stack.target import Gpu
 
 @dataclass(frozen=True)
 class Blocks(BlockPass):
-    """Turn every fusion group and stream into a kernel at the tile level.
+    """Lower every fusion group and stream to a kernel at the tile level.
 
-    It follows the `schedule` of a group; what that leaves open, or a group without one, is as the
-    policies of `blocking` have it.
+    A kernel follows the `schedule` of its group. The policies of `blocking` decide what the
+    schedule leaves open, and all of it for a group without one.
 
     Attributes:
         refuse: ops that the backend has no code for; their groups stay as they are.
-        dots: types in which the backend sums products of tiles; empty for all.
+        dots: types in which the backend accumulates matmuls of tiles; empty for all.
     """
 
     name: ClassVar[str] = "blocks"
@@ -41,7 +41,7 @@ class Blocks(BlockPass):
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if writes_by_data(node):
-                continue  # walked in order: a library does it
+                continue  # sequential over the data: left to a library
             is_own = is_generated(node) and not is_given_to_library(node)
             if not (is_bare(node) or is_own or is_stream(node)):
                 continue
@@ -62,7 +62,10 @@ class Blocks(BlockPass):
         return replace(block, changed) if changed else block
 
     def _checked(self, kernel: Node) -> Node:
-        """A kernel whose products the backend has code for. Raises CannotTile."""
+        """Returns the kernel if the backend has code for its matmuls.
+
+        Raises CannotTile otherwise.
+        """
         for _, node in walk(kernel.blocks[0]):
             if is_contraction(node) and self.dots and str(node.dtype) not in self.dots:
                 raise CannotTile(f"no tile product of {node.args[0].dtype} in {node.dtype}")

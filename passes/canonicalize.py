@@ -1,6 +1,6 @@
 """canonicalize: one spelling for each value. Exact rewrites only: no bit of a result changes.
 
-Floats keep their meaning: `x + 0.0` is not `x` (x may be -0.0), `x * 0.0` is not 0 (x may be nan);
+Floats keep their meaning: `x + 0.0` is not `x` (x may be -0.0), `x * 0.0` is not 0 (x may be nan).
 `x + -0.0`, `x - 0.0`, `x * 1.0` and `x / 2.0` have exact equals and are rewritten.
 """
 
@@ -55,20 +55,20 @@ def _is_const(node: Node) -> bool:
 
 
 def _or_broadcast(node: Node, value: Node) -> Node:
-    """A scalar where a full value is needed."""
+    """Broadcasts a scalar if a full value is needed."""
     if value.type == node.type:
         return value
     return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
 def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
-    """Ops of so many operands, by a fact."""
+    """Returns the elementwise ops of this arity whose algebra satisfies a predicate."""
     return tuple(n for n, facts in ELEMENTWISE.items() if OPS[n].arity == arity and holds(facts))
 
 
 @on(*_named(lambda facts: facts.commutative))
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Constants are the second operand of what commutes."""
+    """Constants are the second operand of commutative ops."""
     a, b = node.args
     if _is_const(a) and not _is_const(b):
         return make(node.op, (b, a))
@@ -77,7 +77,7 @@ def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on(*_named(lambda facts: math.isfinite(facts.neutral.get(1, math.inf))))
 def neutral(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """An operand that changes nothing: x * 1, x / 1, x - 0, x + -0.0, x & true."""
+    """An operand that is the neutral element: x * 1, x / 1, x - 0, x + -0.0, x & true."""
     x, c = node.args
     value, wanted = splat(c), ops.algebra_of(node).neutral[1]
     if value is None or x.type != node.type or node.dtype.kind not in "iufb":
@@ -91,7 +91,7 @@ def neutral(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 
 def _all_bits(dtype: DType) -> int:
-    """The integer or condition all of whose bits are set."""
+    """Returns the integer, or the bool, with all bits set."""
     return {"b": 1, "u": (1 << dtype.bits) - 1}.get(dtype.kind, -1)
 
 
@@ -137,7 +137,7 @@ def twice(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on(*_named(lambda facts: facts.idempotent, 1))
 def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """The second of two equal roundings does nothing; |-x| is |x|, where there is a sign."""
+    """The second of two equal roundings does nothing; |-x| is |x| for signed types."""
     inner = node.args[0]
     if inner.op == node.op:
         return inner
@@ -214,7 +214,7 @@ def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     if converts(inner) and node.dtype.kind != "b":
         source = inner.args[0]
         if not holds_all(inner.dtype, source.dtype):
-            return Why(f"{inner.dtype} does not hold every value of {source.dtype}", inner)
+            return Why(f"{inner.dtype} cannot represent every value of {source.dtype}", inner)
         if source.dtype.kind != "b":
             return source if source.type == node.type else make("cast", (source,), hint=node.type)
     return None
@@ -222,7 +222,7 @@ def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 @on("bitcast")
 def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Only the first and the last type matter."""
+    """Of two bitcasts, only the first and the last type matter."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner
@@ -234,7 +234,7 @@ def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reduce")
 def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """No axes, or axes of size 1."""
+    """A reduction over no axes, or over axes of size 1."""
     x = node.args[0]
     axes: tuple[int, ...] = node.attrs["axes"]
     if not axes:
@@ -246,7 +246,7 @@ def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reduce")
 def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """Two of one kind in a row are one over both axes (kinds whose order does not matter)."""
+    """Two nested reductions of one kind are one over both axes, if the order does not matter."""
     inner, kind = node.args[0], node.attrs["kind"]
     if not is_reduction(inner) or inner.attrs["kind"] != kind:
         return None
@@ -287,7 +287,7 @@ BY_ELEMENT = tuple(name for name, op in OPS.items() if op.kind == "elementwise")
 
 @on(*BY_ELEMENT)
 def scalar_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A broadcast scalar next to a full operand: the scalar does."""
+    """An operand that is a broadcast scalar is replaced by the scalar, beside a full operand."""
     if len(node.args) < 2 or not node.shape:
         return None
     if not any(spread(a) == () for a in node.args):
@@ -315,7 +315,7 @@ def compute_before_broadcast(node: Node, op: Builder, scope: Scope) -> Node | No
 
 @on(*BY_ELEMENT)
 def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """op(reshape(x), reshape(y)) of one shape: reshape the result, which may cancel."""
+    """op(reshape(x), reshape(y)) of one shape: reshape the result, which may cancel later."""
     wide = [a for a in node.args if a.shape]
     if not wide or not all(map(is_alias, wide)):
         return None
@@ -329,7 +329,7 @@ def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None
 
 @on("reduce")
 def counts(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A count of fewer than 2^31 places fits 32 bits."""
+    """A count of fewer than 2^31 elements fits into 32 bits."""
     inner, axes = node.args[0], [int(a) for a in node.attrs["axes"]]
     if node.attrs["kind"] != "sum" or node.dtype != I64 or not converts(inner) or not axes:
         return None

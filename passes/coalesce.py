@@ -1,13 +1,14 @@
-"""coalesce: neighbouring axes that a group or stream never tells apart become one.
+"""coalesce: merge neighbouring axes that no op of a group or stream treats separately.
 
-A linear layer over a batch of sequences is one product of all their rows: as one axis, tiles run
-across sequences, and none is cut off at the end of each. Views around the group are free.
+A linear layer over a batch of sequences is one matmul over all their rows. With one merged axis,
+tiles run across sequences, and no tile is cut off at the end of each. Views around the group are
+free.
 
-An axis that a window cuts or pads takes the one behind it, and the window so many times as many
-elements: rows of an image of three channels are then padded in vectors.
+An axis that a window cuts or pads takes in the axis behind it, and the window's lengths grow by
+that factor. Rows of an image with three channels are then padded in vectors.
 
-On a CPU, axes that end shorter than a vector are told apart nowhere first; see
-`cpu_loops.short_axes`.
+On a CPU, groups that end in an axis shorter than a vector are changed first, so that this axis can
+be merged; see `cpu_loops.short_axes`.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from stack.target import Cpu
 
 @dataclass(frozen=True)
 class Coalesce(BlockPass):
-    """Merge axes that stand side by side wherever they appear: of fusion groups, bare dots and
-    streams. Batch axes of a stream stay: its programs share them out as they are."""
+    """Merge axes that are adjacent wherever they appear, in fusion groups, bare dots and streams.
+
+    Batch axes of a stream are not merged: its programs share them out as they are.
+    """
 
     name: ClassVar[str] = "coalesce"
 
@@ -50,7 +53,7 @@ class Coalesce(BlockPass):
         return self._merged(block, log)
 
     def _filled(self, block: Block, log: Log, cpu: Cpu) -> Block:
-        """Groups that end in a short axis, for kernels of whole vectors."""
+        """Rewrites groups that end in a short axis, so that their kernels use whole vectors."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             made = with_full_vectors(node, cpu)
@@ -80,17 +83,17 @@ class Coalesce(BlockPass):
 
 
 class _Axes:
-    """Which dims of the values of a group or stream are one axis; axes are numbers."""
+    """Union-find over the dims of all values of a group or stream: one set per axis, by number."""
 
     def __init__(self, group: Node) -> None:
         self.group = group
         self.parents: list[int] = []
         self.dims: dict[Node, list[int]] = {}
-        self.kept: set[int] = set()  # dims of axes that are merged with no other
-        self.read: set[int] = set()  # dims that windows read: of axes that no other takes
-        self.sides: list[tuple[int, int]] = []  # dims that windows read, and what they make of them
+        self.kept: set[int] = set()  # dims of axes that are never merged
+        self.read: set[int] = set()  # dims that windows read: no axis takes them
+        self.sides: list[tuple[int, int]] = []  # read dim, and dim of the result
         self.named: list[list[int]] = []  # of each op, a dim of every axis that its rule names
-        self.is_known = True  # whether all ops say what they do to axes
+        self.is_known = True  # True if the axis rules of all ops are known
         for node in (n for block in group.blocks for n in (*block.params, *block.nodes)):
             if not isinstance(node.type, TensorType):
                 self.is_known = False
@@ -105,7 +108,7 @@ class _Axes:
             self._bind_stream()
 
     def _bind_stream(self) -> None:
-        """States have the same axes in all blocks, operands in the first and the last."""
+        """Unites the axes of states in all blocks, and of operands in the first and last block."""
         states, correct, finish = self.group.blocks
         count = len(states.results)
         for i, state in enumerate(states.results):
@@ -116,7 +119,7 @@ class _Axes:
             self._join_all(self.dims[first], self.dims[last])
 
     def _bind(self, node: Node) -> None:
-        """Dims that the axis rule of an op gives one name are one axis."""
+        """Unites the dims to which the axis rule of an op gives the same name."""
         if is_input(node) or is_number(node):
             return
         if is_alias(node) and not is_stream(self.group):
@@ -146,7 +149,10 @@ class _Axes:
     def _bind_window(
         self, window: Window, dim: int, named: Mapping[str, int], is_whole: bool
     ) -> None:
-        """A dim that a window reads: one by one, it goes together with that of the result."""
+        """Binds a dim that a window reads.
+
+        With unit stride, it is merged together with the result's dim.
+        """
         made = [named[name] for name, _ in window.terms]
         if [by for _, by in window.terms] != [1] or window.spread != 1 or window.free:
             self.kept.update((dim, *made))
@@ -157,8 +163,10 @@ class _Axes:
             self.sides.extend((dim, m) for m in made)
 
     def _bind_view(self, node: Node) -> None:
-        """A view has the axes of what it views, but for those that it cuts or joins, which stay
-        as they are."""
+        """Unites the axes of a view with those of its source.
+
+        Axes that the view splits or merges are not coalesced.
+        """
         source = node.args[0]
         for read, made in reshape_groups(source.shape, node.shape):
             old, new = self.dims[source][read], self.dims[node][made]
@@ -178,7 +186,7 @@ class _Axes:
         return _root(self.parents, dim)
 
     def _sides(self) -> list[int]:
-        """Of each dim, what stands for its axis and for all that windows make of that."""
+        """Returns for each dim the root of its axis, after uniting both sides of windows."""
         parents = list(self.parents)
         for read, made in self.sides:
             parents[_root(parents, read)] = _root(parents, made)
@@ -188,7 +196,7 @@ class _Axes:
         return [self._axis(d) for d in self.dims[node]]
 
     def merged(self) -> set[int]:
-        """The axes that are merged into the one before them, on both sides of windows."""
+        """Returns the axes that are merged into the axis before them, on both sides of windows."""
         if not self.is_known:
             return set()
         sides = self._sides()
@@ -198,7 +206,7 @@ class _Axes:
         for dims in (*self.named, *self.dims.values()):
             axes = [self._axis(d) for d in dims]
             if len(set(axes)) < len(axes):
-                return set()  # an axis meets itself, as in x x^T
+                return set()  # an axis occurs twice in one value, as in x x^T
         for node in self.dims:
             axes = self._of(node)
             for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):
@@ -213,7 +221,7 @@ class _Axes:
         }
 
     def coalesced(self, group: Node, merged: Collection[int]) -> Node:
-        """The group with one axis for each run of merged ones."""
+        """Returns the group with one axis for each run of merged ones."""
         kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
         done: dict[Node, Node] = {}
         for node in self.dims:
@@ -228,7 +236,7 @@ class _Axes:
         return Node(group.op, args, group.attrs, type_, blocks)
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
-        """Attributes that number axes, or name them, for those that are left."""
+        """Returns the attributes of a node, restated for the axes that are left."""
         rule = ops.rule_of(node)
         if rule is None or is_alias(node):
             return dict(node.attrs)
@@ -239,7 +247,7 @@ class _Axes:
         attrs = ops.restated(node, Rule(tuple(inputs), (made,)))
         assert attrs is not None, "asked when it was bound"
         op = ops.lookup(node.op)
-        if op.windows is not None:  # lengths count the elements of all that is merged
+        if op.windows is not None:  # lengths count the elements of all merged axes
             inner = [1 if i in kept[node] else n for i, n in enumerate(node.shape)]
             behind = _shape(inner, kept[node])
             for name, (kind, _) in op.signature.items():
@@ -259,6 +267,6 @@ def _names(operand: Operand) -> list[str]:
 
 
 def _shape(shape: Sequence[Dim], kept: Sequence[int]) -> tuple[Dim, ...]:
-    """Sizes of the axes that are left, each with those that were merged into it."""
+    """Returns the sizes of the axes that are left, multiplied by those merged into each."""
     ends = [*kept[1:], len(shape)]
     return tuple(product(list(shape[i:end])) for i, end in zip(kept, ends, strict=False))

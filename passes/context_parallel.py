@@ -1,4 +1,4 @@
-"""context_parallel: each rank has a part of the sequence, and products along it twice a part."""
+"""context_parallel: split the sequence over ranks, and scores along one of their two axes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class ContextParallel(Pass):
-    """A dim of the inputs is split, and so are products that have it twice, as scores do.
+    """Split a dim of the inputs. Split matmuls that have this dim twice, such as scores, too.
 
-    Of these, `ring` splits the dim that is reduced last: what has the other one is gathered, or
-    comes in turns by pass `ring` (Liu et al., "Ring Attention", 2023). `heads` splits another axis
-    of theirs, and moves there and back by all-to-alls (Jacobs et al., "DeepSpeed Ulysses", 2023).
+    For these matmuls, `ring` splits the sequence axis that is reduced last. The operand that has
+    the other one is gathered, or is passed around in steps by pass `ring` (Liu et al., "Ring
+    Attention", 2023). `heads` splits another axis, and converts there and back by all-to-alls
+    (Jacobs et al., "DeepSpeed Ulysses", 2023).
 
     Attributes:
         mesh: its axes, as `dp=2, cp=4`.
-        axis: the one that splits.
-        batch: patterns of parameters that have the dim.
-        dim: its number.
+        axis: the mesh axis to split over.
+        batch: name patterns of the parameters that have the dim.
+        dim: the number of the dim.
         by: `ring` or `heads`.
     """
 
@@ -55,7 +56,7 @@ class ContextParallel(Pass):
             for dim in range(node.tensor.rank)
             if dim != self.dim
         ]
-        forward = frozenset(topological(func.results[:1]))  # gradients follow
+        forward = frozenset(topological(func.results[:1]))  # gradients take the shardings of these
         for node in func.nodes:
             dims = sequence.get(node, frozenset[int]())
             if len(dims) > 1 and is_contraction(node) and node in forward:

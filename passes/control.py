@@ -1,4 +1,4 @@
-"""Bodies of control flow, for passes that work on one block at a time."""
+"""Base class of passes that work on one block at a time, bodies of control flow first."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from stack.rewrite.passes import Pass
 
 
 class BlockPass(Pass):
-    """A pass that changes one block at a time: bodies of loops and branches, then what is around.
+    """A pass that changes one block at a time: bodies of loops and branches first.
 
-    The inside of a group is one kernel, and is no such body.
+    The inside of a fusion group is one kernel, so it is not visited.
     """
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self.block(func.body, log), func.level)
 
     def block(self, block: Block, log: Log) -> Block:
-        """A block, and the bodies in it, after this pass."""
+        """Returns a block after this pass, with the bodies in it."""
         changed = changed_bodies(block, lambda b: self.block(b, log))
         return self.change(replace(block, changed) if changed else block, log)
 
     @abstractmethod
     def change(self, block: Block, log: Log) -> Block:
-        """A block after this pass, whose bodies are changed already."""
+        """Returns a block after this pass. Its bodies are already changed."""
 
 
 def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Replacement]:
-    """Replacements for branches, loops and calls of a block whose bodies `change` changes."""
+    """Returns replacements for the branches, loops and calls whose bodies `change` changes."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if is_control(node):

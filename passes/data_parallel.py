@@ -1,4 +1,4 @@
-"""data_parallel: each rank has a part of the batch."""
+"""data_parallel: split the batch over ranks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class DataParallel(Pass):
-    """A dim of the inputs is split; what is summed over it, gradients too, is summed over ranks.
+    """Split a dim of the inputs. Sums over it, such as gradients, become sums over ranks.
 
     Attributes:
         mesh: its axes, as `dp=2, tp=4`.
-        axis: the one that splits.
-        batch: patterns of parameters that have the dim.
-        dim: its number.
+        axis: the mesh axis to split over.
+        batch: name patterns of the parameters that have the dim.
+        dim: the number of the dim.
     """
 
     name: ClassVar[str] = "data_parallel"

@@ -1,15 +1,15 @@
 """decompose: spell rare forms with the ops that every backend has.
 
-- a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
-  lacks are summed first, and a product without a contracted axis is a multiplication;
-- on a CPU, a dot without rows and columns is a sum of products: threads share a long one out, and
-  what makes its operands is computed with it;
-- a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
-- a convolution whose windows do not overlap is a dot, if `layout` is not to choose;
-- updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
-- small integer powers are products; an op whose record spells it is spelled so;
-- a product of integers that were widened takes the short ones: it sums in its own type;
-- 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no digits cancel where tanh is near -1.
+- a dot with axes beyond batch, row, column and contracted: an axis of one operand that the result
+  lacks is summed first, and a dot without a contracted axis is a multiplication;
+- on a CPU, a dot without rows and columns is a sum of products: a long one is shared among threads,
+  and its operands are computed in the same loop;
+- a matmul with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
+- a convolution whose windows do not overlap is a dot, unless `layout` is to choose;
+- updates of 16-bit types that collide are combined in f32 and rounded once, not at each update;
+- small integer powers are products; an op whose record spells it with others is spelled so;
+- a matmul of widened integers takes the narrow ones: it accumulates in its own type;
+- 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no cancellation for tanh close to -1.
 
 These may change a result by a rounding, which `canonicalize` never does.
 """
@@ -44,9 +44,9 @@ class Decompose(Pass):
     """Spell rare ops and forms with common ones.
 
     Attributes:
-        gpu: whether convolutions get the form that a GPU computes fast, and products of integers
-            that of a CPU.
-        apart: whether convolutions whose windows do not overlap become products here.
+        gpu: give convolutions the form that a GPU computes fast; otherwise give integer matmuls and
+            inner products the form for a CPU.
+        apart: turn convolutions whose windows do not overlap into matmuls here.
     """
 
     name: ClassVar[str] = "decompose"
@@ -60,7 +60,7 @@ class Decompose(Pass):
 
 
 def _spelled() -> tuple[Simple, ...]:
-    """A rule for each op whose record says how it is spelled with others."""
+    """Returns a rule for each op whose record spells it with other ops."""
 
     def rule(spell: Callable[[Builder, Node], Node]) -> Function:
         return lambda node, op, scope: spell(op, node)
@@ -91,7 +91,7 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("add")
 def one_plus_tanh(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """1 + tanh(x), where nothing else needs the tanh."""
+    """1 + tanh(x), if nothing else reads the tanh."""
     tanh, one = node.args
     if tanh.op != "tanh" or splat(one) != 1 or node.dtype.bits < 32 or tanh.type != node.type:
         return None
@@ -109,7 +109,7 @@ def _or_broadcast(node: Node, value: Node) -> Node:
 
 @on("dot")
 def lone_axes(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Axes of one operand alone that the result lacks: sum that operand over them first."""
+    """An axis that only one operand has: sum that operand over it first."""
     inputs, output = dot_axes(node)
     for i, names in enumerate(inputs):
         others = {n for j, o in enumerate(inputs) if j != i for n in o}
@@ -125,7 +125,7 @@ def lone_axes(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """No axis is summed: an outer or elementwise product."""
+    """A dot without a contracted axis: an outer or elementwise product."""
     inputs, output = dot_axes(node)
     if node.dtype != node.args[0].dtype or any(n not in output for o in inputs for n in o):
         return None
@@ -135,7 +135,7 @@ def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def inner_products(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Rows and columns have size 1: products of elements are summed, for each batch entry."""
+    """Rows and columns have size 1: multiply elements and sum them, for each batch entry."""
     names = contraction(parse_rule(node.attrs["rule"]))
     inputs, output = dot_axes(node)
     sizes = {n: s for o, a in zip(inputs, node.args, strict=True) for n, s in zip(o, a.shape)}
@@ -162,7 +162,7 @@ def inner_products(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def short_integers(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Both operands are widened from one type of integers: the product widens them itself."""
+    """Both operands are widened from one integer type: the matmul widens them itself."""
     names = contraction(parse_rule(node.attrs["rule"]))
     if not node.dtype.is_integer or names.lone or not names.contracted:
         return None
@@ -187,7 +187,7 @@ def _spread(x: Node, names: Axes, output: Axes, like: Node) -> Node:
 
 @on("scatter")
 def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Sums and products of 16-bit floats at one place, in f32."""
+    """Sums and products of 16-bit floats at one index of a scatter, in f32."""
     if node.dtype not in (BF16, F16) or node.attrs["kind"] not in ("add", "mul"):
         return None
     x, *indices, updates = node.args

@@ -1,8 +1,8 @@
-"""Kernels of a CPU to the loop level: packed panels, parallel loops, long sums in blocks.
+"""distribute: lower kernels of a CPU to the loop level.
 
-Kernels that steps made are loops already (`passes/policies/cpu.py`). The `dot` of a product, which
-step `microkernel` made, gets its packed panels here, and the grid of a stream becomes parallel
-loops. In all kernels, long sums become sums of blocks.
+Kernels that schedule steps made are loops already (`passes/policies/cpu.py`). A `dot` that step
+`microkernel` made gets its packed panels here. The grid of a stream becomes parallel loops. In all
+kernels, long sums become sums of blocks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stack.target import Target, as_cpu
 
 @dataclass(frozen=True)
 class Distribute(BlockPass):
-    """Turn kernels of tiles into parallel loops over vectors, and long sums into sums of blocks."""
+    """Lower tile kernels to parallel loops over vectors, and long sums to sums of blocks."""
 
     name: ClassVar[str] = "distribute"
 
@@ -64,7 +64,7 @@ class Distribute(BlockPass):
 
 
 def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:
-    """One kernel at the loop level. Raises VerifyError for a kernel of a GPU."""
+    """Lowers one kernel to the loop level. Raises VerifyError for a kernel of a GPU."""
     block = kernel.blocks[0]
     if "warps" in kernel.attrs:
         lines = next((line for line in block.locs.values() if line), ())
@@ -77,7 +77,7 @@ def distribute_kernel(kernel: Node, target: Target | None = None) -> Node:
 
 
 def _shared_out(block: Block) -> Block:
-    """A block whose grid loops are shared out among cores."""
+    """Returns a block whose grid loops run in parallel on the cores."""
 
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         is_grid = is_loop(node) and node.attrs["kind"] == "grid"

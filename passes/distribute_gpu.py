@@ -1,4 +1,4 @@
-"""distribute_gpu: kernels from the tile level to the loop level of a GPU."""
+"""distribute_gpu: lower kernels from the tile level to the loop level of a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
 
 @dataclass(frozen=True)
 class DistributeGpu(Pass):
-    """Turn tile kernels into what warps and lanes do.
+    """Lower tile kernels to code of warps and lanes.
 
     Kernels keep their ops, and their tiles get layouts: see `gpu_layout`.
     """
@@ -50,7 +50,7 @@ class DistributeGpu(Pass):
 
 
 def distribute_gpu_kernel(kernel: Node, target: Target | None = None) -> Node:
-    """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
+    """Lowers one kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block = lower_kernel(kernel, as_gpu(target))
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))

@@ -1,12 +1,12 @@
-"""Second thoughts of fuse: hand the start of a row group to the dot before it.
+"""Move the start of a row group into the epilogue of the dot before it.
 
-A residual add that feeds a norm ends up in the norm's group, since the norm reads it. Its value is
-written to memory all the same when the next residual needs it too; then the dot before it may as
-well write it, and the norm reads one value instead of three. Where nothing is written, the dot may
-still take what makes its result narrower: 16 bits between the kernels in place of 32.
+A residual add that feeds a norm ends up in the norm's group, since the norm reads it. If the next
+residual needs its value too, it is written to memory anyway. Then the dot before it may write it,
+and the norm reads one value instead of three. Even if nothing is written, the dot may take ops that
+make its result narrower: 16 bits between the kernels instead of 32.
 
-What is read at a computed index goes to its dot as well: a pad before the next convolution would
-repeat, under its mask, what the dot's tile does in registers.
+A value that is read at a computed index moves to its dot as well. A pad before the next convolution
+would otherwise repeat, under its mask, ops that the dot can do in registers.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from stack.rewrite.group import Group, bytes_of, estimate
 
 
 def fission_epilogues(grouping: Grouping) -> None:
-    """Split groups where a dot can take a part of them: of rows, where fewer bytes are moved; at
-    computed indices, where no more are."""
+    """Splits groups if a dot can take a part of them.
+
+    For groups of rows, the split must move fewer bytes. For values read at computed indices, it
+    must not move more.
+    """
     grouping.ask(grouping.all_rules)
     for group in grouping.all_groups:
         if group.kind == "reduction":
@@ -36,7 +39,7 @@ def fission_epilogues(grouping: Grouping) -> None:
 
 
 def _moved(grouping: Grouping, group: Group) -> list[Node]:
-    """Values at a computed index that are read as often as they have elements, the last first."""
+    """Values at computed indices, read no more often than they have elements; last first."""
     found: list[Node] = []
     for out in reversed(group.members):
         is_whole = estimate(product(out.shape)) <= estimate(product(group.space))
@@ -48,7 +51,7 @@ def _moved(grouping: Grouping, group: Group) -> list[Node]:
 
 
 def _narrow(grouping: Grouping, group: Group) -> list[Node]:
-    """Values that are worth passing in the place of a dot's result, by bytes saved."""
+    """Returns values that are cheaper to pass than the dot's result, by bytes saved."""
     found: dict[Node, int] = {}
     for out in group.members:
         if out in group.outputs:
@@ -61,7 +64,7 @@ def _narrow(grouping: Grouping, group: Group) -> list[Node]:
 
 
 def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int:
-    """Bytes that are not written and read again, less those that both parts read then."""
+    """Returns the bytes that are no longer written and read, minus those that both parts read."""
     inputs = {s for n in part for s in grouping.reads[n] if s in group.inputs}
     rest = {s for n in group.members if n not in part for s in grouping.reads[n]}
     dots = sum(bytes_of(s) for s in inputs if is_contraction(s))
@@ -69,7 +72,7 @@ def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int
 
 
 def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
-    """What computes one value before any reduction, if it reads a dot that nothing else reads."""
+    """Returns the nodes that compute a value before reductions, if they alone read a dot."""
     if out in group.after_reduction or flat(group.axes[out]) not in (group.order, None):
         return []
     part: dict[Node, None] = {out: None}
@@ -112,6 +115,6 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
 
 
 def _is_taken(grouping: Grouping, part: Group) -> bool:
-    """Whether a dot would have the part as its epilogue."""
+    """True if a dot would take the part as its epilogue."""
     dots = [g for s in part.inputs for g in grouping.groups.get(s, ()) if g.dots]
     return any(isinstance(grouping.try_pair(g, part), Group) for g in dots)

@@ -1,12 +1,12 @@
-"""exchange: sums of products in another order, where that reads less.
+"""exchange: compute sums of products in another order that reads less memory.
 
-Gradients are full of sums along a row that another sum has made already. With a product
-T_mk = sum_n B_mn C_kn, and O_mn = sum_k P_mk C_kn computed anyway,
+Gradients are full of sums along a row that another sum already computes. With a matmul T_mk = sum_n
+B_mn C_kn, and O_mn = sum_k P_mk C_kn computed anyway,
 
     sum_k P_mk T_mk = sum_n B_mn O_mn          reads rows of n elements, and no table
-    sum_k d_m E_mk  = d_m sum_k E_mk           reads nothing, where the right sum is there
+    sum_k d_m E_mk  = d_m sum_k E_mk           reads nothing, if the right sum exists
 
-The first is what is left of the gradient of a weighted mean (attention), the second of a softmax
+The first form comes from the gradient of a weighted mean (attention), the second from a softmax
 that is written out. Both round in another order than the sum they replace.
 """
 
@@ -30,12 +30,12 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
 
-Entry = tuple[Node, Index]  # a value, and where it is read
+Entry = tuple[Node, Index]  # a value, and the index at which it is read
 
 
 @dataclass(frozen=True)
 class Exchange(Pass):
-    """Take sums of products in the order that reads less, where other sums are there already."""
+    """Compute sums of products in the order that reads less, reusing sums that exist."""
 
     name: ClassVar[str] = "exchange"
 
@@ -45,7 +45,7 @@ class Exchange(Pass):
 
 @on("reduce")
 def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, where O = P C is there."""
+    """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, if O = P C exists."""
     factors = node.args[0]
     axes: Sequence[int] = node.attrs["axes"]
     if node.attrs["kind"] != "sum" or len(axes) != 1 or not multiplies(factors):
@@ -68,7 +68,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
                 continue
             found = _other_product(node, _source((weights, iter_vars)), _source(c), b, scope)
             if found is None:
-                near = Why("nothing sums the weights times the other operand", product)
+                near = Why("no matmul computes the weights times the other operand", product)
             elif estimate(b[0].tensor.size) >= estimate(product.tensor.size):
                 near = Why("it would read no less", product)
             else:
@@ -78,7 +78,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 @on("reduce")
 def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """sum over k of d_m E_mk is d_m times the sum of E, where that is there."""
+    """sum over k of d_m E_mk is d_m times the sum of E, if that exists."""
     axes: Sequence[int] = node.attrs["axes"]
     product, sign = node.args[0], 1
     while (below := negative_of(product)) is not None:
@@ -96,15 +96,15 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         if total is not None:
             made = make("mul", (total, small))
             return made if sign > 0 else make("neg", (made,))
-        near = Why("the sum of its other factor is not there", table)
+        near = Why("the sum of its other factor is not computed anywhere", table)
     return near
 
 
-# ---- places
+# ---- index tuples
 
 
 def _iter_vars(node: Node, name: str) -> Index:
-    """A place of a value: a symbol for each axis, 0 where it has one element."""
+    """Returns an index of a value: a symbol for each axis, 0 for axes of one element."""
     return tuple(
         symbol(f"{name}{i}", 0, s - 1) if isinstance(s, int) and s > 1 else 0
         for i, s in enumerate(node.shape)
@@ -112,7 +112,7 @@ def _iter_vars(node: Node, name: str) -> Index:
 
 
 def _source(entry: Entry) -> Entry:
-    """What movement and casts of floats read at a place, and where."""
+    """Returns the source behind views and float casts, and the index at which it is read."""
     node, index = entry
     while ops.is_whole_view(node) or _is_rounding(node):
         index = ops.pull(node, index)[0]
@@ -121,19 +121,19 @@ def _source(entry: Entry) -> Entry:
 
 
 def _origin(node: Node) -> Node:
-    """What movement and casts of floats read."""
+    """Returns the source of a value behind views and float casts."""
     while ops.is_whole_view(node) or _is_rounding(node):
         node = node.args[0]
     return node
 
 
 def _is_rounding(node: Node) -> bool:
-    """Whether a node is a float in another type."""
+    """True for a cast from one float type to another."""
     return converts(node) and node.dtype.is_float and node.args[0].dtype.is_float
 
 
 def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
-    """The operands of a product of matrices at a place, in both orders; `n` is summed over."""
+    """Yields the operands of a matmul at an index, in both orders; `n` is the summed axis."""
     (left, right), output = dot_axes(dot)
     summed = [(n, s) for n, s in zip(left, dot.args[0].shape, strict=True) if n not in output]
     if len(summed) == 1 and summed[0][0] in right and isinstance(summed[0][1], int):
@@ -146,7 +146,7 @@ def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
 def _other_product(
     node: Node, weights: Entry, c: Entry, b: Entry, scope: Scope
 ) -> tuple[Node, Index] | None:
-    """A product of `weights` and `c` with a place for each of `b`; and its place."""
+    """Finds a matmul of `weights` and `c` with an axis for each of `b`; returns its index too."""
     for dot in scope.nodes:
         if not is_contraction(dot) or dot.tensor.size != b[0].tensor.size:
             continue
@@ -167,14 +167,14 @@ def _other_product(
 
 
 def _unified(pattern: Index, wanted: Index) -> Mapping[str, Dim] | None:
-    """What the symbols of one place are for it to be another."""
+    """Solves for the symbols of one index that make it equal to another; None if there are none."""
     known: dict[str, Dim] = {}
     for here, there in zip(pattern, wanted, strict=True):
         names = [s.name for s in symbols(here)]
         if len(names) == 1 and here == symbol_of(here):
             known.setdefault(names[0], there)
     for here, there in zip(pattern, wanted, strict=True):
-        # a head of many that share an operand stands in a line of it: what is left is the place
+        # heads that share an operand have a linear index: solve for the last symbol
         left = [s.name for s in symbols(here) if s.name not in known]
         if len(left) == 1:
             rest = substitute(here, {**known, left[0]: 0})
@@ -183,7 +183,7 @@ def _unified(pattern: Index, wanted: Index) -> Mapping[str, Dim] | None:
 
 
 def symbol_of(dim: Dim) -> Dim | None:
-    """The symbol that an expression is made of, as an expression; None where there are more."""
+    """Returns the only symbol of an expression, as an expression; None if there are more."""
     (found, *more) = symbols(dim) or [None]
     return None if found is None or more else symbol(found.name, found.low, found.high)
 
@@ -192,11 +192,11 @@ def _at(place: Index, known: Mapping[str, Dim]) -> Index:
     return tuple(substitute(d, known) for d in place)
 
 
-# ---- what takes the place of a sum
+# ---- replacements of a sum
 
 
 def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) -> Node:
-    """sum over n of B_mn O_mn, with the axes of a sum, in a type that is wide enough."""
+    """Returns sum over n of B_mn O_mn, with the axes of `node`, accumulated in f32 or wider."""
     wide = node.dtype if node.dtype.bits >= 32 else F32
     order = tuple(place.index(d) for d in b[1])
     turned = other if order == tuple(range(len(order))) else make(
@@ -217,7 +217,7 @@ def _cast(x: Node, dtype: DType) -> Node:
 
 
 def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
-    """A value that is the same along some axes, without them; None where it is not."""
+    """Returns a value without some axes if it is constant along them; else None."""
     if not row.tensor.rank:
         return row
     own = spread(row)
@@ -234,7 +234,7 @@ def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
 
 
 def _sum_of(table: Node, like: Node, scope: Scope) -> Node | None:
-    """The sum of a value along the axes of another sum, where the block has it."""
+    """Finds a reduction of `table` with the axes and type of `like`, other than `like` itself."""
     for user in scope.users(table):
         if is_reduction(user) and user.attrs == like.attrs and user.type == like.type:
             if user is not like and like not in topological([user]):

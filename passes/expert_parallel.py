@@ -1,4 +1,4 @@
-"""expert_parallel: each rank has some of the experts (Lepikhin et al., "GShard", 2020)."""
+"""expert_parallel: split the experts over ranks (Lepikhin et al., "GShard", 2020)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class ExpertParallel(Pass):
-    """Weights are split by expert, and so are the products with them.
+    """Split weights by expert, and the matmuls with them.
 
-    Where the same axis splits the batch, what goes to experts and comes back takes an all-to-all.
+    If the same mesh axis splits the batch, tokens go to experts and back by all-to-alls.
 
     Attributes:
         mesh: its axes, as `dp=2, ep=4`.
-        axis: the one that splits.
-        experts: patterns of weights with an axis of experts.
-        dim: its number.
-        batch: patterns of parameters whose other axes the products keep.
+        axis: the mesh axis to split over.
+        experts: name patterns of weights with an axis of experts.
+        dim: the number of that axis.
+        batch: name patterns of parameters whose other shardings the matmuls keep.
     """
 
     name: ClassVar[str] = "expert_parallel"
@@ -56,7 +56,7 @@ class ExpertParallel(Pass):
         return places.func()
 
     def _products(self, func: Func, weight: Node, name: str) -> list[tuple[Node, int]]:
-        """Products with a weight, and where they have the axis of experts."""
+        """Returns matmuls with a weight, each with its dim that is the axis of experts."""
         found: list[tuple[Node, int]] = []
         for node, operand, dims in products(func, weight):
             factors = factors_of(node)

@@ -1,7 +1,7 @@
-"""fission: products of a loop that no earlier turn has a part in run before it, for all turns.
+"""fission: move matmuls out of a loop if they do not depend on earlier iterations.
 
-A loop over the rows of an array, as over time, multiplies each row by the same weights. Together
-the rows are one product, whose tiles are full; a turn then reads its row of the result.
+A loop over the rows of an array, such as time steps, multiplies each row by the same weights. All
+rows together are one matmul with full tiles. An iteration then reads its row of the result.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 from stack.target import Gpu
 
-MOST = 1  # times the memory of what a product is made of that its results may take
+MOST = 1  # most memory of the results, relative to the operands of the matmul
 
 
 @dataclass(frozen=True)
 class Fission(BlockPass):
-    """Compute products of the rows that a loop reads in turn before it, where that takes less."""
+    """Compute matmuls of rows for all iterations before the loop, if that takes less time."""
 
     name: ClassVar[str] = "fission"
 
@@ -62,7 +62,7 @@ class Fission(BlockPass):
 
 @dataclass
 class _Turns:
-    """Values of a loop's body for all turns at once: arrays with the turns as their first axis."""
+    """Values of a loop's body for all iterations: arrays whose first axis is the iteration."""
 
     loop: Node
     place: int  # of the counter
@@ -71,7 +71,7 @@ class _Turns:
     rows: dict[Node, Node] = field(default_factory=dict[Node, Node])
 
     def products(self, gpu: Gpu) -> dict[Node, Node]:
-        """Dots that are worth it, and each for all turns."""
+        """Returns the profitable dots, each with the dot for all iterations."""
         body = self.loop.blocks[1]
         slots = zip(body.params, body.results, self.loop.args, strict=True)
         self.fixed = {p: arg for p, result, arg in slots if p is result}
@@ -106,11 +106,11 @@ class _Turns:
         return None
 
     def _rows_read(self, node: Node, index: Node) -> Node | None:
-        """The array whose rows the loop reads one after the other, from the first to the last."""
+        """Returns the array whose rows the loop reads in order, from the first to the last."""
         if node.args[0] not in self.fixed or node.args[1:] != (index,):
             return None
         rule = rule_of(node)
-        assert rule is not None, "what picks has one"
+        assert rule is not None, "a gather has an axis rule"
         operand = rule.inputs[0]
         axis = [a.mark for a in operand].index("!")
         if node.args[0].shape[axis] != self.count:
@@ -133,7 +133,7 @@ class _Turns:
 
 
 def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
-    """Whether one product, written and read again, takes less than one in each turn."""
+    """True if one matmul, written and read again, takes less time than one in each iteration."""
     sizes: list[Any] = [made.tensor.size, max(a.tensor.size for a in made.args)]  # pyright: ignore
     if sizes[0] > MOST * sizes[1]:
         return False
@@ -149,7 +149,7 @@ def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
 
 
 def _row(values: Node, index: Node) -> Node:
-    """What a turn reads of the values of all turns."""
+    """Reads the row of one iteration from the values of all iterations."""
     names = LETTERS[: values.tensor.rank - 1]
     rule = f"{' '.join(['x0!', *names])},  -> {' '.join(names)}"
     return make("gather", (values, index), {"rule": rule})

@@ -29,12 +29,13 @@ _EMPTY_KEPT = _KEPT - {"iota", "broadcast"}
 
 @dataclass(frozen=True)
 class Fold(Pass):
-    """Evaluate ops on constants in the interpreter; an array without elements is a constant.
+    """Evaluate ops on constants in the interpreter. An array without elements is a constant.
 
-    A result larger than `max_elements` is kept as an op, unless it is no larger than the constant
-    arrays that it is computed from (then folding saves memory too, up to `max_work` elements
-    read). So tables made of iotas, such as causal masks, stay formulas: a kernel computes them
-    where it needs them, passes can see that they are affine, and the text of a stage is whole.
+    A result larger than `max_elements` stays an op, unless it is no larger than the constant arrays
+    that it is computed from. Then folding saves memory too; it may read up to `max_work` elements.
+
+    Tables computed from iotas, such as causal masks, stay formulas. A kernel computes them on the
+    fly, passes can see that they are affine, and the text of a stage stays complete.
     """
 
     name: ClassVar[str] = "fold"
@@ -73,21 +74,21 @@ def _pure_ops(kept: frozenset[str]) -> tuple[str, ...]:
 
 
 def _empty(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """What has no elements needs no code."""
+    """A value without elements needs no code."""
     if not isinstance(node.type, TensorType) or node.type.size != 0:
         return None
     return constant(np.empty(node.shape, node.dtype.numpy), node.dtype)
 
 
 def _source(node: Node) -> Node | None:
-    """The constant behind a value, through a broadcast; an iota counts as one."""
+    """Returns the constant or iota behind a value, through a broadcast; else None."""
     if repeats(node):
         node = node.args[0]
     return node if is_constant(node) or is_positions(node) else None
 
 
 def _elements(node: Node) -> int:
-    """Elements of the constant array behind a value."""
+    """Counts the elements of the constant array behind a value."""
     source = _source(node)
     if source is None or is_positions(source):
         return 0

@@ -1,10 +1,9 @@
-"""freeze: what is made of weights alone stands in a call of its own, which need not run each time.
+"""freeze: move what depends on weights alone into a call of its own, which runs once.
 
-Partial evaluation: the weights are known to stay from call to call, so what depends on them alone
-is known too. The call gives the values that cross over to the rest of the program: those that the
-rest would write to memory in each call, and those that it reads no more bytes of than of what
-they are made of. What it would read larger, such as a small integer that becomes a float, it goes
-on making itself.
+Partial evaluation: weights do not change from call to call, so what depends on them alone does not
+either. The call returns the values that the rest of the program would otherwise write to memory in
+each call. It also returns values that are no larger than the weights that they are computed from.
+Larger ones, such as a float cast from a small integer, are still computed in each call.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-STAY = ("control", "foreign", "group", "item")  # kinds of ops that run where they stand
-FROM_MEMORY = ("contraction", "control", "foreign", "group")  # kinds that read what was written
+STAY = ("control", "foreign", "group", "item")  # kinds of ops that are not moved
+FROM_MEMORY = ("contraction", "control", "foreign", "group")  # kinds that read operands from memory
 
 
 @dataclass(frozen=True)
 class Freeze(Pass):
-    """Put what is made of weights and constants alone into a call with `once`.
+    """Put what depends on weights and constants alone into a call with `once`.
 
-    Weights that products take go through it as they are: a later pass may pack them there.
+    Weights that matmuls read pass through the call unchanged: a later pass may pack them there.
 
     Attributes:
-        weights: names of the parameters that stay as they are from call to call.
+        weights: names of the parameters that do not change from call to call.
     """
 
     name: ClassVar[str] = "freeze"
@@ -60,7 +59,7 @@ class Freeze(Pass):
 
 
 def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
-    """A block, and bodies in it, with a call for what is made of weights alone."""
+    """Returns a block, and the bodies in it, with a call for what depends on weights alone."""
     known = _Frozen(block, weights).sources
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
@@ -79,7 +78,7 @@ def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
 
 
 def _takes_it_once(node: Node, value: Node) -> bool:
-    """Whether a node is a loop whose body has a call with `once` on a value."""
+    """True for a loop whose body has a call with `once` on a value."""
     if not is_while(node):
         return False
     calls = [n for n in node.blocks[-1].nodes if runs_once(n)]
@@ -88,10 +87,10 @@ def _takes_it_once(node: Node, value: Node) -> bool:
 
 
 class _Frozen:
-    """What a block makes of weights alone.
+    """The values of a block that depend on weights alone.
 
     Attributes:
-        sources: for each such value the weights and constant arrays that it is made of.
+        sources: the weights and constant arrays that each such value is computed from.
     """
 
     def __init__(self, block: Block, weights: Sequence[Node]) -> None:
@@ -107,9 +106,9 @@ class _Frozen:
                 self.sources[node] = frozenset[Node]().union(*found)
 
     def crossing(self) -> list[Node]:
-        """The values that the rest of the program is given, in its order."""
+        """Returns the values that the call returns to the rest of the program, in program order."""
         found: set[Node] = set()
-        made: set[Node] = set()  # by the rest, in each call
+        made: set[Node] = set()  # values that the rest computes in each call
         pending = [n for n in self.block.nodes if n not in self.sources and not is_known(n)]
         while pending:
             reader = pending.pop()
@@ -122,28 +121,28 @@ class _Frozen:
         return [n for n in (*self.block.params, *self.block.nodes) if n in found]
 
     def _pays(self, value: Node, reader: Node) -> bool:
-        """Whether a reader is better off with a value that is there."""
+        """True if it is profitable for a reader to read a precomputed value."""
         if is_input(value) or is_known(value):
             return is_contraction(reader) or _takes_it_once(reader, value)
         if lookup(reader.op).kind in FROM_MEMORY:
             return True
-        is_made = lookup(value.op).kind != "movement"  # others read it through a view
+        is_made = lookup(value.op).kind != "movement"  # readers see other values through a view
         return is_made and bytes_of(value) <= sum(map(bytes_of, self.sources[value]))
 
     def lines(self, node: Node) -> tuple[str, ...]:
         return self.block.locs.get(node, ())
 
     def told(self, node: Node) -> str:
-        """A value, and what it is made of, in words."""
+        """Describes a value and its sources, for the log."""
         made_of = ", ".join(self._name(n) for n in self.sources[node])
-        return f"{self._name(node)}: {bytes_of(node)} bytes, made of {made_of} once"
+        return f"{self._name(node)}: {bytes_of(node)} bytes, computed once from {made_of}"
 
     def _name(self, node: Node) -> str:
         return str(node.attrs.get("name") or self.block.names.get(node, node.op))
 
 
 def _with_call(block: Block, crossing: Sequence[Node], found: _Frozen) -> Block:
-    """The block with a call in front that gives what crosses."""
+    """Returns the block with a call in front that computes the crossing values."""
     needed = _union(found.sources[n] for n in crossing)
     weights = [p for p in block.params if p in needed]
     own = {w: param(str(w.attrs["name"]), w.type) for w in weights}
@@ -155,7 +154,7 @@ def _with_call(block: Block, crossing: Sequence[Node], found: _Frozen) -> Block:
     for old, new in zip(crossing, results_of(call), strict=True):
         b.names[new] = block.names.get(old) or str(old.attrs.get("name", old.op))
     made = iter(copied(block, [r for r in block.results if not is_input(r)], known, b))
-    # a parameter that is handed on stays one: a turn of a loop is seen to leave it as it is
+    # a parameter that is a result stays one, so that a loop still sees it as unchanged
     return b.block(block.params, [r if is_input(r) else next(made) for r in block.results])
 
 

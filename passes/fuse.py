@@ -1,14 +1,15 @@
 """fuse: group ops so that values in between stay out of memory.
 
 Every elementwise op, reduction and movement op ends up in a `fusion` node. Dots, convolutions,
-sorts, scans, gathers and scatters on their own, control flow, framework calls, free reshapes and
-what the backend has no code for stay bare. Kinds of groups and what a backend may rely on:
+sorts, scans, gathers and scatters stay bare if nothing fuses with them. So do control flow,
+framework calls, free reshapes, and ops that the backend has no code for. Kinds of groups, and their
+guarantees for backends:
 
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,
   or one value for each row.
-- "gemm": one dot, or with `multi_gemm` several of one left operand, whose result is the loop
-  space, and an elementwise epilogue.
+- "gemm": one dot, or with `multi_gemm` several of one left operand, whose result is the loop space,
+  and an elementwise epilogue.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
 
 
 class Vertical(FusionRule):
-    """Elementwise and movement ops with each other: chains, diamonds."""
+    """Fuses elementwise and movement ops with each other: chains, diamonds."""
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
         if any(group.dots or group.reduces for group in (producer, consumer)):
@@ -44,7 +45,7 @@ class Vertical(FusionRule):
 
 
 class Rows(FusionRule):
-    """Reductions with their producers, their consumers and other reductions of the same row."""
+    """Fuses reductions with producers, consumers and other reductions of the same row."""
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
         if producer.dots or consumer.dots:
@@ -55,7 +56,7 @@ class Rows(FusionRule):
 
 
 class MultiGemm(FusionRule):
-    """Products of one left operand that elementwise ops join: `f(x @ a) * (x @ b)`."""
+    """Fuses matmuls of one left operand that elementwise ops join: `f(x @ a) * (x @ b)`."""
 
     stage = 1
 
@@ -71,10 +72,10 @@ class MultiGemm(FusionRule):
 
 
 class Epilogue(FusionRule):
-    """A dot with the elementwise ops that follow it: bias, activation, residual.
+    """Fuses a dot with the elementwise ops that follow it: bias, activation, residual.
 
-    Of stage 1: what a row group takes in without cost, such as the scale and mask of a softmax,
-    stays there.
+    It runs in stage 1: ops that a row group takes in at no cost, such as the scale and mask of a
+    softmax, stay there.
     """
 
     stage = 1
@@ -90,7 +91,7 @@ class Epilogue(FusionRule):
         if consumer.dots:
             return Why("two dots are two kernels")
         if consumer.reduces:
-            return Why("the consumer reduces over what a tile of the dot does not hold")
+            return Why("the consumer reduces over what a tile of the dot does not contain")
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
         if self.most and maps.merged is not None:
@@ -101,7 +102,7 @@ class Epilogue(FusionRule):
 
 
 def _work_on_others(group: Group) -> float:
-    """Scalar operations on an element after a dot that read another array of its size; else 0."""
+    """Scalar operations per element after a dot, if one reads another array of its size; else 0."""
     if not group.dots:
         return 0.0
     size = group.dots[0].tensor.size
@@ -116,8 +117,8 @@ def _work_on_others(group: Group) -> float:
 def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group.
 
-    All the way or not at all: halfway, the group that makes x has the view in its middle, where it
-    is an index into a dot's tile. At its end it is a view of the result.
+    The reshape moves all the way up, or not at all. Halfway, it would be in the middle of the group
+    that computes x, as an index into a dot's tile. At the group's end it is a view of the result.
     """
     inner, source = node.args[0], _source(node, scope)
     if source is inner or source.op == "dot" or ops.lookup(source.op).kind == "elementwise":
@@ -130,7 +131,7 @@ def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _source(user: Node, scope: Scope) -> Node:
-    """What the elementwise ops of one array before a node, which nothing else reads, begin with."""
+    """Returns the source behind elementwise ops of one array that nothing else reads."""
     node = user.args[0]
     while ops.lookup(node.op).kind == "elementwise" and not scope.used_outside(node, (user,)):
         arrays = {a for a in node.args if a.shape}
@@ -146,14 +147,16 @@ class Fuse(Pass):
 
     Attributes:
         max_inputs: most values that a group may read.
-        max_nodes: most ops that a group may hold.
+        max_nodes: most ops in a group.
         recompute: most scalar operations to repeat for an element rather than store it.
-        epilogue: whether dots take in the elementwise ops that follow them.
-        max_epilogue: most scalar operations of these on an element, where they read another array
-            of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
-        multi_gemm: whether dots of one left operand may be one group, with what joins them.
+        epilogue: fuse dots with the elementwise ops that follow them.
+        max_epilogue: most scalar operations per element of an epilogue that reads another array of
+            the dot's size; 0 for any number. More would take registers from the accumulators of a
+            GPU.
+        multi_gemm: let several dots of one left operand be one group, with the ops that join them.
         refuse: ops that the backend has no code for; they stay bare, for a library.
-        rules: more fusion rules, `module:Class`, asked before ours; `-NAME` leaves one of ours out.
+        rules: additional fusion rules, `module:Class`, asked before the built-in ones; `-NAME`
+            disables a built-in rule.
     """
 
     name: ClassVar[str] = "fuse"
@@ -171,7 +174,7 @@ class Fuse(Pass):
         return Func(func.name, self._block(func.body, log, {}), func.level)
 
     def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
-        """Loop and branch bodies first, then the block itself."""
+        """Fuses the bodies of loops and branches first, then the block itself."""
         if block in done:
             return done[block]
         changed = changed_bodies(block, lambda b: self._block(b, log, done))

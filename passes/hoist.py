@@ -1,7 +1,7 @@
-"""hoist: what every turn of a loop would compute alike is computed once, before the loop.
+"""hoist: loop-invariant code motion: compute invariant values once, before the loop.
 
-A loop that counts carries some values unchanged from turn to turn, such as weights. What is made of
-these alone is one more such value.
+A counted loop carries some values unchanged between iterations, such as weights. A value that is
+computed from these alone becomes one more carried value.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from stack.passes.control import BlockPass
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 
-STAY = ("control", "foreign")  # kinds of ops that run where they stand
+STAY = ("control", "foreign")  # kinds of ops that are not moved
 
 
 @dataclass(frozen=True)
 class Hoist(BlockPass):
-    """Compute what does not change in a loop of known turns before it."""
+    """Compute loop-invariant values before a loop whose trip count is known."""
 
     name: ClassVar[str] = "hoist"
 
@@ -47,7 +47,7 @@ class Hoist(BlockPass):
             if not is_while(node):
                 continue
             values = _unchanging(node)
-            if node.attrs.get("trip_count", 0) < 2:  # there may be no turn at all
+            if node.attrs.get("trip_count", 0) < 2:  # the loop may run zero times
                 values = {n: outside for n, outside in values.items() if is_made_once(outside)}
             if values and log.spend("hoist", block.locs.get(node, ())):
                 names = {made: _name_in(node, old) for old, made in values.items()}
@@ -57,14 +57,14 @@ class Hoist(BlockPass):
 
 
 def _name_in(loop: Node, value: Node) -> str:
-    """What the body of a loop calls a value."""
+    """Returns the name of a value in the body of a loop."""
     return loop.blocks[1].names.get(value, value.op)
 
 
 def _without_unread(
     old: Node, new: Node, nodes: Sequence[Node], names: Mapping[Node, str]
 ) -> dict[Node, Replacement]:
-    """What stands for a loop, or for its results where it no longer carries what nobody reads."""
+    """Returns replacements for a loop and its results, without carried values that nobody reads."""
     items = items_of(old, nodes)
     test, body = maker(new).blocks
     read = {a for block in (test, body) for n in block.nodes for a in n.args} | set(test.results)
@@ -93,13 +93,15 @@ def _without_unread(
 
 
 def is_made_once(value: Node) -> bool:
-    """Whether a value is made of results of a call with `once`."""
+    """True if a value depends on the results of a call with `once`."""
     return any(runs_once(n) for n in topological([value]))
 
 
 def _unchanging(loop: Node) -> dict[Node, Node]:
-    """Values of the body that are the same in each turn and cost something, the last ones of each
-    chain: the value outside of the loop for each of them."""
+    """Maps loop-invariant values of the body that are not free to their values outside the loop.
+
+    Of each chain of such values, only the last one is returned.
+    """
     body = loop.blocks[1]
     known = unchanged_in(loop)
     dear: set[Node] = set()
@@ -124,24 +126,25 @@ def _may_move(node: Node) -> bool:
 
 
 def _is_result(value: Node) -> bool:
-    """Whether a call computes a value, and does not hand on what it is given."""
+    """True if a call computes a value, and does not just return one of its arguments."""
     (block,) = maker(value).blocks
     return not is_input(block.results[place_of(value)])
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node costs nothing in a turn."""
+    """True if a node costs nothing in an iteration."""
     return is_known(node) or is_alias(node) or is_item(node) or repeats(node)
 
 
 def with_values(
     loop: Node, values: Mapping[Node, Node], read: Callable[[Node], Node] = lambda p: p
 ) -> Node:
-    """What stands for a loop whose body takes values from outside.
+    """Returns the loop with a body that reads some values from outside, as carried values.
 
     Args:
-        values: of the body, and those outside that it carries for them.
-        read: what a turn makes of such a one.
+        loop: a `while` loop.
+        values: values of the body, each with the outside value that replaces it.
+        read: computes the value of one iteration from the carried one.
     """
     test, body = loop.blocks
     taken = {str(p.attrs["name"]) for p in (*test.params, *body.params)}

@@ -1,6 +1,4 @@
-"""horizontal_fusion: products of one left operand that do not wait for each other become one
-launch.
-"""
+"""horizontal_fusion: independent matmuls of one left operand become one launch."""
 
 from __future__ import annotations
 
@@ -23,12 +21,13 @@ from stack.rewrite.log import Log
 
 @dataclass(frozen=True)
 class HorizontalFusion(BlockPass):
-    """Put groups of one product each, all of one left operand, side by side in one kernel.
+    """Put groups of one matmul each, all of one left operand, into one kernel.
 
-    Only where the model of `tiles` expects that to be faster. Each keeps what follows it.
+    This is done only if the model of `tiles` expects it to be faster. Each matmul keeps its
+    epilogue.
 
     Attributes:
-        most: how many one kernel takes.
+        most: most groups in one kernel.
     """
 
     name: ClassVar[str] = "horizontal_fusion"
@@ -37,7 +36,7 @@ class HorizontalFusion(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         refused: set[Node] = set()
         while True:
-            # one at a time: what was put together may make others wait for each other
+            # one set at a time: merged groups may make others depend on each other
             found = self._find(block, refused)
             if not found:
                 return block
@@ -50,7 +49,7 @@ class HorizontalFusion(BlockPass):
             block = _put(block, found)
 
     def _find(self, block: Block, refused: set[Node]) -> list[Node]:
-        """Groups of one left operand, in order, none of which waits for another."""
+        """Returns groups of one left operand, in order, none of which depends on another."""
         known: dict[object, list[Node]] = {}
         for node in block.nodes:
             key = None if node in refused else _left_operand(node)
@@ -72,7 +71,7 @@ class HorizontalFusion(BlockPass):
         if any(p.batch != 1 for p in products):
             return False
         if first.height == 1 and any(p.across != first.across for p in products):
-            return False  # rows along lines and across them want different tiles
+            return False  # row-major and transposed weights want different tiles
         dtype = _dot(nodes[0]).args[0].dtype
         both, *each = (
             best_seconds(p, dtype, log.gpu) for p in (horizontal_product(products), *products)
@@ -101,7 +100,7 @@ def _product(node: Node) -> Product:
 
 
 def _left_operand(node: Node) -> object:
-    """What groups that may stand side by side have in common; None for other nodes."""
+    """Returns a key that groups of one left operand share; None for other nodes."""
     group = group_of(node)
     dots = contractions(group.blocks[0].nodes) if group is not None else []
     if group is None or len(dots) != 1:
@@ -115,7 +114,7 @@ def _left_operand(node: Node) -> object:
 
 
 def _put(block: Block, nodes: Sequence[Node]) -> Block:
-    """The block with one group in the place of several."""
+    """Returns the block with one group in place of several."""
     made = side_by_side([_group(n) for n in nodes])
     changed: dict[Node, Replacement] = {}
     first = 0

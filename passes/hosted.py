@@ -1,10 +1,12 @@
-"""hosted: operators are decomposed, or kept for code that somebody wrote by hand.
+"""hosted: decompose operators, or keep them for handwritten kernels.
 
-Code by hand moves what it reads and writes once, at the share of the machine's rates that its
-declaration states, and is one launch. What is generated is priced as
-the groups that fusion makes of the decomposition; where those cost no more the decomposition wins,
-for it also fuses with what stands around it. Of a scan of few and long lines nothing is generated,
-a library would do it: code by hand is kept, and taken for a scan that is all of an operator.
+A handwritten kernel is one launch. It is priced as moving its operands and results once, at the
+share of the machine's rates that its declaration states. Generated code is priced as the fusion
+groups of the decomposition. If those cost no more, the decomposition wins, since it also fuses with
+its neighbours.
+
+No kernel is generated for a scan of few, long rows: a library would run it. There the handwritten
+kernel is kept, and a bare scan that equals an operator is given its kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from stack.rewrite.pipeline import Pipeline
 from stack.target import Cpu, Gpu, Target
 
 CHOICES = ("cost", "hand", "generated")
-# what makes groups of a decomposition, to see what they cost
+# pipelines that group a decomposition, to estimate its cost
 _GROUPS = {
     "cpu": "canonicalize,fold,decompose,canonicalize,stream{loops=cpu},fuse",
     "cuda": "canonicalize,fold,decompose{gpu=true},canonicalize,stream{loops=blocks},fuse",
@@ -40,12 +42,12 @@ _FREE = ("const", "item", "param", "reshape")
 
 @dataclass(frozen=True)
 class Hosted(Pass):
-    """Decompose each operator, or keep it for code by hand.
+    """Decompose each operator, or keep it for a handwritten kernel.
 
     Attributes:
-        prefer: "hand" keeps all that have code for their operands, "generated" none, "cost" those
-            whose groups would take longer.
-        device: where that code would run: "cpu" or "cuda"; none decomposes all.
+        prefer: "hand" keeps every operator that has a kernel for its operands, "generated" none,
+            "cost" those whose generated groups would take longer.
+        device: the device of that kernel: "cpu" or "cuda"; none decomposes all.
     """
 
     name: ClassVar[str] = "hosted"
@@ -69,7 +71,7 @@ Key = tuple[str, object, Block]
 
 @dataclass
 class _Chooser:
-    """Kernels of operators, each asked about once; None where it is decomposed."""
+    """Caches the choice for each operator: its handwritten kernel, or None to decompose it."""
 
     options: Hosted
     log: Log
@@ -85,7 +87,7 @@ class _Chooser:
         return inline_block(block, node.args, op)[0] if len(block.results) == 1 else None
 
     def result(self, node: Node, op: Builder, scope: Scope) -> Node | None:
-        """One of several results of an operator that is decomposed."""
+        """Decomposes one of several results of an operator."""
         source = node.args[0]
         if source.op != "custom" or "kernel" in source.attrs or not source.blocks:
             return None
@@ -94,7 +96,7 @@ class _Chooser:
         return inline_block(source.blocks[0], source.args, op)[int(node.attrs["index"])]
 
     def scan(self, node: Node, op: Builder, scope: Scope) -> Node | None:
-        """A scan for which nothing is generated, as the operator that does the same."""
+        """Replaces a scan that gets no generated kernel by the equivalent hosted operator."""
         asked = self.options.device == "cuda" and self.options.prefer != "generated"
         if not asked or not leaves_idle(node, self.log.gpu):
             return None
@@ -130,7 +132,7 @@ class _Chooser:
         if kernel is None:
             mine = [k for k in made.kernels if k.device == self.options.device]
             whys = [f"{_named(k)}: {k.why_not(types, attributes)}" for k in mine]
-            return None, "; ".join(whys) or f"nobody wrote code for {self.options.device}"
+            return None, "; ".join(whys) or f"no handwritten code for {self.options.device}"
         if self.options.prefer == "hand":
             return kernel, "code by hand is asked for"
         return self._by_cost(node, kernel)
@@ -155,13 +157,13 @@ def _is_idle(group: Node, gpu: Gpu) -> bool:
 
 @cache
 def _single(word: str) -> tuple[Op, ...]:
-    """Operators of one array and nothing else, of the family that is called as an op."""
+    """Returns operators of one array without attributes, of the family that has this name."""
     found = (find(name) for name in declared() if name.startswith(f"{word}."))
     return tuple(m for m in found if len(m.operands) == 1 and not m.attributes and m.kernels)
 
 
 def _is_all_of(made: Op, node: Node) -> bool:
-    """Whether an operator's decomposition is this one op."""
+    """True if an operator's decomposition is exactly this op."""
     func = decomposed(made, tuple(a.tensor for a in node.args), ())
     (result,) = func.results
     return (result.op, result.args, result.attrs) == (node.op, func.params, node.attrs)
@@ -172,13 +174,13 @@ def _named(kernel: Kernel) -> str:
 
 
 def _groups(block: Block, device: str, target: Target) -> list[Node]:
-    """What would be launched of a decomposition."""
+    """Returns the kernels that a decomposition would launch."""
     done = Pipeline(_GROUPS[device]).run(Func("operator", block), target=target, verify=False)
     return [n for n in done.func.nodes if n.op not in _FREE]
 
 
 def _seconds(node: Node, target: Target, share: float = 1.0) -> float:
-    """Time of a group by a share of the machine's rates: arithmetic or memory, and a launch."""
+    """Estimates a group's time at a share of the machine's rates, with one launch."""
     found: Cost = cost(node)
     many = target.cores if isinstance(target, Cpu) else 1
     rate = target.bf16_rate if _is_narrow(_inside(node)) else target.f32_rate
@@ -191,7 +193,7 @@ def _inside(node: Node) -> Iterable[Node]:
 
 
 def _is_narrow(nodes: Iterable[Node]) -> bool:
-    """Whether products of 16-bit floats are among them: tensor cores do those."""
+    """True if all dots, if any, multiply 16-bit floats, for which tensor cores are used."""
     dots = [n for n in nodes if n.op == "dot"]
     types = [n.args[0].type for n in dots]
     return bool(dots) and all(isinstance(t, TensorType) and t.dtype.bits <= 16 for t in types)

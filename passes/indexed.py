@@ -1,10 +1,12 @@
-"""indexed: what indices name is computed alone, where whole arrays would be.
+"""indexed: compute only the elements that indices select, instead of whole arrays.
 
-A loss reads one logarithm of each row: only those are taken. The gradient of an embedding that is
-a classifier's weight too is a sum of a scatter into zeros and of a product: the rows are added to
-the product, in its memory where it is free, and no array of zeros is made. Of a sort that is only
-read in part, at its beginning or around its middle, that part is chosen. Where places along a row
-are known without data, as those of a pad by reflection, the row is copied part by part.
+- A loss reads one logarithm of each row: only those are computed.
+- The gradient of an embedding that is also a classifier's weight is a scatter into zeros plus a
+  matmul. The rows are added to the matmul's result, in place if its memory is free, and no array of
+  zeros is built.
+- If only a part of a sort is read, at its beginning or around its middle, that part is selected.
+- If indices along a row are known without data, as in a pad by reflection, the row is copied part
+  by part.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from stack.rewrite.splat import splat
 
 @dataclass(frozen=True)
 class Indexed(BlockPass):
-    """Gather before computing, scatter sums into what they are added to, choose and do not sort."""
+    """Gather before computing, scatter sums into their addends, select instead of sorting."""
 
     name: ClassVar[str] = "indexed"
 
@@ -58,14 +60,14 @@ class Indexed(BlockPass):
 
 
 def _later(item: Node, old: Node, axis: int, start: int) -> Node:
-    """The slice of a whole as one of what is left from `start` on."""
+    """Returns a slice of the whole array as a slice of the part that begins at `start`."""
     ends = ("start", "limit")
     moved = {e: tuple(n - start * (i == axis) for i, n in enumerate(old.attrs[e])) for e in ends}
     return make("slice", (item,), {**old.attrs, **moved})
 
 
 def _slices_of(node: Node, scope: Scope) -> list[Node]:
-    """What reads the results of a sort, if slices alone do."""
+    """Returns the slices that read the results of a sort, if nothing else does; else none."""
     found: list[Node] = []
     for item in scope.users(node):
         users = scope.users(item)
@@ -77,8 +79,10 @@ def _slices_of(node: Node, scope: Scope) -> list[Node]:
 
 @on("gather")
 def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """gather(op(x, v)) of fewer elements than x has is op(gather(x), v), where v is the same along
-    the indexed axes."""
+    """gather(op(x, v)) with fewer elements than x is op(gather(x), v).
+
+    v must be constant along the indexed axes.
+    """
     rule = parse_rule(node.attrs["rule"])
     own, names = ([a.names[0] for a in o] for o in (rule.inputs[0], rule.outputs[0]))
     indexed = {i for i, axis in enumerate(rule.inputs[0]) if axis.mark == "!"}
@@ -96,7 +100,7 @@ def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("add")
 def scatter_last(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """y + scatter(0, i, u) is scatter(y, i, u), where u is added in at least 32 bits."""
+    """y + scatter(0, i, u) is scatter(y, i, u), if sums have at least 32 bits."""
     for whole, rows in (node.args, node.args[::-1]):
         if not writes_by_data(rows) or rows.attrs["kind"] != "add" or splat(rows.args[0]) != 0:
             continue

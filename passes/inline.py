@@ -1,5 +1,4 @@
-"""inline: replace calls by their bodies. unfuse: the same for fusion groups
-and streams."""
+"""inline: replace calls by their bodies. unfuse: the same for fusion groups and streams."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ def _rules(target: str) -> tuple[Simple, ...]:
 
 
 def _stream_results(stream: Node, op: Builder) -> list[Node]:
-    """What a stream means: its states, each by a pass of its own, then what `finish` makes."""
+    """Returns the results of a stream: each state by a loop of its own, then the block `finish`."""
     if "part" in stream.attrs:
         return inline_block(expanded(stream), stream.args, op)
     states = inline_block(stream.blocks[0], stream.args, op)

@@ -1,8 +1,8 @@
-"""k_major: operands of TF32 products are turned so that their lines lie along what is summed.
+"""k_major: transpose operands of TF32 matmuls so that the contracted axis has unit stride.
 
-Tensor cores take TF32 from shared memory along the summed axis alone: what lies across goes through
-registers, at a quarter of their rate. A copy that is turned costs its bytes. In a loop that counts,
-an operand that no turn changes is turned once (`hoist`).
+Tensor cores read TF32 from shared memory along the contracted axis only. Other layouts go through
+registers, at a quarter of the rate. A transposed copy costs its bytes. In a counted loop, an
+operand that no iteration changes is transposed once (`hoist`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stack.target import Gpu
 
 @dataclass(frozen=True)
 class KMajor(Pass):
-    """Transpose operands of products that may be rounded, where that takes less than it saves."""
+    """Transpose operands of matmuls that may use TF32, if the copy costs less than it saves."""
 
     name: ClassVar[str] = "k_major"
 
@@ -35,7 +35,7 @@ class KMajor(Pass):
         return Func(func.name, self._block(func.body, log, frozenset(), 1), func.level)
 
     def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
-        """A block that runs so many times; what is `fixed` is the same each time."""
+        """Rewrites a block that runs `turns` times; values in `fixed` are the same each time."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
@@ -53,7 +53,7 @@ class KMajor(Pass):
 
 
 def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
-    """What is the same in each run of a block of a node, and how often it runs."""
+    """Returns the loop-invariant parameters of a node's block, and how often the block runs."""
     count = node.attrs.get("trip_count")
     if not count or block is not node.blocks[1]:
         return frozenset(), 1
@@ -61,7 +61,7 @@ def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
 
 
 def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
-    """Seconds of a copy, in each of some turns."""
+    """Estimates the seconds of a copy per iteration."""
     size: Any = x.tensor.bytes
     if all(n in fixed or is_known(n) for n in topological([x]) if not n.args):
         size, launch = size / turns, gpu.launch / turns
@@ -71,7 +71,7 @@ def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
 
 
 def _saved(dot: Node, gpu: Gpu) -> float:
-    """Seconds that a product takes less where both operands lie along what is summed."""
+    """Estimates the seconds saved if both operands are contiguous along the contracted axis."""
     body = alone(dot).blocks[0]
     try:
         product = product_of(body, contractions(body.nodes))
@@ -83,7 +83,7 @@ def _saved(dot: Node, gpu: Gpu) -> float:
 
 
 def _turned(dot: Node, sides: Sequence[int]) -> Node:
-    """The product of copies whose last axis is the one that is summed."""
+    """Returns the matmul of copies whose last axis is the contracted one."""
     inputs, output = dot_axes(dot)
     args = list(dot.args)
     for i in sides:

@@ -1,4 +1,4 @@
-"""layout: let transposes disappear into dots, or into the ops next to them, by fewest bytes."""
+"""layout: absorb transposes into dots, or move them past other ops, to copy the fewest bytes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _STEPS: dict[str, tuple[Rule, ...]] = {
     "sink": (*_BASE, *SINK_RULES),
     "hoist": (*_BASE, *HOIST_RULES),
 }
-# what is tried, simplest first: a later one must move fewer bytes to be taken
+# plans to try, simplest first: a later one is chosen only if it moves fewer bytes
 _PLANS: tuple[tuple[str, ...], ...] = (
     ("absorb",),
     ("sink",),
@@ -48,21 +48,21 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-TAPS = 16  # of a window of single channels, for which copies to channels last and back pay
-READS = 2  # of a place, for which a copy of a padded image with channels last pays
+TAPS = 16  # of a depthwise window, from which copies to channels last and back pay
+READS = 2  # of an element, from which a padded copy with channels last pays
 
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 
 
 @dataclass(frozen=True)
 class Layout(Pass):
-    """Cancel transposes and absorb them into dots, sinking or hoisting where that saves bytes.
+    """Cancel transposes and absorb them into dots, sinking or hoisting them if that saves bytes.
 
     Attributes:
-        loops: whose kernels follow. With `cpu`, convolutions that multiply windows get their
-            channels last, where the copies that are left cost less than what a library does around
-            each of them; others whose windows do not overlap become products; and a transpose that
-            a reduction reads by one element of each line of memory costs more than a copy.
+        loops: the target of the kernels. With `cpu`, convolutions that multiply windows get their
+            channels last, if the remaining copies cost less than a library's reordering. Others
+            whose windows do not overlap become matmuls. A transpose whose reader reduces with one
+            element per cache line costs more than a copy.
     """
 
     name: ClassVar[str] = "layout"
@@ -89,28 +89,30 @@ class Layout(Pass):
 
 
 def _may_stand_last(conv: Node) -> bool:
-    """Whether channels of a convolution may: windows are read along them, by libraries as well."""
+    """True if a convolution may have its channels last; libraries support that, too."""
     is_other = conv.attrs.get("channels_last") or sums_over_images(conv)
     return conv.dtype.is_float and conv.tensor.rank > 2 and not is_other
 
 
 @on("conv")
 def phases_together(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """An image with holes: one product makes all phases of the result."""
+    """A convolution with a dilated image: one matmul computes all phases of the result."""
     return product_of_phases(node, scope.log.cpu)
 
 
 @on("conv")
 def windows_last(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Channels of a convolution last, between transposes."""
+    """Convert a convolution to channels last, between transposes."""
     if not _may_stand_last(node):
         return None
     return with_channels_last(node, {**node.attrs, "channels_last": True})
 
 
 def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ...], int]:
-    """The plan that leaves the fewest bytes of transposes, or the first that leaves few enough,
-    and how many it leaves."""
+    """Returns the plan that leaves the fewest bytes of transposes, and these bytes.
+
+    The search stops at the first plan that leaves at most `enough` bytes.
+    """
     best: tuple[str, ...] = ()
     least: int | None = None
     for plan in _PLANS:
@@ -123,8 +125,11 @@ def _best(tried: _Tried, by_lines: bool, enough: int = 0) -> tuple[tuple[str, ..
 
 
 def _windows_pay(func: Func, log: Log) -> bool:
-    """Whether transposes of images take less than the passes that they save: epilogues of products,
-    and what a library reorders around convolutions that become products."""
+    """True if transposes of images cost less than the loops over memory that they save.
+
+    Those are epilogues of matmuls, and a library's reordering around convolutions that become
+    matmuls.
+    """
     moved = [n for _, n in walk(func.body) if n.op == "conv" and _may_stand_last(n)]
     if all(_stands_second(n, log.cpu) for n in moved):
         return False
@@ -133,7 +138,7 @@ def _windows_pay(func: Func, log: Log) -> bool:
     saved = sum(2 * bytes_of(n) for n in convs)
     products = [n for n in convs if not why_kept(n, log.cpu) and fills_vectors(n, log.cpu)]
     saved += sum(2 * (bytes_of(n) + bytes_of(n.args[0])) for n in products)
-    # weights of products are read as they lie
+    # matmuls read their weights in place
     saved += sum(2 * bytes_of(n.args[1]) for n in moved if not why_library(n, log.cpu))
     _, left = _best(_Tried({(): (trial, Log())}), by_lines=True, enough=saved)
     log.note(f"windows of {len(convs)} convolutions: {left} bytes of transposes, for {saved}")
@@ -141,7 +146,7 @@ def _windows_pay(func: Func, log: Log) -> bool:
 
 
 def _stands_second(conv: Node, cpu: Cpu) -> bool:
-    """Whether a convolution that reads no place often is as fast with its channels second."""
+    """True if a convolution with little reuse of its image is as fast with channels in front."""
     taps = prod(map(static, channels_second(conv.args[1].shape, conv.attrs)[2:]))
     if comes_last(conv):
         return is_sum_of_taps(conv) and taps < READS * prod(conv.attrs["stride"])
@@ -152,12 +157,12 @@ def _stands_second(conv: Node, cpu: Cpu) -> bool:
 
 
 def _is_overlapping(conv: Node) -> bool:
-    """Whether a convolution has its channels last, and windows that share places."""
+    """True if a convolution has channels last and overlapping windows."""
     return bool(conv.attrs.get("channels_last")) and not are_apart(conv)
 
 
 def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
-    """What a plan makes of the function that the empty plan stands for, each step done once."""
+    """Returns the function after a plan, and its log; each step is done once and cached."""
     if plan not in tried:
         func, before = _apply(plan[:-1], tried)
         log = Log(verbose=before.verbose)
@@ -167,14 +172,17 @@ def _apply(plan: tuple[str, ...], tried: _Tried) -> tuple[Func, Log]:
 
 
 def _takes_as_it_lies(node: Node) -> bool:
-    """Whether a node reads its operands in the order that memory has them in."""
+    """True if a node reads its operands in memory order, so that a transpose must be copied."""
     whole = ops.lookup(node.op).kind in ("contraction", "foreign")
     return whole or is_alias(node) or mixes(node) or reads_by_data(node)
 
 
 def transposed_bytes(block: Block, by_lines: bool = False) -> int:
-    """Bytes that transposes move. What elementwise code reads in place counts half; `by_lines`:
-    more than a copy where a reduction has it take one element of each line of memory."""
+    """Counts the bytes that transposes move. A transpose that elementwise code reads in place
+    counts half.
+
+    With `by_lines`, it counts more than a copy if a reduction reads one element per cache line.
+    """
     total = 0
     readers: dict[object, list[Node]] = {}
     for node in block.nodes:
@@ -191,10 +199,10 @@ def transposed_bytes(block: Block, by_lines: bool = False) -> int:
 
 
 def _is_reduced_across(transpose: Node, readers: Mapping[object, Sequence[Node]]) -> bool:
-    """Whether elements that lie side by side in memory are reduced, and what is last is not."""
+    """True if a reader reduces the source's contiguous axis and keeps the transpose's last axis."""
     perm = axis_order(transpose) or ()
     last = len(perm) - 1
-    along = perm.index(last)  # the axis that memory has last
+    along = perm.index(last)  # the contiguous axis of the source
     seen, left = {transpose}, [transpose]
     while left and along != last:
         for reader in readers.get(left.pop(), ()):

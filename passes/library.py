@@ -1,7 +1,7 @@
-"""library: what no pass made a kernel of becomes a labelled library step.
+"""library: label everything that has no kernel as a library step.
 
-After this pass the program is kernels, library steps, free reshapes and control flow; nothing is
-run by accident. Each step says why it is one.
+After this pass the program consists of kernels, library steps, free reshapes and control flow. Each
+step records why it is left to a library.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stack.rewrite.log import Log
 
 @dataclass(frozen=True)
 class Library(BlockPass):
-    """Wrap every op that is left on its own, and every group without a schedule."""
+    """Wrap every bare op, and every group without a schedule, as a library step."""
 
     name: ClassVar[str] = "library"
 
@@ -48,23 +48,26 @@ class Library(BlockPass):
 
 
 def _why_group(group: Node) -> str:
-    """Who chose the library: the cost of it, or nobody, for want of a schedule."""
+    """Returns the reason: the library is faster, or the group has no schedule."""
     return "a library is faster" if is_given_to_library(group) else "no schedule for the group"
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a value is there without a step."""
+    """True if a value needs no step of its own."""
     return is_alias(node) or is_input(node) or is_known(node) or is_item(node)
 
 
 def _is_step(node: Node) -> bool:
-    """Whether a node is a step, or steps, by itself."""
+    """True if a node is one or more steps by itself."""
     is_made = is_fusion(node) or is_kernel(node)
     return is_made or ops.lookup(node.op).kind in ("control", "foreign")
 
 
 def _is_lone_item(node: Node) -> bool:
-    """A group has one result or a tuple of more: the item of a tuple of one stands for both."""
+    """True for the item of a tuple of one result.
+
+    A group has one result or a tuple of more, so the item is wrapped together with its op.
+    """
     if not is_item(node) or _is_step(node.args[0]):
         return False
     source = node.args[0].type
@@ -72,7 +75,7 @@ def _is_lone_item(node: Node) -> bool:
 
 
 def wrap(node: Node) -> Node:
-    """One op as a library step."""
+    """Returns one op as a library step."""
     attrs = {"kind": "library", "name": node.op, "why": _reason(node)}
     return make("fusion", node.args, attrs, (block_of(node),))
 

@@ -1,4 +1,4 @@
-"""memory: give every intermediate a place in one arena, reused when its last reader is done."""
+"""memory: assign every intermediate an offset in one arena, reusing memory by live range."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Memory(Pass):
     """Set `at` on kernels and library steps: a byte offset for each result, -1 for others.
 
     Attributes:
-        made: ops whose library allocates the result, which takes no place then.
-        updated: ops whose library can write the result over its first operand. That is done where
-            nothing else needs the operand; kernels that copy one first, such as scatters, lose the
-            copy likewise. What a loop carries is then updated in place.
+        made: ops whose library allocates the result itself, which then gets no offset.
+        updated: ops whose library can write the result over its first operand. That is done if
+            nothing else needs the operand. Kernels that first copy an operand, such as scatters,
+            lose the copy likewise. A carried value of a loop is then updated in place.
     """
 
     name: ClassVar[str] = "memory"
@@ -57,7 +57,7 @@ class Memory(Pass):
         return replace(block, changed) if changed else block
 
     def _update(self, block: Block, log: Log, carried: bool) -> Block:
-        """Steps in place, in loops and branches too; a loop's body may update what it carries."""
+        """Updates operands in place, in bodies too; a loop's body may update carried values."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
@@ -72,10 +72,10 @@ class Memory(Pass):
 
 
 class _Uses:
-    """Which results of steps the nodes of a block hold, and when they are read.
+    """The results of steps that each node of a block refers to, and their live ranges.
 
-    Reshapes, items and updates are views: what reads them reads the step. What is `made` has no
-    place.
+    Reshapes, items and updates are views: a reader of a view reads the step. Nodes in `made` have
+    no memory in the arena.
     """
 
     def __init__(self, block: Block, made: Sequence[Node]) -> None:
@@ -99,11 +99,11 @@ class _Uses:
                 self.owner[node] = self.results(maker(node))[place_of(node) :][:1]
 
     def results(self, node: Node) -> list[Key]:
-        """The results of a step; none where they have no place."""
+        """Returns the results of a step that are in the arena; none for other nodes."""
         return self.owner.get(node, [])
 
     def lifetimes(self) -> dict[Key, Lifetime]:
-        """For every result that the block does not return: its size, first and last use."""
+        """Returns size, first and last use of every result that the block does not return."""
         returned = {key for r in self.block.results for key in self.owner.get(r, ())}
         sizes = {key: _bytes(_types(key[0])[key[1]]) for key in self.first}
         return {

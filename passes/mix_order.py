@@ -1,10 +1,9 @@
-"""mix_order: groups that read the same lines become one, where reductions run along and across
-them.
+"""mix_order: join groups that read the same rows but reduce along different axes.
 
-`fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
-its gain and bias over all rows: one walk over the rows gives all of them (see
-`policies/mix.py`), and reads each row once. Where rows are too long for that, values that one
-group writes only for the other are computed in both.
+`fuse` joins only reductions over the same axes. The gradients of a norm reduce along rows, those of
+its gain and bias over all rows. One walk over the rows computes all of them (see
+`policies/mix.py`), and reads each row once. If rows are too long for that, both groups compute the
+values that one would write only for the other.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from stack.target import Gpu
 
 @dataclass(frozen=True)
 class MixOrder(BlockPass):
-    """Join groups with reductions along and across the same lines.
+    """Join groups that reduce along and across the same rows.
 
     Attributes:
         max_inputs: most arrays that a joined group may read.
@@ -49,7 +48,7 @@ class MixOrder(BlockPass):
             block = fused
 
     def _step(self, block: Block, log: Log) -> Block | None:
-        """The block with two groups joined; None where there are no such two."""
+        """Returns the block with two groups joined; None if there is no such pair."""
         groups = [n for n in block.nodes if is_fusion(n) and n.attrs["kind"] == "reduction"]
         users = _users(block)
         for i, second in enumerate(groups):
@@ -68,7 +67,7 @@ class MixOrder(BlockPass):
                     return None
                 names = " and ".join(f"%{block.names.get(n, n.op)}" for n in (first, second))
                 does = (
-                    "are one mix-order reduction" if fits else "each compute what was between them"
+                    "are one mix-order reduction" if fits else "each recompute the values between"
                 )
                 log.note(f"{names} {does}")
                 return replace(block, pair.fused() if fits else pair.unfused())
@@ -104,21 +103,21 @@ def _has_kernel(group: Node, gpu: Gpu) -> bool:
 
 
 def _sources(group: Node) -> set[Node]:
-    """The large arrays that a group reads."""
+    """Returns the largest arrays that a group reads."""
     bases = {behind(a) for a in group.args}
     most = max((_elements(b) for b in bases), default=0)
     return {b for b in bases if _elements(b) == most and b.tensor.rank > 1}
 
 
 def _shares_lines(first: Node, second: Node) -> bool:
-    """Whether two groups read the same array, or one what the other makes."""
+    """True if two groups read the same array, or the second reads a result of the first."""
     sources = _sources(second)
     made = {b for b in sources if maker(b) is first}
     return bool(made) or not sources.isdisjoint(_sources(first))
 
 
 def _is_apart(first: Node, second: Node, users: Users) -> bool:
-    """Whether a path from one group to the other leads through anything but views."""
+    """True if a path from one group to the other contains anything but views."""
     for source, target in ((first, second), (second, first)):
         pending = [(u, False) for u in users.get(source, ())]
         seen: set[tuple[Node, bool]] = set()
@@ -154,7 +153,7 @@ class _Pair:
         self.body = self.b.block(self.params, [self.values[o] for o in self.outputs])
 
     def _is_needed(self, value: Node, users: Users) -> bool:
-        """Whether anything but the pair reads a value, or a view of it."""
+        """True if anything but the pair reads a value, or a view of it."""
         if value in self.block.results:
             return True
         for user in users.get(value, ()):
@@ -181,11 +180,11 @@ class _Pair:
         return reshaped(self.values[base], arg.shape)
 
     def fused(self) -> dict[Node, Replacement]:
-        """One group in the place of the results that are needed."""
+        """Returns replacements of the needed results by one group."""
         return self._group(self.outputs, self.members[0])
 
     def is_between(self, gpu: Gpu) -> bool:
-        """Whether the first writes more for the second alone than it reads itself."""
+        """True if recomputing the first group's values in the second moves fewer bytes."""
         first, second = self.members
         own = [v for v in self.values if maker(v) is first]
         passed = [v for v in own if v in set(map(behind, second.args))]
@@ -201,7 +200,7 @@ class _Pair:
         return all(_has_kernel(maker(n), gpu) for n in made)
 
     def unfused(self) -> dict[Node, Replacement]:
-        """A group for what each of the two gives, with what it takes of the other."""
+        """Returns one group for each of the two, with the other's values recomputed."""
         first, second = self.members
         mine = [o for o in self.outputs if o is second or second in o.args]
         rest = [o for o in self.outputs if o not in mine]

@@ -1,10 +1,11 @@
-"""pad_rows: operands of products whose rows are no whole words of 16 bytes are copied with padding.
+"""pad_rows: copy matmul operands whose rows are not multiples of 16 bytes, with padding.
 
-Elements of 16 bits reach shared memory in words, by asynchronous or bulk copies. Rows that start
-anywhere are read element by element: a product then takes many times as long as a copy whose rows
-are longer. The reader slices the zeros off again, which costs nothing.
+16-bit elements reach shared memory in words, by asynchronous or bulk copies. Unaligned rows are
+read element by element: a matmul then takes many times as long as a copy with longer rows. The
+reader slices the padding off again, which costs nothing.
 
-On a CPU, products get zeros where no instruction divides them, see `exact_tiling.whole_products`.
+On a CPU, operands are padded with zeros if no instruction divides their sizes, see
+`exact_tiling.whole_products`.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from stack.target import Cpu, Gpu
 
 @dataclass(frozen=True)
 class PadRows(BlockPass):
-    """Copy operands of products to rows of whole words, where that takes less time than it saves.
+    """Copy operands of matmuls to rows of whole words, if that takes less time than it saves.
 
-    A group that reads one names it in `padded`: past what it slices off there are zeros.
+    A group that reads a copy names the operand in `padded`: past the sliced part there are zeros.
     """
 
     name: ClassVar[str] = "pad_rows"
@@ -50,7 +51,7 @@ class PadRows(BlockPass):
                 _lost(n, log.gpu) for n, places in readers if arg in [n.args[i] for i in places]
             )
             name = block.names.get(arg, arg.op)
-            log.note(f"%{name}: products lose {saved * 1e6:.0f} us by its rows")
+            log.note(f"%{name}: matmuls lose {saved * 1e6:.0f} us by its rows")
             if saved > _copied(arg, log.gpu) and log.spend("pad_rows", block.locs.get(arg, ())):
                 copies[arg] = _padded(arg)
         for node, places in readers:
@@ -61,7 +62,7 @@ class PadRows(BlockPass):
 
 
 def _ragged(node: Node) -> list[int]:
-    """The operands of a group of one product that it reads along rows of no whole words."""
+    """Returns the operands that a group of one matmul reads along unaligned rows."""
     group = group_of(node)
     dots = contractions(group.blocks[0].nodes) if group is not None else []
     if group is None or len(dots) != 1:
@@ -82,7 +83,7 @@ def _is_ragged(x: Node) -> bool:
 
 
 def _lost(node: Node, gpu: Gpu) -> float:
-    """Seconds that a product takes longer than with rows of whole words."""
+    """Estimates the seconds that a matmul loses by unaligned rows."""
     body = _group(node).blocks[0]
     (dot,) = contractions(body.nodes)
     try:
@@ -98,7 +99,7 @@ def _copied(x: Node, gpu: Gpu) -> float:
 
 
 def _padded(x: Node) -> Node:
-    """A group that copies an array into rows of whole words."""
+    """Returns a group that copies an array into rows of whole words."""
     row: Any = x.shape[-1]
     none = (0,) * x.tensor.rank
     high = (*none[1:], -row % (VECTOR_BYTES // x.dtype.bytes))
@@ -109,7 +110,7 @@ def _padded(x: Node) -> Node:
 
 
 def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
-    """A group that reads copies of some operands."""
+    """Returns the group reading copies of some operands."""
     group = _group(node)
     body = group.blocks[0]
     args, params, values = list(group.args), list(body.params), list(body.params)

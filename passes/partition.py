@@ -1,8 +1,8 @@
-"""partition: cut a training step into a forward and a backward pass, at the least price.
+"""partition: cut a training step into a forward and a backward pass, at the least cost.
 
-The backward pass keeps a value of the forward pass, or recomputes it, and then needs its operands:
-the cheapest choice is a smallest cut of the network of values (as functorch's partitioner and
-Checkmate, Jain et al., MLSys 2020, have it). The prices are those of `training/price.py`.
+The backward pass saves a value of the forward pass, or recomputes it and then needs its operands.
+The cheapest choice is a minimum cut of the network of values (as in functorch's partitioner and
+Checkmate, Jain et al., MLSys 2020). The costs are those of `training/price.py`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Partition(Pass):
-    """Cut forward and backward pass apart: two calls, and what one keeps for the other.
+    """Split a joint graph into two calls, forward and backward, and the values saved in between.
 
     Attributes:
-        results: how many of the results, the first, are those of the forward pass.
-        tangents: how many of the parameters, the last, are incoming gradients.
-        balance: flops of a product that the target does in the time of one byte; 0 where a product
-            always goes through memory, and is never computed twice.
-        recompute: values that the program wants recomputed, where they can be (checkpoints).
-        inputs: whether nothing is kept but inputs and what cannot be recomputed.
+        results: number of the leading results that belong to the forward pass.
+        tangents: number of the trailing parameters that are incoming gradients.
+        balance: flops of a matmul that take as long as one byte of traffic; 0 if a matmul always
+            goes through memory, and is never computed twice.
+        recompute: names of values that the program wants recomputed, if possible (checkpoints).
+        inputs: save only inputs, and values that cannot be recomputed.
     """
 
     name: ClassVar[str] = "partition"
@@ -54,12 +54,12 @@ class Partition(Pass):
         return _cut(joint, [_as_read(joint, n) for n in kept])
 
     def _is_asked(self, name: str) -> bool:
-        """Whether the program wants a value recomputed."""
+        """True if the program wants a value recomputed."""
         return self.inputs or name in self.recompute
 
 
 def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
-    """The values that the backward pass is given: each has an edge, and so has computing it."""
+    """Returns the values to save, by a minimum cut; keeping and recomputing each have an edge."""
     numbers = {node: 2 * i + 2 for i, node in enumerate(joint.open)}
     network = Network(2 * len(numbers) + 2)
     for node, at in numbers.items():
@@ -77,7 +77,7 @@ def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
 
 
 def _as_read(joint: Joint, node: Node) -> Node:
-    """A value that is kept, with its axes as its readers have them where all have the same."""
+    """Returns a saved value after the views that lead to its only reader."""
     while not is_input(node):
         users = [u for u in joint.users.get(node, ()) if u in joint.forward or u in joint.needed]
         if len(users) != 1 or not ops.is_whole_view(users[0]) or repeats(users[0]):
@@ -89,7 +89,7 @@ def _as_read(joint: Joint, node: Node) -> Node:
 
 
 def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> None:
-    """Say what is kept and what is recomputed, and the price of either."""
+    """Log the saved and the recomputed values, with the cost of either."""
     given = {*kept}
     inside = topological([n for n in joint.open if n in joint.wanted], lambda n: n not in given)
     again = [n for n in inside if not prices.is_free(n)]
@@ -116,7 +116,7 @@ def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> No
 
 
 def _without(node: Node, prices: Prices, given: Iterable[Node]) -> str:
-    """What it would cost to recompute a kept value from the others, and from what it needs too."""
+    """Returns the cost of recomputing a saved value from the others, with all that this needs."""
     if prices.recompute(node) >= INFINITE:
         return "never"
     known = frozenset(given)
@@ -137,11 +137,11 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-# ---- the two passes
+# ---- the two calls
 
 
 def _cut(joint: Joint, kept: Sequence[Node]) -> Func:
-    """A call of the forward pass, and one of the backward pass on what it keeps."""
+    """Returns a call of the forward pass, and one of the backward pass on the saved values."""
     func = joint.func
     builder = Builder()
     builder.names.update(func.body.names)
@@ -170,7 +170,7 @@ def _call(name: str, block: Block, args: Sequence[Node]) -> Node:
 
 
 def _items(call: Node, old: Sequence[Node], builder: Builder, block: Block) -> list[Node]:
-    """The results of a call, under the names and source lines of what they were."""
+    """Returns the results of a call, with the names and source lines of the old nodes."""
     builder.names[call] = str(call.attrs["name"])
     if len(old) == 1:
         return [call]

@@ -1,4 +1,4 @@
-"""propagate: from the places of some values to those of all."""
+"""propagate: infer the shardings of all values from those of some."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stack.sim import machine
 
 @dataclass(frozen=True)
 class Propagate(Pass):
-    """Every value gets the places that follow from those of annotated ones, both ways.
+    """Infer the sharding of every value from the annotated ones, forward and backward.
 
     Attributes:
-        machine: whose links and products are weighed against each other; see `stack.sim`.
-        strict: refuse where a node leaves a choice, instead of taking the one of fewest bytes.
+        machine: the model by which communication and matmuls are weighed; see `stack.sim`.
+        strict: refuse ambiguous choices, instead of taking the one that moves the fewest bytes.
     """
 
     name: ClassVar[str] = "propagate"

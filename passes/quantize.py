@@ -1,9 +1,9 @@
-"""quantize: products with weights that are known become hosted operators on packed weights.
+"""quantize: replace matmuls with constant weights by hosted operators on packed weights.
 
-A weight is known where it is a constant, as those of a model are for a pass that `takes_weights`.
-It is packed as the operator says (`Op.packs`): any operator that packs is a scheme. Calibrators
-choose by a sample of what each product is given, which comes from calls of the whole program. What
-rounding costs is measured for each product, and with a sample also after all products before it.
+A weight is known if it is a constant, as those of a model are for a pass with `takes_weights`. It
+is packed as the operator says (`Op.packs`): any operator that packs is a scheme. Calibrators use a
+sample of each matmul's input, which comes from calls of the whole program. The rounding error is
+measured for each matmul, and with a sample also after all matmuls before it.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
 
 Array = np.ndarray[Any, Any]
-MOVES = ("transpose", "reshape", "cast")  # between a weight and the product that takes it
+MOVES = ("transpose", "reshape", "cast")  # between a weight and the matmul that takes it
 ROWS = 16  # on which an error is measured
-SAMPLED = 512  # rows of a product that calibrators are to see
-AGAIN = 16  # calls that are made of what is packed
+SAMPLED = 512  # rows of a matmul that calibrators see
+AGAIN = 16  # calls that are repeated on the packed program
 
 
 @dataclass(frozen=True)
 class Quantize(Pass):
-    """Pack weights of products.
+    """Pack weights of matmuls.
 
     Attributes:
         scheme: an operator that packs weights; without a family, one of `qgemm`.
-        group: weights in a row that share a scale, where the operator leaves that open.
+        group: weights in a row that share a scale, if the operator leaves that open.
         calibrate: calibrators of that family, one after the other: "gptq", "hadamard+gptq".
-        sample: a file (.npz) with calls of the program, by argument `[count, *shape]`; without one
-            calibrators see normal numbers for its arguments.
-        least: elements of a weight that is worth it.
-        worst: products whose relative error is above it stay as they are.
+        sample: a file (.npz) with calls of the program, by argument `[count, *shape]`; without one,
+            calibrators see normal random numbers as arguments.
+        least: fewest elements of a weight to pack.
+        worst: matmuls with a larger relative error stay as they are.
     """
 
     name: ClassVar[str] = "quantize"
@@ -88,10 +88,10 @@ class Quantize(Pass):
 
 @dataclass
 class _Packer:
-    """Products become calls of the operator.
+    """Replaces matmuls by calls of the operator.
 
-    `given` are rows that a weight meets, by its node; `made_of` its name, by the operator's first
-    packed operand and the weight.
+    `given` maps a weight's node to the input rows that it multiplies. `made_of` maps the first
+    packed operand and the weight to the weight's name.
     """
 
     options: Quantize
@@ -102,15 +102,15 @@ class _Packer:
     made_of: dict[tuple[Node, Node], str] = field(default_factory=dict[tuple[Node, Node], str])
 
     def product(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-        """The operator in place of a product."""
+        """Returns the operator call that replaces a matmul."""
         x, side = node.args
         source = _source(side)
         if source is None or not x.dtype.is_float or side.tensor.rank != 2:
             return None
         if source.op != "const":
-            return Why("the values of its weight are not known: it is an argument")
+            return Why("the values of its weight are unknown: it is an argument")
         if not _is_linear(node):
-            return Why(f"it is no product of rows with a matrix: {node.attrs['rule']}")
+            return Why(f"it does not multiply rows by a matrix: {node.attrs['rule']}")
         weight = np.ascontiguousarray(_values(side).T)
         if weight.size < self.options.least:
             return Why(f"{weight.size} weights are fewer than {self.options.least}")
@@ -133,24 +133,24 @@ class _Packer:
         return op.cast(new, type=node.tensor) if new.dtype is not node.dtype else new
 
     def _calibrated(self, weight: Array, given: Array | None) -> Product:
-        """Where nothing is known of what a product is given, normal numbers stand for it."""
+        """Calibrates a weight on the given rows, or on normal random numbers if there are none."""
         if given is None:
             given = np.random.default_rng(0).standard_normal((ROWS, weight.shape[1]))
         product = Product(self.made, self.options.group, given, weight)
         for calibrate in self.calibrators:
             if product.operands is not None:
                 raise UsageError(
-                    f"calibrate={self.options.calibrate}: what packs the weight comes last"
+                    f"calibrate={self.options.calibrate}: the packing calibrator must be last"
                 )
             product = calibrate(product)
         return product
 
     def _constant(self, array: Array, x: Node) -> Node:
-        """Floats have the type of x."""
+        """Returns a packed operand as a constant; floats get the type of x."""
         return constant(array, x.dtype if array.dtype.kind == "f" else dtype_of(array))
 
     def _error(self, weight: Array, product: Product, packed: Sequence[Node], x: Node) -> float:
-        """How far products are off, relative to their size, root mean square."""
+        """Measures the relative error of the matmul, root mean square."""
         operands = [n.attrs["value"].array for n in packed]
         rows = product.x.astype(x.dtype.numpy)
         found = self.made.decomposition(np, rows, *operands, **self.made.read({}))
@@ -159,7 +159,7 @@ class _Packer:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Calls of a program, what its products are given by them and what they give."""
+    """Calls of a program, with the inputs and results of its matmuls."""
 
     arguments: Calls
     products: tuple[Node, ...]
@@ -175,14 +175,14 @@ class _Sample:
         return cls(arguments, products, seen(func, arguments, wanted))
 
     def given(self) -> dict[Node, Array]:
-        """Rows that each weight meets."""
+        """Returns the input rows that each weight multiplies."""
         found: dict[Node, list[Array]] = {}
         for node in self.products:
             found.setdefault(node.args[1], []).append(self.values[node.args[0]])
         return {side: np.concatenate(rows) for side, rows in found.items()}
 
     def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
-        """How far each product is off where those before it are packed too."""
+        """Measures the error of each matmul if those before it are packed too."""
         calls = [n for n in func.nodes if n.op == "custom"]
         after = seen(func, self.arguments[:AGAIN], calls)
         notes: list[Note] = []
@@ -197,7 +197,7 @@ class _Sample:
 
 
 def _turned(product: Product, x: Node, op: Builder) -> Node:
-    """x through what calibrators ask for."""
+    """Returns x after the transforms that calibrators ask for."""
     value = Traced(Namespace(op), x)
     for turn in product.turns:
         value = turn(value.space, value)
@@ -218,14 +218,14 @@ def _bytes(node: Node) -> int:
 
 
 def _source(node: Node) -> Node | None:
-    """The constant or parameter behind moves."""
+    """Returns the constant or parameter behind transposes, reshapes and casts; else None."""
     while node.op in MOVES:
         node = node.args[0]
     return node if node.op in ("const", "param") else None
 
 
 def _values(node: Node) -> Array:
-    """What a constant is after moves."""
+    """Returns the array of a constant after transposes, reshapes and casts."""
     if node.op == "const":
         return node.attrs["value"].array
     moved = Node(
@@ -235,7 +235,7 @@ def _values(node: Node) -> Array:
 
 
 def _is_linear(node: Node) -> bool:
-    """Whether rows of the left operand meet a matrix `[k, n]`: `... k, k n -> ... n`."""
+    """True for rows of the left operand times a matrix `[k, n]`: `... k, k n -> ... n`."""
     rule = parse_rule(str(node.attrs["rule"]))
     (left, right), (out,) = rule.inputs, rule.outputs
     if not rule.is_plain or not isinstance(node.type, TensorType):

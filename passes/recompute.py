@@ -1,7 +1,7 @@
-"""Values that a group would write for others alone, and that they compute again instead.
+"""Recompute values in their readers, if a group would write them for others alone.
 
-The deviations of a norm over columns are summed up by one kernel and scaled by the next: each reads
-the array and computes them, where else four bytes an element are written and read.
+The deviations of a norm over columns are summed by one kernel and scaled by the next. Each reads
+the array and recomputes them, instead of writing and reading four bytes per element.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from stack.rewrite.verdict import Why
 
 
 def recompute_values(grouping: Grouping) -> None:
-    """Copy into its readers what takes a few operations on less than they read of it."""
+    """Recompute cheap values in their readers, if that reads fewer bytes than storing them."""
     while any(_recompute(grouping, g, v) for g in grouping.all_groups for v in g.outputs):
         pass
 
 
 def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
-    """Whether a value of a group is now computed by those that read it."""
+    """Tries to recompute a value in its readers; returns True if it did."""
     chain = _made_of(grouping, group, value)
     readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
     if not chain or any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
@@ -43,8 +43,10 @@ def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
 
 
 def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
-    """The members that a value is made of, where they are a few operations, and where the group
-    reads it too; else none."""
+    """Returns the members that compute a value, if they are few operations; else none.
+
+    The group itself must read the value too.
+    """
     if value in grouping.needed or not any(value in group.reach(n) for n in group.members):
         return []
     found = [value]
@@ -56,6 +58,6 @@ def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
 
 
 def _reads_less(producer: Group, value: Node, consumers: Sequence[Group]) -> bool:
-    """Whether reading what a value is made of takes less than to write and read it."""
+    """True if reading the operands of a value takes fewer bytes than writing and reading it."""
     read = [v for c in consumers for v in producer.inputs if v not in c.inputs]
     return sum(map(bytes_of, read)) < bytes_of(value) * (1 + len(consumers))

@@ -1,4 +1,4 @@
-"""reshard: what moves between ranks, written down."""
+"""reshard: make the movement between ranks explicit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from stack.sim import machine
 
 @dataclass(frozen=True)
 class Reshard(Pass):
-    """Every node runs where that sends fewest bytes; what has to move for it is a `reshard`.
+    """Pick the sharding of each node that sends the fewest bytes; insert `reshard` nodes for them.
 
     Attributes:
-        machine: whose links and products are weighed against each other; see `stack.sim`.
+        machine: the model by which communication and matmuls are weighed; see `stack.sim`.
     """
 
     name: ClassVar[str] = "reshard"

@@ -1,4 +1,4 @@
-"""retreat: another way to compute a group whose kernel was refused by its compiler."""
+"""retreat: compute a group in another way if the compiler refused its kernel."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Retreat(BlockPass):
-    """Give every group that is marked `refused` its next schedule, smaller groups, or to a library.
+    """Give a group marked `refused` its next schedule, split it, or leave it to a library.
 
-    A group comes to an end of this: schedules are named in order, groups hold fewer ops each time.
+    This ends: schedules are tried in order, and groups contain fewer ops each time.
 
     Attributes:
-        schedules: how many of a product are tried before its group is split; 0 where the
+        schedules: number of schedules that a matmul tries before its group is split; 0 if the
             backend proposes none.
     """
 
@@ -47,7 +47,7 @@ class Retreat(BlockPass):
     def _next(
         self, node: Node, block: Block, target: Target | None
     ) -> tuple[str, dict[Node, Replacement]]:
-        """What a group takes, in words, and what it replaces in its block."""
+        """Returns the fallback of a group, in words, and the replacements for it."""
         schedule = self._schedule(node, target)
         if schedule:
             return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
@@ -59,7 +59,7 @@ class Retreat(BlockPass):
         return f"{len(groups)} groups", instead(node, parts.body, block)
 
     def _schedule(self, node: Node, target: Target | None) -> str:
-        """The schedule behind the one that was refused; "" where there is none."""
+        """Returns the schedule after the one that was refused; "" if there is none."""
         named = schedules_of(node)
         if not self.schedules or not named:
             return ""
@@ -69,8 +69,10 @@ class Retreat(BlockPass):
 
 
 def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
-    """A group or stream as a function of smaller groups, with their schedules where they are
-    `scheduled`; None where it cannot be split."""
+    """Returns a group or stream as a function of smaller groups; None if it cannot be split.
+
+    The groups get schedules if `scheduled`.
+    """
     params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
     group = _with(node.rebuilt(params))
     alone = Func("parts", Block(params, results_of(group)))
@@ -91,19 +93,19 @@ def _scheduled(func: Func, target: Target | None, scheduled: bool) -> Func:
 
 
 def _size(node: Node) -> int:
-    """How many ops a group holds."""
+    """Counts the ops in a group."""
     return len(node.blocks[0].nodes) if is_fusion(node) else 0
 
 
 def _with(node: Node, **more: object) -> Node:
-    """The group without its mark, and with other attributes; None takes one away."""
+    """Returns the group without its mark, and with changed attributes; None removes one."""
     attrs = {**node.attrs, "refused": None, **more}
     held = {k: v for k, v in attrs.items() if v is not None}
     return node.rebuilt(attrs=held)
 
 
 def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:
-    """The results of the parts in the place of those of the group."""
+    """Returns replacements of the group's results by those of the parts."""
     b = Builder()
     found = inline_block(parts, node.args, b)
     if not isinstance(node.type, TupleType):

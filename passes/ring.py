@@ -1,4 +1,4 @@
-"""ring: what was gathered comes in turns, while the ranks compute on what they have."""
+"""ring: replace gathers by a ring exchange that overlaps with computation."""
 
 from __future__ import annotations
 
@@ -13,13 +13,10 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class Ring(Pass):
-    """Values that were gathered along a mesh axis go around a ring, part by part.
+    """Pass parts of gathered values around a ring along a mesh axis.
 
     Runs on the program of one rank. With scores along the sequence this is ring attention (Liu et
-    al., 2023), with products of gathered values the overlap of Wang et al. (ASPLOS 2023).
-
-    Attributes:
-        axis: the mesh axis.
+    al., 2023). With matmuls of gathered values it is the overlap of Wang et al. (ASPLOS 2023).
     """
 
     name: ClassVar[str] = "ring"

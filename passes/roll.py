@@ -1,7 +1,7 @@
-"""roll: many equal steps that follow each other become a loop.
+"""roll: replace many equal consecutive steps by a loop.
 
-A loop of Python comes here unrolled, one copy of its body for each turn. Compiling all of them
-takes as many times as long, and nothing is gained where there are hundreds.
+Tracing unrolls a Python loop into one copy of its body per iteration. Compiling hundreds of copies
+takes hundreds of times as long, and makes nothing faster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Roll(Pass):
     """Make loops of steps that repeat with a period, on moving slices and on carried values.
 
     Attributes:
-        least: fewer steps stay as they are: what stands beside each other fuses.
+        least: fewest steps for a loop; shorter runs stay unrolled, since neighbours fuse.
     """
 
     name: ClassVar[str] = "roll"

@@ -1,9 +1,9 @@
-"""rounding: what an op of 16-bit floats gives is rounded to 16 bits, as in eager frameworks.
+"""rounding: round each result of a 16-bit float op to 16 bits, as eager frameworks do.
 
-Kernels widen 16-bit floats as they load them and keep f32 between the ops of a kernel: excess
-precision, as C's FLT_EVAL_METHOD and XLA's `xla_allow_excess_precision` allow it. Where results
-are to be those of one op after another, whatever is fused, this pass says so in the IR: each op
-computes in f32, and a cast rounds its result. Casts are exact rules for every backend.
+Kernels widen 16-bit floats as they load them, and keep f32 between the ops of a kernel: excess
+precision, as C's FLT_EVAL_METHOD and XLA's `xla_allow_excess_precision` allow. If results have to
+equal those of op by op execution, this pass says so in the IR: each op computes in f32, and a cast
+rounds its result. Casts are exact rules for every backend.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Rounding(Pass):
-    """Round after each elementwise op of 16-bit floats; kernels then keep no more than memory."""
+    """Round after each elementwise op of 16-bit floats; kernels then keep no excess precision."""
 
     name: ClassVar[str] = "rounding"
 

@@ -1,11 +1,11 @@
-"""scatter_to_reduce: scatters to places that are known lines of positions become reductions.
+"""scatter_to_reduce: turn scatters with affine indices into reductions.
 
-Where the index of an update is a line of its positions, `p = s * j + c * i + ...` with s = 1 or -1,
-an update for the place p on line i sits at `j = s * (p - c * i - ...)` and nowhere else. So the
-result reads each line at that place and reduces over the lines; past the ends of a line lies what
-changes nothing. A line may be clipped: at its two bounds all updates beyond are reduced too. The
-gradient of a table that is read at the distance of two positions is such a sum along diagonals.
-Sums have an order then, and no element waits for another.
+Suppose the index of an update is affine in its position, `p = s * j + c * i + ...` with s = 1 or
+-1. Then an update for the index p on line i is at `j = s * (p - c * i - ...)` and nowhere else. So
+the result reads each line at that position and reduces over the lines. Beyond the ends of a line it
+reads the neutral element. A line may be clipped: at its two bounds all updates beyond are reduced
+too. The gradient of a table that is read at the distance of two positions is such a sum along
+diagonals. Sums then have a fixed order, and no element waits for another.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-MOST = 4  # how many times as long as a line of updates the line that takes them may be
+MOST = 4  # most length of the result's axis, relative to a line of updates
 KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters to reductions
 
 
 @dataclass(frozen=True)
 class ScatterToReduce(Pass):
-    """Reduce along lines where a scatter would go to places that positions tell."""
+    """Reduce along lines if a scatter's index is affine in positions."""
 
     name: ClassVar[str] = "scatter_to_reduce"
 
@@ -44,9 +44,9 @@ class ScatterToReduce(Pass):
 
 @dataclass(frozen=True)
 class _Line:
-    """An index as a line: the slope of each axis of the updates, and where it begins.
+    """A scatter index as an affine function: the slope of each axis of the updates, and the start.
 
-    `low` and `high` are the bounds that it is clipped to, if it is.
+    `low` and `high` are the bounds that it is clipped to, if any.
     """
 
     slopes: Mapping[str, int]
@@ -55,12 +55,12 @@ class _Line:
     high: int | None = None
 
     def range(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        """The least and the greatest place, where nothing is clipped."""
+        """Returns the least and the greatest index, before clipping."""
         ends = [c * (sizes[n] - 1) for n, c in self.slopes.items()]
         return self.start + sum(min(0, e) for e in ends), self.start + sum(max(0, e) for e in ends)
 
     def reach(self, sizes: Mapping[str, int], places: int) -> tuple[int, int]:
-        """The first and the last of so many places that are met."""
+        """Returns the first and the last of `places` indices that updates reach."""
         lowest, highest = self.range(sizes)
         first, last = max(0, lowest), min(places - 1, highest)
         if self.low is not None:
@@ -70,12 +70,12 @@ class _Line:
         return first, last
 
     def moved(self, by: int) -> _Line:
-        """The line so many places on."""
+        """Returns the line shifted by a number of indices."""
         low, high = (None if b is None else b + by for b in (self.low, self.high))
         return _Line(self.slopes, self.start + by, low, high)
 
     def along(self, name: str) -> _Line:
-        """Where on this axis an update for a place sits; its slope for the place is not kept."""
+        """Solves for the position on this axis, given an index. The index's slope is left out."""
         s = self.slopes[name]
         others = {n: -s * c for n, c in self.slopes.items() if n != name}
         return _Line(others, -s * self.start)
@@ -134,7 +134,7 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node:
-    """A value with so many more elements before and after an axis."""
+    """Returns a value padded before and after along an axis."""
     if before == after == 0:
         return value
     low, high = (
@@ -145,7 +145,7 @@ def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node
 
 
 def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str) -> Node:
-    """A value with axes of these names, reduced to those of the result that it has."""
+    """Returns a value with these axis names, reduced to the axes that the result has."""
     axes = tuple(i for i, n in enumerate(names) if n not in result)
     total = make("reduce", (value,), {"kind": KINDS[kind], "axes": axes}) if axes else value
     kept = [n for n in names if n in result]
@@ -154,7 +154,7 @@ def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str
 
 
 def _spread(value: Node, names: Sequence[str], wanted: Sequence[str], like: Node) -> Node:
-    """A value along the axes of another, whose order its own axes follow or not."""
+    """Broadcasts a value to the axes of another; its own axes may be in another order."""
     order = sorted(range(len(names)), key=lambda i: wanted.index(names[i]))
     value = make("transpose", (value,), {"perm": tuple(order)})
     axes = tuple(wanted.index(names[i]) for i in order)
@@ -170,7 +170,7 @@ def _compared(op: str, value: Node, bound: int) -> Node:
 
 
 def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line | None:
-    """An integer node as a line of its positions, clipped or not; None where it is none."""
+    """Returns an integer node as an affine function of its positions, clipped or not; else None."""
     iter_vars = {n: symbol(n, 0, max(sizes[n] - 1, 0)) for n in names}
     found = _clipped(index, tuple(iter_vars[n] if sizes[n] > 1 else 0 for n in names))
     if found is None:
@@ -200,7 +200,7 @@ def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line 
 
 
 def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | None:
-    """An integer node at an index as an expression, and the bounds that it is clipped to."""
+    """Returns an integer node at an index as an expression, and its clipping bounds."""
     value = affine(node, index)
     if value is not None:
         return value, None, None
@@ -240,7 +240,7 @@ def _read(
     sizes: Mapping[str, int],
     fill: Node,
 ) -> Node | None:
-    """The updates with their axis `unit` read where those for each place sit."""
+    """Returns the updates gathered along axis `unit`: for each index, its update."""
     at = line.along(unit)
     sign = line.slopes[unit]
     low, high = _Line({**at.slopes, place: sign}, at.start).range(sizes)

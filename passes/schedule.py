@@ -1,4 +1,4 @@
-"""schedule: how each group is computed, block by block, written on the group as data."""
+"""schedule: write on each group, as data, how it is computed."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ from stack.schedule import (
 )
 from stack.target import Gpu, Target, as_cpu, as_gpu
 
-# whose kernels follow the schedule: the policy of a group for a target
+# for each kind of kernels: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
     "cpu": lambda group, target: cpu_policy(group, as_cpu(target)),
     "warps": lambda group, target: block_policy(group, as_gpu(target), has_threads=True),
 }
-# who reads a list of steps that is written for a group of theirs
+# for each kind of kernels: the reader of a list of steps that a person wrote
 LISTS: dict[str, Callable[[Node, str, Target | None], list[Step]]] = {
     "blocks": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
     "cpu": lambda group, text, target: taken_cpu_steps(group, text, as_cpu(target)),
     "warps": lambda group, text, target: taken_steps(group, text, as_gpu(target)),
 }
-TOLD = 2  # schedules whose time is told, at least
+TOLD = 2  # schedules whose time is logged, at least
 
 
 @dataclass(frozen=True)
 class WriteSchedules(Pass):
-    """Write `schedule` on groups: the one that is given for it, else what the model puts first.
+    """Write `schedule` on groups: the one that a person gives, else the best by the cost model.
 
-    Kernels follow it. Measuring others is up to whoever has the device. A product with nothing
-    around it may be a library's: "library" then stands among its schedules, first where the model
-    is sure that it is faster. So does "unfused" for products of one left operand that a group
-    joins,
-    or puts side by side: a kernel for each.
+    Kernels follow it. Measuring others is up to the caller, who has the device. For a matmul with
+    nothing fused to it, "library" is among the schedules; it is first if the model is sure that a
+    library is faster. For matmuls of one left operand in one group, "unfused" is among them: one
+    kernel for each.
 
     Attributes:
-        loops: whose kernels follow it, one of `LOOPS`; or `module:function`, which gives the policy
+        loops: the kind of kernels, one of `LOOPS`; or `module:function`, which returns the policy
             of a group for a target.
-        most: how many to name, best first.
+        most: number of schedules to write, best first.
     """
 
     name: ClassVar[str] = "schedule"
@@ -76,7 +75,7 @@ class WriteSchedules(Pass):
         return _Writer(self, log).run(func)
 
     def best(self, node: Node, target: Target | None) -> list[str]:
-        """The texts of the schedules of one group, best first."""
+        """Returns the texts of the schedules of one group, best first."""
         try:
             policy = _policy(node, self.loops, target)
         except CannotTile:
@@ -88,11 +87,11 @@ class WriteSchedules(Pass):
 class _Writer:
     def __init__(self, options: WriteSchedules, log: Log) -> None:
         self.loops, self.most, self.log = options.loops, options.most, log
-        self.refused: dict[str, str] = {}  # groups, and why they have no such kernel
-        self.names: dict[str, None] = {}  # of what has a choice
-        self.taken: set[str] = set()  # entries of what is given
+        self.refused: dict[str, str] = {}  # groups without such a kernel, and the reason
+        self.names: dict[str, None] = {}  # values that have a choice of schedules
+        self.taken: set[str] = set()  # given entries that were used
         self.values: set[str] = set()  # names in the function
-        self.policies: dict[tuple[Any, ...], Policy | None] = {}  # of groups that are alike
+        self.policies: dict[tuple[Any, ...], Policy | None] = {}  # one for all equal groups
 
     def run(self, func: Func) -> Func:
         self.values = {block.names.get(node, "") for block, node in walk(func.body)}
@@ -134,7 +133,7 @@ class _Writer:
         return replace(block, changed) if changed else block
 
     def _policy(self, node: Node) -> Policy | None:
-        """The policy of a group, one for all that are alike. Raises CannotTile."""
+        """Returns the policy of a group, one for all equal groups. Raises CannotTile."""
         if not _has_policy(node):
             return None
         key = likeness(node)
@@ -143,16 +142,19 @@ class _Writer:
         return self.policies[key]
 
     def _given(self, node: Node, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
-        """The schedule that somebody wrote for a group of these names. Raises UsageError."""
+        """Returns the schedule that a person wrote for a group of these names.
+
+        Raises UsageError.
+        """
         is_part = names[0].endswith(PART)
         entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
         if not text or names[0] + PART in self.values:
-            return []  # the sum of parts that have it
+            return []  # its parts have the schedule, this is their sum
         given = Schedule.parse(text)
         if is_part:
             given = of_part(given)
         if is_pattern(entry) and any(policy.domain.axis(s.axis) is None for s in given.splits):
-            return []  # it is for others
+            return []  # the schedule is meant for other groups
         self.taken.add(entry)
         try:
             found = str(policy.follow(given))
@@ -162,7 +164,7 @@ class _Writer:
         return [found]
 
     def _written(self, node: Node, name: str, lines: tuple[str, ...]) -> str:
-        """The list of steps that somebody wrote for a group; "" where nobody did.
+        """Returns the list of steps that a person wrote for a group; "" if there is none.
 
         Raises:
             UsageError: it cannot be read, or a step is not legal.
@@ -206,7 +208,7 @@ class _Writer:
 
 
 def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
-    """The policy of a group, or of a product that fusion left bare; None where there is none.
+    """Returns the policy of a group, or of a matmul that fusion left bare; None if there is none.
 
     Raises CannotTile.
     """
@@ -225,7 +227,7 @@ def _group(node: Node) -> Node:
 
 
 def _reach(gpu: Gpu) -> str:
-    """The numbers that the model goes by, in words."""
+    """Describes the machine numbers that the model uses, for the log."""
     return (
         f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
         f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"

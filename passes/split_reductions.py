@@ -1,16 +1,16 @@
-"""split_reductions: sums of partial sums, where one stage would keep most of a GPU idle.
+"""split_reductions: reduce in two stages if one stage would leave most of a GPU idle.
 
-A reduction runs in one program for each tile of what it keeps. Sums over the columns of a long
-array, full sums, and products of few tiles with a long contracted axis have too few. Their reduced
+A reduction runs in one program for each tile of its result. Sums over the columns of a long array,
+full sums, and matmuls of few tiles with a long contracted axis have too few programs. Their reduced
 axis becomes (parts, rest): a first stage reduces the rest, a second one the parts. For a dot this
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 A stream runs on parts of its axis too; see `streaming.parts`.
 
-A stage is priced by waves of programs; see `blocking.tile_choice` for products. Where a person
-wrote a schedule for the value, its parts are as that says: `c: k=1024@grid m=64 n=64`.
+A stage is priced by waves of programs; see `blocking.tile_choice` for matmuls. If a person wrote a
+schedule for the value, it sets the parts: `c: k=1024@grid m=64 n=64`.
 
-On a CPU, `cpu_loops.shared_sums` says which reductions have too few rows for its threads, and
-`cpu_loops.merged_sums` which are over axes that were merged.
+On a CPU, `cpu_loops.shared_sums` picks the reductions that have too few rows for its threads, and
+`cpu_loops.merged_sums` those over axes that were merged.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from stack.rewrite.passes import Pass
 from stack.schedule import PART, part_of
 from stack.target import Cpu, Gpu
 
-DEPTH = 256  # elements of a contracted axis that a part keeps at least
-LEAST = 16  # elements of a part
-LINES = 4  # lines that a program walks over at least
-GAIN = 0.8  # of the time of one stage: what two may take
-LINE_GAIN = 0.95  # likewise, of a product of one row: it waits for memory only
-PADDED = 1.2  # how much longer a stage takes that has to mask its end
+DEPTH = 256  # fewest elements of a contracted axis in a part
+LEAST = 16  # fewest elements in a part
+LINES = 4  # fewest lines that a program walks over
+GAIN = 0.8  # most time of two stages, relative to one
+LINE_GAIN = 0.95  # likewise, for a matmul of one row: it waits for memory only
+PADDED = 1.2  # how much longer a stage takes if it has to mask its end
 
 
 @dataclass(frozen=True)
 class SplitReductions(Pass):
-    """Reduce in two stages where one has too few programs for the machine.
+    """Reduce in two stages if one has too few programs for the machine.
 
     Attributes:
-        parts: partial results of each reduction, dot and stream that has room for them; 0 lets a
-            model of the machine choose, and leave alone what is fast enough.
-        streams: whether the kernels of streams can be of one part.
+        parts: partial results of each reduction, dot and stream that is long enough; 0 lets a cost
+            model choose, and skip those that are fast enough.
+        streams: True if the kernels of streams can compute one part.
     """
 
     name: ClassVar[str] = "split_reductions"
@@ -173,9 +173,9 @@ def _name(node: Node, scope: Scope) -> str:
 
 
 def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
-    """How many parts a schedule by hand gives an axis, 1 for none; 0 where nobody wrote one.
+    """Returns the number of parts that a given schedule sets, 1 for none; 0 if nobody wrote one.
 
-    Raises UsageError for parts that cannot be.
+    Raises UsageError for impossible parts.
     """
     name = scope.block.names.get(node, "")
     part = part_of(scope.log.schedules, name, axis)
@@ -189,12 +189,12 @@ def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
 
 
 def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
-    """Call what computes parts after their value: its schedule is for them."""
+    """Names the partial results after their value, so that its schedule applies to them."""
     op.names[part] = scope.block.names[node] + PART
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:
-    """Whether a reduction or dot is one stage of two already."""
+    """True if a reduction or dot is already one stage of two."""
     kind = node.attrs.get("kind", "sum")
     others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
     others += [a for a in node.args if is_reduction(node) and is_reduction(a)]
@@ -202,7 +202,7 @@ def _is_stage(node: Node, scope: Scope) -> bool:
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:
-    """Whether something is reduced along the lines of an array of this size, too."""
+    """True if an array of this size is also reduced along its rows."""
     for node in scope.nodes:
         if not is_reduction(node) or not node.args[0].tensor.rank:
             continue
@@ -214,7 +214,7 @@ def _reduces_lines(source: Node, scope: Scope) -> bool:
 
 
 def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
-    """In how many parts lines are walked over, one for each program; 0 where no number is good."""
+    """Returns the number of parts for a walk over lines, one per program; 0 if none is good."""
     total, outer = math.prod(sizes), math.prod(sizes[:-1])
     if line < 2:
         return 0
@@ -222,7 +222,7 @@ def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
     choices = [p for p in choices if gpu.processors // 4 < p <= total // LINES]
 
     def cost(parts: int) -> float:
-        """Of the walk, and of partial sums in f32 that are written and read."""
+        """Estimates the walk, and writing and reading partial sums in f32."""
         waves = -(-parts // gpu.processors)
         return waves * gpu.processors / parts * (1 + 2 * parts / total)
 
@@ -230,13 +230,13 @@ def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
 
 
 def _seconds(programs: int, bytes_: float, gpu: Gpu) -> float:
-    """A stage of so many programs that read so many bytes each."""
+    """Estimates a stage of `programs` that each read `bytes_` bytes."""
     full = gpu.reducers * gpu.processors
     return -(-programs // full) * bytes_ * full / gpu.memory_rate
 
 
 def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu) -> int:
-    """In how many parts a reduction is fastest; 1 where one stage does."""
+    """Returns the number of parts in which a reduction is fastest; 1 for one stage."""
     width = COLUMNS if is_column else max(1, LOOP_TILE // extent)
     width = min(width, kept)
     programs = -(-kept // width)
@@ -257,13 +257,13 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
 
 
 def _candidates(extent: int, gpu: Gpu) -> list[int]:
-    """Numbers of parts to choose from: what divides the axis, and powers of two."""
+    """Returns candidate numbers of parts: divisors of the axis, and powers of two."""
     most = min(extent // LEAST, 4 * gpu.reducers * gpu.processors)
     return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
 
 
 def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
-    """How many parts each reduced axis gives, outer ones first; None where nothing is split."""
+    """Returns the parts of each reduced axis, outer ones first; None if nothing is split."""
     found = [1] * len(sizes)
     left = parts
     for i, size in enumerate(sizes):
@@ -280,7 +280,7 @@ def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
 
 
 def _one_long(sizes: Sequence[int], parts: list[int]) -> list[int]:
-    """Parts that leave the first stage one long axis at most, as a kernel walks along one."""
+    """Returns parts that leave the first stage at most one long axis: a kernel walks along one."""
     parts = list(parts)
     while True:
         rests = [-(-s // p) for s, p in zip(sizes, parts, strict=True)]
@@ -291,7 +291,7 @@ def _one_long(sizes: Sequence[int], parts: list[int]) -> list[int]:
 
 
 def _in_stages(node: Node, parts: dict[int, int]) -> Node:
-    """A reduction whose axes are split into parts: reduce what is in a part, then the parts."""
+    """Returns a reduction in two stages: within each part, then over the parts."""
     x, kind = node.args[0], str(node.attrs["kind"])
     dtype = wide(node.dtype)
     if x.dtype != dtype:
@@ -318,7 +318,7 @@ def _in_stages(node: Node, parts: dict[int, int]) -> Node:
 
 
 def _padded(x: Node, parts: dict[int, int], kind: str) -> Node:
-    """An array whose axes are multiples of their parts."""
+    """Pads an array so that axes are multiples of their parts."""
     high = [-int(s) % parts.get(a, 1) for a, s in enumerate(x.shape) if isinstance(s, int)]
     if not any(high):
         return x
@@ -335,7 +335,7 @@ def _best_dot_parts(
     depth: int,
     gpu: Gpu,
 ) -> int:
-    """In how many parts a product is fastest; 1 where one stage does."""
+    """Returns the number of parts in which a matmul is fastest; 1 for one stage."""
     batch = math.prod(sizes[n] for n in output if n in inputs[0] and n in inputs[1])
     height = math.prod(sizes[n] for n in output if n not in inputs[1])
     width = math.prod(sizes[n] for n in output if n not in inputs[0])
@@ -358,7 +358,7 @@ def _best_dot_parts(
 
 
 def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, parts: int) -> Node:
-    """A product in parts of its contracted axis, as a batch, and the sum over them."""
+    """Returns a matmul with parts of its contracted axis as a batch, and the sum over them."""
     taken = {n for names in (*inputs, output) for n in names}
     part = next(c for c in [*LETTERS, *(f"y{i}" for i in range(64))] if c not in taken)
     args: list[Node] = []

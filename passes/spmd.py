@@ -1,4 +1,4 @@
-"""spmd: one program for every rank, on its parts."""
+"""spmd: one program for all ranks, each on its own shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class Spmd(Pass):
-    """From whole values to the parts that one rank holds, and reshards to collectives."""
+    """Replace whole values by the shards of one rank, and reshards by collectives."""
 
     name: ClassVar[str] = "spmd"
 

@@ -1,12 +1,13 @@
-"""stream: reductions over one axis that depend on each other become one pass over that axis.
+"""stream: compute dependent reductions over one axis in a single loop over that axis.
 
-Found by algebra alone, in three steps: every reduction is brought into a normal form (see
-`streaming.normal`), the correction of its running value is derived (`streaming.action`), and the op
-`stream` is built (`streaming.build`). A stream is made where it keeps something as long as the axis
-out of memory: the result of a dot, or a row that is too long to be held.
+Streams are found by algebra alone, in three steps. Every reduction is brought into a normal form
+(see `streaming.normal`), the correction of its running value is derived (`streaming.action`), and
+the op `stream` is built (`streaming.build`). A stream is built if it keeps a value as long as the
+axis out of memory: the result of a dot, or a row too long for registers.
 
-A dot that ends in reductions over both of its axes, as in the gradient of a dot of it, is in the
-way of each of them alone. Where computing it again costs less than its bytes, each stream does.
+A dot may end in reductions over both of its axes, as in the gradient of a dot of it. It then blocks
+a stream over either axis alone. If computing it again costs less than its bytes, each stream
+computes it.
 """
 
 from __future__ import annotations
@@ -34,16 +35,15 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Stream(Pass):
-    """Compute dependent reductions over an axis in one pass, with corrected running values.
+    """Compute dependent reductions over an axis in one loop, with corrected running values.
 
     Attributes:
-        min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
+        min_axis: shortest axis for a stream without a dot; shorter rows fit into a kernel.
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice, none
-            takes the number of the GPU where loops are `blocks`.
-        loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
-            less than their parts, `blocks` chains of products that cost less than these and all
-            others; empty takes all.
-        refuse: ops that the backend has no code for; what has one in it stays apart.
+            takes the number of the GPU if loops are `blocks`.
+        loops: the kind of kernels. `cpu` takes the streams that cost less than their parts.
+            `blocks` does so for chains of matmuls, and takes all others. Empty takes all.
+        refuse: ops that the backend has no code for; no stream contains them.
     """
 
     name: ClassVar[str] = "stream"
@@ -56,7 +56,7 @@ class Stream(Pass):
         return Func(func.name, self._block(func.body, log, {}), func.level)
 
     def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
-        """Loop and branch bodies first, then the block itself."""
+        """Rewrites the bodies of loops and branches first, then the block itself."""
         if block in done:
             return done[block]
         changed = changed_bodies(block, lambda b: self._block(b, log, done))
@@ -68,7 +68,7 @@ class Stream(Pass):
             step = self._step(Graph(current, probes), refused, log)
             if step is None:
                 break
-            # what is new comes after the stream, where every reduction was asked
+            # new nodes come after the stream; every reduction there was already tried
             refused.update(set(step.nodes).difference(current.nodes))
             current = step
         current = write_transposed(read_parts(current))
@@ -78,7 +78,7 @@ class Stream(Pass):
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
-        """The block with one more stream, the last one that is possible, or several at once."""
+        """Returns the block with one more stream, the last possible one, or several at once."""
         for sink in reversed(graph.nodes):
             found = reduced_value(sink)
             if sink in refused or found is None or found[0] in (0, 1):
@@ -108,11 +108,11 @@ class Stream(Pass):
         return None
 
     def _together(self, graph: Graph, sink: Node, log: Log) -> Block | None:
-        """Streams over dots that several need, each of which computes them on its own."""
+        """Builds several streams that share dots, each of which recomputes them."""
         name, source = graph.name(sink), graph.lines([sink])
         dots, last = self._closed(graph, sink)
         if dots and not last:
-            log.note(f"{name}: {_names(graph, dots)} end in what no stream computes", source)
+            log.note(f"{name}: {_names(graph, dots)} end in ops no stream computes", source)
         found: list[tuple[Candidate, Block]] = []
         block = graph.block
         while last:
@@ -152,7 +152,7 @@ class Stream(Pass):
         return self.balance
 
     def _closed(self, graph: Graph, sink: Node) -> tuple[frozenset[Node], list[Node]]:
-        """Dots that are needed together, and the reductions that they end in, if in no others."""
+        """Returns dots that are needed together, and the reductions that end them, or none."""
         dots = dots_of(graph, sink)
         while dots:
             last = ends(graph, dots)
@@ -165,7 +165,7 @@ class Stream(Pass):
         return dots, []
 
     def _pays(self, dots: frozenset[Node], times: int, balance: float) -> bool:
-        """Whether computing dots `times` costs less than writing them once and reading them."""
+        """True if computing dots `times` costs less than writing them once and reading them."""
         costs = [cost(d) for d in dots]
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))

@@ -1,14 +1,13 @@
-"""stream_limits: where a mask made of data hides whole runs, a stream is told which.
+"""stream_limits: find the blocks that a data-dependent mask hides, so that streams skip them.
 
-A comparison of positions tells by itself which steps of a stream it hides (`blocking.limits`). One
-of data, such as equal ids of a row and a column, does not. What it hides is found before the stream
-begins, for blocks of rows and places (`positions.intervals`): the first and the last block of each
-line of blocks in which it can show anything, and in which blocks it shows all. The stream gets
-them as arguments and compares the numbers of blocks with them beside its own condition, which
-changes no value, gives the tiler its limits, and lets whole blocks pass without a look at their
-elements.
+A comparison of positions shows by itself which steps of a stream it hides (`blocking.limits`). A
+mask of data, such as equal ids of a row and a column, does not. So the hidden blocks of rows and
+columns are found before the stream (`positions.intervals`): the first and the last visible block of
+each row of blocks, and the blocks that are fully visible. The stream gets them as arguments. It
+compares block numbers with them beside its own condition. This changes no value, gives the tiler
+its limits, and lets fully visible blocks skip the mask.
 
-It pays where the mask is shared by much more work: heads, and the depth of products.
+It is profitable if much work shares the mask: heads, and the depth of matmuls.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
-KERNELS = 4  # small ones that test a mask
-SHARE = 0.1  # of the time of the stream, which they may take
-SIDE = 64  # of a block: rows and places of a tile divide it
+KERNELS = 4  # small kernels that test a mask
+SHARE = 0.1  # most share of the stream's time
+SIDE = 64  # of a block: the rows and columns of a tile divide it
 
 
 @dataclass(frozen=True)
 class StreamLimits(Pass):
-    """Tell streams which places their masks hide.
+    """Pass to streams the blocks that their masks hide.
 
     Attributes:
-        always: leave the price aside.
+        always: ignore the cost model.
     """
 
     name: ClassVar[str] = "stream_limits"
@@ -64,21 +63,21 @@ class StreamLimits(Pass):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
                 name = func.body.names.get(node, "stream")
-                log.note(f"%{name}: the places that {mask.source.op} leaves are found first")
+                log.note(f"%{name}: the blocks visible under {mask.source.op} are computed first")
                 changed[node] = Replacement(_limited(node, mask, intervals, span))
         return Func(func.name, replace(func.body, changed), func.level) if changed else func
 
 
 @dataclass(frozen=True)
 class Mask:
-    """A condition of a stream.
+    """A condition of a stream that hides elements.
 
     Attributes:
-        select: what it chooses for.
-        shows: whether elements are visible where it holds.
-        source: the condition before it is spread over axes that it does not have.
-        axis: of the source, the streamed one; axes of extent 1 are not counted.
-        at: where the select has the axes of the source.
+        select: the select node that uses it.
+        shows: True if elements are visible where the condition is true.
+        source: the condition before it is broadcast.
+        axis: the streamed axis of the source; axes of extent 1 are not counted.
+        at: the axes of the select that correspond to those of the source.
     """
 
     select: Node
@@ -106,7 +105,7 @@ def _mask(stream: Node) -> Mask | None:
 
 
 def _source(node: Node, index: Index) -> tuple[Node, Index]:
-    """A condition without the movement around it, and where it is read."""
+    """Returns a condition without the views around it, and the index at which it is read."""
     while ops.is_whole_view(node):
         index = ops.pull(node, index)[0]
         node = node.args[0]
@@ -114,7 +113,7 @@ def _source(node: Node, index: Index) -> tuple[Node, Index]:
 
 
 def _on_axes(select: Node, shows: bool, source: Node, place: Index, index: Index) -> Mask | None:
-    """The mask where each axis of its source is one of the select's; None where it is not."""
+    """Returns the mask if each axis of its source is an axis of the select; else None."""
     place = tuple(d for d in place if d != 0)
     if not all(symbols(d) and d in index for d in place):
         return None
@@ -126,7 +125,7 @@ def _on_axes(select: Node, shows: bool, source: Node, place: Index, index: Index
 
 
 def _is_data(source: Node, place: Index) -> bool:
-    """Whether positions alone do not tell the mask, and it needs no product."""
+    """True if the mask depends on data, and computing it needs no matmul."""
     nodes = topological([source])
     kinds = {ops.lookup(n.op).kind for n in nodes}
     if not kinds <= {"input", "leaf", "elementwise", "movement"}:
@@ -140,14 +139,14 @@ def _is_data(source: Node, place: Index) -> bool:
 
 
 def _is_told(comparison: Node, place: Index) -> bool:
-    """Whether `blocking.limits` sees by itself what a comparison hides."""
+    """True if `blocking.limits` derives from the comparison itself what it hides."""
     if data_limit(comparison, place, True) is not None:
         return True
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 
 
 def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
-    """The mask on blocks of its streamed axis and the longest other one."""
+    """Returns the mask's intervals on blocks of its streamed axis and the longest other one."""
     outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
     source = remade([mask.source], outside)[mask.source]
     shape = [static(mask.select.shape[a]) for a in mask.at]
@@ -166,7 +165,7 @@ def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
 
 
 def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) -> Node:
-    """The stream with what is known of each block."""
+    """Returns the stream with the visible blocks as arguments."""
     can, must = span[::-1] if mask.shows else (intervals.apply("not", p) for p in span)
     axes = tuple(range(len(mask.at)))
     can, must = (Part(intervals.spread(p, axes), axes) for p in (can, must))
@@ -193,7 +192,7 @@ def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) ->
 
 
 def _condition(mask: Mask, intervals: BlockIntervals, first: Node, last: Node, must: Node) -> Node:
-    """The condition of a stream, with what is known of blocks."""
+    """Returns the condition of a stream, combined with what is known of blocks."""
     shape = mask.select.shape
 
     def wide(node: Node, axes: tuple[int, ...]) -> Node:

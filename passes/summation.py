@@ -1,4 +1,4 @@
-"""Which loops are long sums of floats, whose rounding errors would grow with their length."""
+"""Detection of loops that are long float sums, whose rounding errors grow with their length."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from stack.ir.types import TensorType
 
 
 def added(kind: object, block: Block, least: int) -> dict[int, Node]:
-    """Carried values of a serial loop that are sums, and what each turn adds to them.
+    """Finds carried values of a serial loop that are sums, with the addend of each iteration.
 
     Args:
-        kind: of the loop.
-        least: turns from which a sum is long.
+        kind: the kind of the loop.
+        block: its body.
+        least: fewest iterations of a long sum.
     """
     index, *carried = block.params
     extent = index.attrs.get("extent")
@@ -33,7 +34,7 @@ def added(kind: object, block: Block, least: int) -> dict[int, Node]:
 
 
 def _uses(block: Block, node: Node) -> int:
-    """How often a value is an operand or a result: of a sum that nothing looks at, once."""
+    """Counts the uses of a node as an operand or a result; 1 for a sum that nothing else reads."""
     inner = [r for n in block.nodes for b in n.blocks for r in b.results]
     operands = [a for n in block.nodes for a in n.args]
     return sum(a is node for a in (*operands, *inner, *block.results))

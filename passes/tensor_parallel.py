@@ -1,4 +1,4 @@
-"""tensor_parallel: weights by columns, then by rows (Shoeybi et al., "Megatron-LM", 2019)."""
+"""tensor_parallel: split weights by columns, then by rows (Shoeybi et al., "Megatron-LM", 2019)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class TensorParallel(Pass):
-    """Products are split along what they make, those after them along what they sum.
+    """Split matmuls along a result axis, and the matmuls after them along the contracted axis.
 
     Attributes:
         mesh: its axes, as `dp=2, tp=4`.
-        axis: the one that splits.
-        columns: patterns of weights that are split along what a product with them makes.
-        rows: those that are split along what it sums.
-        sequence: the dim of activations that is split between them; -1 leaves them whole
+        axis: the mesh axis to split over.
+        columns: name patterns of weights to split along an axis of the matmul's result.
+        rows: name patterns of weights to split along the contracted axis.
+        sequence: the dim of activations to split between these matmuls; -1 leaves them whole
             (Korthikanti et al., "Reducing Activation Recomputation", 2022).
     """
 
@@ -51,7 +51,7 @@ class TensorParallel(Pass):
         places.split_weight(name, dim, axis)
         if self.sequence < 0:
             return
-        # one of the two may have the axis, and that is said where both could
+        # either matmul may have the axis: state which, if both could
         if is_column:
             places.split(product, product.tensor.rank - 1, axis)
         else:
@@ -59,7 +59,7 @@ class TensorParallel(Pass):
 
 
 def _first_product(func: Func, weight: Node, name: str, is_column: bool) -> tuple[Node, int]:
-    """The first product with a weight, and the dim of the weight that it makes, or sums."""
+    """Returns the first matmul with a weight, and the weight's dim that it keeps, or contracts."""
     for node, operand, places in products(func, weight):
         factors = factors_of(node)
         made = {f for dim in factors.results[0] for f in dim}

@@ -1,4 +1,4 @@
-"""tile: fusion groups, streams, and bare ops become kernels at the tile level, for a CPU."""
+"""tile: lower fusion groups, streams and bare ops to kernels of tiles, for a CPU."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["CannotTile", "Tile", "check_code", "tile_group"]
 
 @dataclass(frozen=True)
 class Tile(BlockPass):
-    """Turn every fusion group that is not a library call, and every stream, into a kernel of tiles.
+    """Lower every stream, and every fusion group that is not a library call, to a kernel of tiles.
 
     Attributes:
         refuse: ops that the backend has no code for; their groups stay as they are.
@@ -64,7 +64,7 @@ class Tile(BlockPass):
             if not (is_generated(group) or is_stream(group)):
                 continue
             try:
-                # steps that somebody wrote may name values of the group
+                # steps that a person wrote may name values of the group
                 kernel = self._kernel(group, log) if written(group) else kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
@@ -87,7 +87,7 @@ class Tile(BlockPass):
         return tile_group(group, log.cpu)
 
     def _tell(self, dot: Node, name: str, log: Log) -> None:
-        """Note what tile a product has, and what it goes by."""
+        """Log the tile of a matmul, and its instruction or registers."""
         cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
         mma = tile_mma(dot, cpu)
         if mma is not None:
@@ -97,7 +97,7 @@ class Tile(BlockPass):
         log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:
-        """The kernel of what follows a dot, when the dot is left to a library."""
+        """Returns the kernel of the ops after a dot, if the dot is left to a library."""
         if group.attrs.get("kind") != "gemm":
             return None
         try:
@@ -107,7 +107,7 @@ class Tile(BlockPass):
 
 
 def check_code(group: Node, refuse: Sequence[str]) -> None:
-    """Raise CannotTile for a group that holds an op of `refuse`: the backend has no code for it."""
+    """Raises CannotTile if a group contains an op of `refuse`: the backend has no code for it."""
     foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
     if foreign:
         raise CannotTile(f"no code for {', '.join(sorted(foreign))}")

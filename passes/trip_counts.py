@@ -1,7 +1,7 @@
-"""trip_counts: how often a loop runs, where that is known, is written on it.
+"""trip_counts: write on each loop how often it runs, if that is known.
 
-A loop whose end is computed on a device keeps the host waiting in every turn, and no CUDA graph
-can hold it. One that counts from a number to a number needs neither.
+A loop whose end is computed on a device makes the host wait in every iteration, and no CUDA graph
+can contain it. A loop that counts between constants needs neither.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class TripCounts(Pass):
-    """Write `trip_count` on each `while` that counts in steps of a number up to a number."""
+    """Write `trip_count` on each `while` that counts to a constant by a constant step."""
 
     name: ClassVar[str] = "trip_counts"
 
@@ -34,7 +34,7 @@ class TripCounts(Pass):
 
 
 def trip_count(loop: Node) -> int | None:
-    """The turns of a `while`, or None where they are not known."""
+    """Returns the trip count of a `while`; None if it is not known."""
     test, body = loop.blocks
     (holds,) = test.results
     if holds.op != "lt" or holds.args[0] not in test.params:
@@ -48,7 +48,7 @@ def trip_count(loop: Node) -> int | None:
 
 
 def counter(loop: Node) -> int | None:
-    """The slot of a number that a `while` counts from 0 in steps of 1; None without one."""
+    """Returns the slot of a carried value that counts from 0 by 1; None if there is none."""
     body = loop.blocks[1]
     slots = zip(loop.args, body.params, body.results, strict=True)
     found = (i for i, (a, p, r) in enumerate(slots) if _number(a) == 0 and _step(r, p) == 1)
@@ -56,7 +56,7 @@ def counter(loop: Node) -> int | None:
 
 
 def _step(after: Node, before: Node) -> int | None:
-    """What a turn adds to a counter; None where it is not a number above 0."""
+    """Returns the positive constant that an iteration adds to a counter; else None."""
     if signs(after) != (1, 1) or before not in after.args:
         return None
     left, right = after.args

@@ -1,13 +1,13 @@
-"""unfold: a convolution becomes a product that reads its image through sliding windows.
+"""unfold: turn a convolution into a matmul that reads its image through sliding windows.
 
     conv(x, w)  =  dot(unfold(pad(x)), w)      n s k c, o c k -> n s o
     in groups                                  n s k g c, g o c k -> n s g o
-    of single channels                         n s k o, o k -> n s o
+    depthwise                                  n s k o, o k -> n s o
 
-The image is never copied window by window: a kernel that multiplies reads a block of it as windows
-(implicit GEMM; Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014). Its channels
-stand last, as `layout` leaves them, and the weight lies as it is. Channels that an instruction does
-not divide get some of zeros.
+The image is never copied window by window: a matmul kernel reads a block of it as windows (implicit
+GEMM; Chetlur et al., "cuDNN: efficient primitives for deep learning", 2014). The channels are the
+last axis, as `layout` leaves them, and the weight keeps its layout. Channels that no instruction
+divides are padded with zeros.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Unfold(Pass):
-    """Turn convolutions with their channels last into products of windows."""
+    """Turn convolutions with channels last into matmuls of windows."""
 
     name: ClassVar[str] = "unfold"
 
@@ -47,7 +47,7 @@ class Unfold(Pass):
 
 @on("conv")
 def as_product(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Along channels that stand last, or along places."""
+    """Multiply along channels that are the last axis, or along pixels."""
     cpu = scope.log.cpu
     if multiplies_places(node, cpu):
         return product_of_places(node)

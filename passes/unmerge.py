@@ -1,7 +1,8 @@
-"""unmerge: axes that a reshape merged stay apart, so that a mesh can split each of them.
+"""unmerge: keep axes that a reshape merged separate, so that a mesh can split each of them.
 
-Frameworks flatten batch and sequence before the product that makes a weight's gradient, and batch
-and heads before those of attention. The merged axis can be split by the first only; apart, by both.
+Frameworks flatten batch and sequence before the matmul of a weight's gradient, and batch and heads
+before those of attention. A mesh can split the merged axis by the first one only. Separate axes can
+be split by both.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Unmerge(Pass):
-    """Products and transposes take axes as they were before a reshape merged them."""
+    """Let matmuls and transposes read axes as they were before a reshape merged them."""
 
     name: ClassVar[str] = "unmerge"
 
@@ -38,7 +39,7 @@ class Unmerge(Pass):
 
 @on("dot")
 def contracted_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """dot(reshape(x), y) that sums over axes which the reshape merged."""
+    """dot(reshape(x), y) that contracts merged axes: contract each of them."""
     inputs, output = dot_axes(node)
     parts: dict[str, tuple[Dim, ...]] = {}
     for names, arg in zip(inputs, node.args, strict=True):
@@ -63,7 +64,7 @@ def contracted_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("transpose")
 def transposed_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """transpose(reshape(x)) where the reshape merged axes: they merge after they were moved."""
+    """transpose(reshape(x)) where the reshape merged axes: transpose first, then merge."""
     inner = node.args[0]
     parts = merged_sizes(inner)
     if not any(parts):

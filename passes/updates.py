@@ -1,7 +1,8 @@
-"""In-place updates: steps that copy an operand and then change some of it, without the copy.
+"""In-place updates: avoid the copy in steps that copy an operand and then change some of it.
 
-A scatter stores its operand whole, then the updates. Where the operand is dead after the step, its
-memory can become the result's: the step then says `updates`, the number of that operand.
+A scatter stores its operand whole, then the updates. If the operand is dead after the step, its
+memory can become the result's. The step then has the attribute `updates`, the number of that
+operand.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class Copy:
 
 
 def copied(kernel: Node, same: Collection[int] = ()) -> Copy | None:
-    """The copy that a kernel begins with, if no later store could change what it reads.
+    """Returns the copy that a kernel begins with, if no later store could change what it reads.
 
     Args:
         kernel: a node.
-        same: numbers of other operands that have the memory of the copied one.
+        same: numbers of other operands that share memory with the copied one.
     """
     if not is_kernel(kernel) or isinstance(kernel.type, TupleType):
         return None
@@ -69,13 +70,13 @@ def copied(kernel: Node, same: Collection[int] = ()) -> Copy | None:
 
 
 def _next_state(program: Block, memory: Node) -> Node | None:
-    """The loop or store that takes memory on, if one does."""
+    """Returns the loop or store that takes the memory next; None if there is none."""
     users = (n for n in program.nodes if memory in n.args and (is_loop(n) or is_store(n)))
     return next(users, None)
 
 
 def _reads(block: Block, sources: Collection[Node], besides: Sequence[Node]) -> bool:
-    """Whether a block loads from some memory in other nodes than some."""
+    """True if a block loads from any of `sources`, except in the nodes `besides`."""
     nodes = [n for n in block.nodes if n not in besides]
     used = (*block.results, *(a for n in nodes for a in n.args))
     inner = (_reads(b, sources, besides) for n in nodes for b in n.blocks)
@@ -83,7 +84,7 @@ def _reads(block: Block, sources: Collection[Node], besides: Sequence[Node]) -> 
 
 
 def _reads_first(block: Block, program: Block, state: Node, copy: Sequence[Node]) -> bool:
-    """Whether every load precedes every store: there is one store, no loop, and one iteration.
+    """True if every load precedes every store: there is one store, no loop, and one iteration.
 
     The store then depends on all loads, since the kernel has no other result.
     """
@@ -93,9 +94,9 @@ def _reads_first(block: Block, program: Block, state: Node, copy: Sequence[Node]
 
 
 def _source(made: Node, memory: Node) -> Node | None:
-    """The memory that stores into another copy from, each at the place that it reads.
+    """Returns the memory that the stores into `memory` copy from, each element to its own index.
 
-    In place they would change nothing, be it the whole of it or less.
+    Done in place, such stores change nothing, whether they cover the whole array or a part.
     """
     found: set[Node | None] = set()
     while made is not memory:
@@ -112,7 +113,7 @@ def _source(made: Node, memory: Node) -> Node | None:
 
 
 def copied_operand(step: Node, libraries: Sequence[str]) -> int | None:
-    """The operand that a step copies first: a kernel of ours, or the library of one of some ops."""
+    """Returns the operand that a step copies first: in our kernels, or in one of some libraries."""
     if is_library_of(step, libraries):
         return 0
     found = copied(step)
@@ -120,7 +121,7 @@ def copied_operand(step: Node, libraries: Sequence[str]) -> int | None:
 
 
 def is_library_of(node: Node, names: Sequence[str]) -> bool:
-    """Whether it is a library step of one of these ops alone, on the operands in order."""
+    """True for a library step of a single op of `names`, on the operands in order."""
     if node.attrs.get("kind") != "library":
         return False
     body = node.blocks[0]
@@ -130,7 +131,7 @@ def is_library_of(node: Node, names: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Update:
-    """How a step can be in place.
+    """An update that a step can do in place.
 
     Attributes:
         operand: number of the operand whose memory the result takes.
@@ -142,7 +143,7 @@ class Update:
 
 
 def in_place(step: Node, update: Update) -> Node:
-    """The step without its copy. Operands that it does not read make it wait for other readers."""
+    """Returns the step without its copy. Extra operands make it wait for other readers."""
     attrs = {**step.attrs, "updates": update.operand}
     found = copied(step)
     if found is None:
@@ -164,25 +165,25 @@ def in_place(step: Node, update: Update) -> Node:
 
 
 def _tensor_of(step: Node) -> Node:
-    """A result of a step."""
+    """Returns a result of a step."""
     if not isinstance(step.type, TupleType):
         return step
     return make("item", (step,), {"index": 0}, hint=step.type.items[0])
 
 
 def owner(value: Node) -> Node:
-    """The value or parameter whose memory a value is in."""
+    """Returns the value or parameter whose memory a value uses."""
     while is_alias(value) or "updates" in value.attrs:
         value = value.args[int(value.attrs.get("updates", 0))]
     return value
 
 
 def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, Update]:
-    """Steps of a block that can be in place: their copied operand is dead once they have run.
+    """Finds steps of a block that can run in place: their copied operand is dead afterwards.
 
-    The operand is the result of a step or, with `carried`, what a loop carries: then the loop's
-    next iteration has to find the result in the same memory, after this and perhaps more updates.
-    Other readers of the operand run first, where none of them needs the result.
+    The operand is the result of a step or, with `carried`, a carried value of a loop. Then the
+    loop's next iteration has to find the result in the same memory, after this and perhaps more
+    updates. Other readers of the operand run first, if none of them needs the result.
     """
     found: dict[Node, Update] = {}
     for place, node in enumerate(block.nodes):
@@ -214,7 +215,7 @@ def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dic
 
 
 def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
-    """What has to run before a node."""
+    """Returns the nodes that have to run before a node."""
     seen: set[Node] = set()
     pending = [node]
     while pending:
@@ -227,9 +228,9 @@ def _needed(node: Node, found: Mapping[Node, Update]) -> set[Node]:
 
 
 def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
-    """Whether what a loop carries, if an update is of that, ends in the memory where it began.
+    """True unless the update is of a carried value that ends in other memory than it began in.
 
-    Else the next iteration would find another value's memory in its place, perhaps an argument's.
+    Then the next iteration would find another value's memory, perhaps an argument's.
     """
     root = _owner_after(node, found)
     return not is_input(root) or (
@@ -238,7 +239,7 @@ def _stays(block: Block, node: Node, found: Mapping[Node, Update]) -> bool:
 
 
 def _owner_after(value: Node, found: Mapping[Node, Update]) -> Node:
-    """As `owner`, after some more updates."""
+    """Returns `owner` of a value, after some more updates."""
     while (owned := owner(value)) in found:
         value = owned.args[found[owned].operand]
     return owned

@@ -1,4 +1,4 @@
-"""zero: no rank holds what another one does (Rajbhandari et al., "ZeRO", SC 2020)."""
+"""zero: shard optimizer state, gradients and weights (Rajbhandari et al., "ZeRO", SC 2020)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from stack.rewrite import Log, Pass
 
 @dataclass(frozen=True)
 class Zero(Pass):
-    """Optimizer state is split over data-parallel ranks; then gradients; then weights, as in FSDP.
+    """Split optimizer state over data-parallel ranks; then gradients; then weights, as in FSDP.
 
     Attributes:
         mesh: its axes, as `dp=8`.
-        axis: the one that splits the batch.
+        axis: the mesh axis that splits the batch.
         stage: 1 splits optimizer state, 2 gradients as well, 3 weights as well.
-        weights: patterns of their parameters. What no dim of is divisible stays whole.
+        weights: name patterns of parameters; those without a divisible dim stay whole.
     """
 
     name: ClassVar[str] = "zero"

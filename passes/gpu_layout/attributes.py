@@ -10,18 +10,19 @@ from stack.target import Gpu
 
 
 class CannotDistribute(Exception):
-    """A kernel that cannot be distributed over threads; says why."""
+    """A kernel that cannot be distributed over threads; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """What a kernel says about its thread blocks; steps such as `pipeline` and `threads` set it.
+    """Attributes of a kernel for its thread blocks; steps such as `pipeline` and `threads` set
+    them.
 
     Attributes:
         warps: warps of a thread block.
         stages: iterations whose operands are in shared memory at the same time.
-        rows: rows of sums of a thread; 0 if the kernel does not say.
-        columns: columns of sums of a thread; 0 if the kernel does not say.
+        rows: rows of accumulators per thread; 0 if the kernel does not set them.
+        columns: columns of accumulators per thread; 0 if the kernel does not set them.
         lanes: `rows` or `columns` if the lanes of a warp are along that axis alone; else "".
         is_direct: True if threads load matmul operands from global memory, not from shared memory.
     """
@@ -37,7 +38,7 @@ class Attributes:
     def of(kernel: Node, gpu: Gpu) -> Attributes:
         """Reads the attributes of a kernel. Raises CannotDistribute."""
         if "warps" not in kernel.attrs:
-            raise CannotDistribute("it is no kernel of blocks")
+            raise CannotDistribute("it is not a kernel of blocks")
         warps, stages = int(kernel.attrs["warps"]), int(kernel.attrs.get("stages", 2))
         if WARP * warps > gpu.threads:
             raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")

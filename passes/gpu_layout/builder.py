@@ -14,10 +14,10 @@ from stack.passes.tiling.names import names_of
 
 
 class ThreadBuilder:
-    """Makes nodes for the threads of one kernel; knows nothing of the kernel but its names.
+    """Builds nodes for the threads of one kernel; of the kernel it reads only the names.
 
     Attributes:
-        b: makes the nodes.
+        b: the builder.
         warps: warps of a thread block.
     """
 
@@ -27,7 +27,7 @@ class ThreadBuilder:
         self._names = names_of(block)
 
     def fresh(self, hint: str) -> str:
-        """A name for a variable that no other has."""
+        """Returns an unused name for a variable."""
         return self._names.numbered(hint)
 
     def type_of(self, dtype: DType, layout: Layout) -> TensorType:

@@ -35,14 +35,14 @@ class Contiguity:
         self.integers = Integers()
 
     def vectors(self, access: Node) -> list[int]:
-        """For each axis of a tile, how many neighbours one access can move.
+        """Returns for each axis of a tile how many neighbours one access can move.
 
         1 if elements are contiguous and nothing more is known, 0 if they are not.
         """
         return [self.vector(access, axis) for axis in range(tile_of(access).tensor.rank)]
 
     def vector(self, access: Node, axis: int) -> int:
-        """How many neighbours along an axis one access can move."""
+        """Returns how many neighbours along an axis one access can move."""
         tile = tile_of(access)
         size = size_of(tile.tensor, axis)
         most = VECTOR_BYTES // tile.dtype.bytes if size > 1 else 0
@@ -68,7 +68,7 @@ class Contiguity:
         return step == 1 and divisor % group == 0
 
     def _is_block_vector(self, access: Node, axis: int, group: int) -> bool:
-        """The same for a block at scalar indices, whose last axes are those of the memory."""
+        """As `_is_vector`, for a block at scalar indices, with the last axes of the memory."""
         memory, tile = access.args[0].tensor, tile_of(access).tensor
         if axis != tile.rank - 1:
             return False

@@ -1,8 +1,8 @@
-"""Matmuls by fused multiply-adds of threads: those that no matrix instruction computes.
+"""Matmuls by fused multiply-adds of threads, for types without a matrix instruction.
 
 The products of one block of depth are summed separately and then added to the total. So rounding
-errors grow with the number of blocks and not with the depth. A. M. Castaldo, R. C. Whaley,
-A. T. Chronopoulos, "Reducing floating point error in dot product using the superblock family of
+errors grow with the number of blocks and not with the depth. A. M. Castaldo, R. C. Whaley, A. T.
+Chronopoulos, "Reducing floating point error in dot product using the superblock family of
 algorithms" (2008).
 """
 

@@ -19,18 +19,18 @@ from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_attr
 from stack.passes.gpu_layout.values import Values
 
-LARGE = 16  # elements of a thread, from which a barrier costs less than partial sectors
-TRANSPOSED = 16  # extent of both axes of a tile, from which it is loaded coalesced and transposed
+LARGE = 16  # elements per thread from which a barrier costs less than partial sectors
+TRANSPOSED = 16  # extent of both axes from which a tile is loaded coalesced and transposed
 
 
 @dataclass(frozen=True)
 class Access:
-    """Where the threads read or write memory.
+    """The addresses at which the threads read or write memory.
 
     Attributes:
         index: along each axis of the memory.
-        mask: which elements exist; None for all.
-        other: what a load gives for elements that do not exist; None for 0.
+        mask: True for the elements that exist; None for all.
+        other: the value of a load for elements that do not exist; None for 0.
     """
 
     index: Sequence[ThreadValue]
@@ -134,9 +134,11 @@ class GlobalMemory:
     # ---- copies
 
     def copy(self, load: Node, target: Node, row: ThreadValue, exists: Node) -> Node:
-        """Shared memory after an asynchronous copy of a tile to it was started.
+        """Starts an asynchronous copy of a tile; returns the shared memory after it.
 
         Args:
+            load: the load of the tile from global memory.
+            target: the shared memory.
             row: the first row of `target` to write.
             exists: a uniform condition; if it is false, the copy is of zeros.
         """

@@ -45,7 +45,7 @@ def warpgroup_layout(rows: int, columns: int, warps: int) -> Layout:
 
 
 def warpgroup_grid(rows: int, warps: int) -> tuple[int, int]:
-    """How many warpgroups split the rows, and how many the columns."""
+    """Returns the numbers of warpgroups that split the rows, and the columns."""
     down = min(warps // GROUP, rows // GROUP_ROWS)
     return down, warps // GROUP // down
 
@@ -113,7 +113,7 @@ def _share(extent: int, most: int, lanes: tuple[int, int], warps: tuple[int, int
 
 
 def _warp_grid(matmul: Matmul, attributes: Attributes) -> tuple[int, int] | None:
-    """How many warps split rows and columns: the sums of a thread are as square as possible."""
+    """Returns the numbers of warps that split rows and columns, for nearly square thread tiles."""
     found: dict[tuple[int, int], tuple[int, int]] = {}
     for across in (1 << i for i in range(attributes.warps.bit_length())):
         down = attributes.warps // across

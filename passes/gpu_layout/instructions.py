@@ -25,13 +25,13 @@ WIDEST = 256  # columns of an instruction of a warpgroup
 
 
 class Instructions:
-    """Which instructions compute the matmuls of a kernel, and the layouts that they prescribe.
+    """The instructions for the matmuls of a kernel, and the layouts that they prescribe.
 
     Attributes:
         has_warpgroups: True if warpgroups compute all matmuls that use matrix instructions.
         layouts: of the sums of each matmul for which some layout is prescribed.
-        accumulations: additions to the sums of a matmul that nothing else uses, and the matmul:
-            its sums start from the other operand.
+        accumulations: additions to a matmul result that nothing else uses, each with its matmul:
+            the accumulators start from the other operand.
     """
 
     def __init__(self, nodes: Sequence[Node], attributes: Attributes, gpu: Gpu) -> None:

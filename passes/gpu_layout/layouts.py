@@ -41,12 +41,12 @@ class Layouts:
             for dim in classes.dims(node):
                 self.shares.setdefault(classes.of(dim), layout[dim[1]])
         tiles = [n for n in classes.nodes if is_tile(n) and not classes.is_cheap(n)]
-        # loads before other tiles of their size: how memory is read matters most
+        # loads before other tiles of their size: coalesced reads matter most
         for node in sorted(tiles, key=lambda n: (-prod(sizes_of(n.tensor)), n.op != "load")):
             self._choose(node)
 
     def of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
-        """The layout of a tile. A cheap tile has none of its own: `vectors` of a use decide."""
+        """Returns the layout of a tile. A cheap tile has no own one: `vectors` of a use decide."""
         if self.classes.is_cheap(node):
             sizes = sizes_of(node.tensor)
             return self.blocked(sizes, vectors or [0] * len(sizes))
@@ -68,7 +68,7 @@ class Layouts:
         return tuple(layout)
 
     def blocked(self, sizes: Sequence[int], vectors: Sequence[int], taken: int = 0) -> Layout:
-        """A layout of vectors that consecutive threads have, see `blocked`."""
+        """Returns a layout in which consecutive threads have vectors, see `blocked`."""
         return blocked(sizes, vectors, self.threads, taken)
 
     def _choose(self, node: Node) -> None:

@@ -78,8 +78,8 @@ class Lowering:
 
         self.results: dict[Node, list[ThreadValue]] = {}  # of loops
         self.fused = set(self.instructions.accumulations.values())  # matmuls built by an addition
-        self.overlapped: dict[Node, int] = {}  # sums that need not be complete at once
-        self.around: list[Node] = []  # the indices of the loops around a node
+        self.overlapped: dict[Node, int] = {}  # sums that may be incomplete for a while
+        self.around: list[Node] = []  # the indices of the enclosing loops
 
     def lowered(self) -> Block:
         """The kernel's block at the loop level. Raises CannotDistribute."""
@@ -172,7 +172,7 @@ class Lowering:
     # ---- loops
 
     def _loop(self, node: Node) -> None:
-        """A loop that all threads run, each with its elements of what the loop carries."""
+        """Builds a loop that all threads run, each with its elements of the carried values."""
         if node.attrs["kind"] not in KEPT_LOOPS:
             raise CannotDistribute(f"a {node.attrs['kind']} loop of blocks")
         limits, init = loop_parts(node.args, node.attrs)
@@ -205,7 +205,7 @@ class Lowering:
             self.values.define(node, self.results[node][0])
 
     def _carried(self, value: Node, param: Node) -> ThreadValue:
-        """A value that a loop carries: memory, a number per thread, or a tile in a fixed layout."""
+        """Returns a carried value: memory, a number per thread, or a tile in a fixed layout."""
         if is_memory(value):
             return ThreadValue(self.values.memory(value))
         if is_tile(value):

@@ -1,4 +1,4 @@
-"""A matmul of tiles: its operands with rows and columns told apart, and its sizes."""
+"""A matmul of tiles: its operands by rows and columns, and its sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Matmul:
         node: the contraction.
         left: the operand with the rows.
         right: the operand with the columns.
-        is_transposed: for each operand, whether the depth comes first in `left`, last in `right`.
+        is_transposed: for each operand, True if the depth comes first in `left`, last in `right`.
     """
 
     def __init__(self, node: Node) -> None:

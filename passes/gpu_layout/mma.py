@@ -31,12 +31,14 @@ class Mma:
         return ThreadValue(self.tiles.b.mma_sync(left.node, right.node, start.node), layout)
 
     def _operand(self, node: Node, layout: Layout, depth: int, is_transposed: bool) -> ThreadValue:
-        """An operand in the layout of the instruction: from shared memory if it can load that.
+        """Returns an operand in the layout of the instruction, from shared memory if it can load
+        that.
 
         Args:
+            node: the operand.
             layout: of rows and depth, or of depth and columns.
-            depth: which of these two axes is the depth.
-            is_transposed: whether the operand has its axes in the other order.
+            depth: the number of the depth among these two axes.
+            is_transposed: True if the operand has its axes in the other order.
         """
         own = layout[::-1] if is_transposed else layout
         built = self.values.built(node)
@@ -51,12 +53,13 @@ class Mma:
     def _load_matrix(
         self, node: Node, layout: Layout, digits: list[tuple[Digit, int]], is_column_major: bool
     ) -> ThreadValue:
-        """An operand from shared memory, four matrices of 8 x 8 at a time.
+        """Loads an operand from shared memory, four matrices of 8 x 8 at a time.
 
         Args:
+            node: the operand.
             layout: of rows (or columns), then depth.
             digits: of the warps, in the number of the first row.
-            is_column_major: whether memory has the depth first.
+            is_column_major: True if memory has the depth first.
         """
         key = (node, layout)
         if key not in self._loaded:

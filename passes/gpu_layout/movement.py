@@ -1,4 +1,4 @@
-"""Reshapes, transposes and gathers: ops that change which elements each thread has."""
+"""Reshapes, transposes and gathers: ops after which threads have other elements."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ class Movement:
         """Elements of a vector at computed indices, from shared memory."""
         source, index = node.args
         if source.tensor.rank != 1:
-            raise CannotDistribute("a gather from more than a run")
+            raise CannotDistribute("a gather from more than one axis")
         memory = self.shared.stored(self.values.in_own_layout(source))
         return self.shared.read(memory, [self.values.at(index, layout)], layout)

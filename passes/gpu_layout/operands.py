@@ -32,14 +32,14 @@ class Operands:
     _swizzled: dict[Node, Staged] = field(default_factory=dict, init=False)
 
     def add_prefetched(self, load: Node, staged: Staged) -> None:
-        """Records that a load is not needed, as its tile was copied to shared memory before."""
+        """Records that a tile was prefetched to shared memory, so its load is not needed."""
         self._prefetched[load] = staged
 
     def is_prefetched(self, node: Node) -> bool:
         return node in self._prefetched
 
     def padded(self, node: Node) -> Staged:
-        """An operand with padded rows, for threads and warps; stored anew for each matmul."""
+        """Returns an operand with padded rows, for threads and warps; stored for each matmul."""
         return self._prefetched.get(node) or Staged(self.shared.stored(self._tile(node)))
 
     def swizzled(self, node: Node) -> Staged:

@@ -19,7 +19,7 @@ from stack.target import Gpu
 
 @dataclass(frozen=True)
 class Plan:
-    """What one loop prefetches.
+    """The prefetched operands of one loop.
 
     Attributes:
         loads: the operands.
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Planner:
-    """Makes the plans of one kernel.
+    """Builds the plans of one kernel.
 
     Attributes:
         stages: iterations whose operands are in shared memory at the same time, at most.
@@ -49,7 +49,7 @@ class Planner:
     gpu: Gpu
 
     def plan(self, block: Block) -> Plan:
-        """What the loop with a body prefetches: nothing if it runs once or memory is too small."""
+        """Returns the plan for a loop's body: nothing if it runs once or memory is too small."""
         loads = self._loads(block)
         if not loads:
             return Plan()
@@ -61,7 +61,7 @@ class Planner:
         return Plan(loads, slots - more, slots, overlapped) if slots > more else Plan()
 
     def row(self, load: Node) -> tuple[int, int]:
-        """Elements from one row of an operand in shared memory to the next, and its swizzle."""
+        """Returns the row pitch of an operand in shared memory, in elements, and its swizzle."""
         _, columns = sizes_of(load.tensor)
         if self.instructions.has_warpgroups and load.dtype.bits == 16:
             return columns, swizzle_of(columns * load.dtype.bytes)
@@ -102,7 +102,7 @@ class Planner:
         return dict.fromkeys(sums, len(sums)) if fits else {}
 
     def _free_bytes(self, block: Block, loads: Sequence[Node]) -> int:
-        """Shared memory that is left by the operands that are not prefetched."""
+        """Returns the shared memory that the operands that are not prefetched leave free."""
         others = {
             a
             for n in contractions(block.nodes)

@@ -1,4 +1,4 @@
-"""Reductions of tiles: in registers, from lane to lane, from warp to warp.
+"""Reductions of tiles: in registers, across lanes, across warps.
 
 Lanes exchange values by butterfly shuffles, so that every lane has the result. Warps exchange them
 through shared memory, where each thread reads the partial results of all warps.
@@ -51,7 +51,7 @@ class Reductions:
         return value
 
     def of_warps(self, value: ThreadValue, digits: Sequence[Digit]) -> ThreadValue:
-        """In each thread, the values of all warps that differ in some digits, as a first axis."""
+        """Returns the values of all warps that differ in some digits, as a first register axis."""
         number = self.tiles.sum(self.tiles.terms(Share(tuple(digits)).weighted))
         count = prod(d.count for d in digits)
         sizes = [s.size for s in value.layout]

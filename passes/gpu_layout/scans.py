@@ -97,7 +97,7 @@ class Scan:
     def _shifted(
         self, value: ThreadValue, number: ThreadValue, digit: Digit, step: int
     ) -> ThreadValue:
-        """The value that is so many steps of a digit before; the identity if there is none."""
+        """Returns the value `step` steps of a digit before; the identity if there is none."""
         side = "down" if self.reverse else "up"
         other = self.tiles.b.shuffle(value.node, kind=side, by=step * digit.stride)
         if self.reverse:

@@ -24,12 +24,14 @@ class SharedMemory:
     tiles: ThreadBuilder
 
     def alloc(self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0) -> Node:
-        """New memory in each iteration of the loops that some values depend on.
+        """Allocates memory, new in each iteration of the loops that some values depend on.
 
         Args:
+            dtype: the element type.
+            shape: the sizes.
             inside: the values.
-            swizzle: bytes of a row within which 16-byte chunks are swizzled, see `swizzle_of`;
-                0 for row-major.
+            swizzle: bytes of a row within which 16-byte chunks are swizzled, see `swizzle_of`; 0
+                for row-major.
         """
         loops = {v for n in inside for v in n.vars if "extent" in v.attrs}
         step = sorted(loops, key=lambda v: str(v.attrs["name"]))
@@ -40,7 +42,7 @@ class SharedMemory:
         )
 
     def converted(self, value: ThreadValue, layout: Layout) -> ThreadValue:
-        """A tile in another layout: stored in the old one, loaded in the new one."""
+        """Converts a tile to another layout: stores it in the old one, loads it in the new one."""
         return value if value.layout == layout else self.loaded(self.stored(value), layout)
 
     def stored(self, value: ThreadValue, is_swizzled: bool = False) -> Node:
@@ -85,7 +87,7 @@ def padding(dtype: DType) -> int:
 
 
 def vector_of(dtype: DType, share: Share, row: int) -> int:
-    """How many elements one access moves along an axis, in rows of so many elements."""
+    """Returns how many elements one access moves along an axis, in rows of `row` elements."""
     most = min(VECTOR_BYTES // dtype.bytes, share.vector)
     while most > 1 and row % most:
         most //= 2

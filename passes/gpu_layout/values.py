@@ -1,4 +1,4 @@
-"""Maps values of the tile level to values of threads, in each layout that uses ask for."""
+"""Maps values of the tile level to values of threads, in each layout that a use needs."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Values:
         return self.at(node, self.layouts.of(node))
 
     def at(self, node: Node, layout: Layout) -> ThreadValue:
-        """A tile in a layout: as it was built, recomputed if it is cheap, or converted."""
+        """Returns a tile in a layout: as it was built, recomputed if it is cheap, or converted."""
         pending = [(node, layout)]
-        while pending:  # operands first, on a stack of its own: kernels may be deep
+        while pending:  # operands first, with an explicit stack: kernels may be deep
             asked = pending[-1]
             if asked not in self._tiles:
                 built = self._built.get(asked[0])

@@ -1,7 +1,7 @@
 """Matmuls by instructions of four warps, which read operands from shared memory.
 
 The right operand is in shared memory, and so is the left one unless it was computed in registers.
-The instruction runs on while the warps continue: a wait precedes the first use of its sums.
+The instruction is asynchronous: a wait precedes the first use of its sums.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Warpgroup:
         return ThreadValue(self.tiles.b.op("warpgroup_mma", args, attrs), layout)
 
     def wait(self, sums: ThreadValue, pending: int = 0) -> ThreadValue:
-        """Sums once all instructions are complete but the newest `pending` ones."""
+        """Returns the sums once all instructions but the newest `pending` ones are complete."""
         made = self.tiles.b.op("warpgroup_wait", [sums.node], {"pending": pending})
         return ThreadValue(made, sums.layout)
 

@@ -1,1 +1,1 @@
-"""Where values sit and what is known of their places: affine indices, blocks, masks."""
+"""Index maps of values: affine indices, intervals on blocks, masks."""

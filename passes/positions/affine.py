@@ -1,4 +1,4 @@
-"""Integer values that are expressions of the positions they are read at."""
+"""Integer values as affine expressions of the index at which they are read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from stack.ir.traits import (
 
 
 def slope(line: Dim, name: str) -> Dim:
-    """How much a line grows from 0 to 1 of a symbol; a number where it is one."""
+    """Returns the growth of an expression from 0 to 1 of a symbol; a number if it is linear."""
     return add(substitute(line, {name: 1}), mul(substitute(line, {name: 0}), -1))
 
 
 def affine(node: Node, index: Index) -> Dim | None:
-    """An integer node at an index as an expression of that index; None where it is data."""
+    """Returns an integer node at an index as an expression of that index; None if it is data."""
     if node.dtype.kind != "i" or node.dtype.bits < 32:
         return None  # narrow and unsigned integers wrap
     if is_number(node):
@@ -51,7 +51,7 @@ def affine(node: Node, index: Index) -> Dim | None:
 
 
 def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
-    """The larger (1) or smaller (-1) where the bounds tell which it is."""
+    """Returns the larger (1) or smaller (-1) value if the bounds decide; else None."""
     if less_equal(a, b):
         return b if sign > 0 else a
     if less_equal(b, a):
@@ -60,7 +60,7 @@ def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
 
 
 def _decided(node: Node, index: Index) -> bool | None:
-    """A comparison that the bounds of positions decide."""
+    """Returns the value of a comparison if the bounds of positions decide it; else None."""
     if ops.is_view(node):
         return _decided(node.args[0], ops.pull(node, index)[0])
     facts = ops.algebra_of(node)

@@ -1,9 +1,9 @@
-"""Masks of a large negative number, such as the least that a type has, taken as masks of -inf.
+"""Treat masks of a large negative number, such as the least of a type, as masks of -inf.
 
-What such a number is added to, or stands in place of, adds nothing to sums of exp(x - m) in a row
-whose max m is far above it: exp rounds to 0. With -inf in its place the same sums come out, and
-whole tiles need not be computed. Where m is not above `floor` in some row, as where all of the row
-is masked, the assumption does not hold for it: what was assumed is computed again as it is written.
+If the max m of a row is far above such a number, masked elements add nothing to sums of exp(x - m):
+exp rounds to 0. With -inf the sums are the same, and fully masked tiles can be skipped. If m is not
+above `floor` in some row, for example a fully masked one, the assumption is false for that row.
+Then the result is computed again without the assumption.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from stack.ir.traits import choice, divides, is_exponential, multiplies, shows, 
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.splat import splat
 
-ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
-UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
+ABSORBS = -(2.0**100)  # a sum with it counts as masked, whatever its other terms are
+UNDERFLOW = -1100.0  # exp and exp2 of this and less are 0, in all types
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """The states of a stream with -inf for large negative numbers.
+    """The states of a stream with -inf in place of large negative numbers.
 
     Attributes:
         states: the block, with the parameters of the original one.
-        floors: positions of states that are maxima, each with the number that it has to be above.
-        origin: selects of the block, and those of the original one.
+        floors: positions of states that are maxima, each with the number that it has to exceed.
+        origin: the original select of each select of the block.
     """
 
     states: Block
@@ -39,7 +39,7 @@ class Assumed:
 
 
 def assumed(states: Block) -> Assumed | None:
-    """What may be assumed; None where no mask of a large negative number hides from all states."""
+    """Returns the assumed block; None if no large negative mask hides from all states."""
     floors: dict[int, float] = {}
     changed: dict[Node, Replacement] = {}
     for select in states.nodes:
@@ -58,19 +58,19 @@ def assumed(states: Block) -> Assumed | None:
 
 
 def as_hidden(states: Block) -> Block:
-    """The states of a stream as its masks hide elements from them, in all rows but few."""
+    """Returns the states of a stream with masks of large negative numbers as masks of -inf."""
     found = assumed(states)
     return found.states if found is not None else states
 
 
 def _origin(old: Block, new: Block) -> dict[Node, Node]:
-    """Selects of a block by those that took their place; both are in one order."""
+    """Maps the selects of a block to those that they replace; both are in the same order."""
     kinds = [[n for n in block.nodes if choice(n)] for block in (new, old)]
     return dict(zip(*kinds, strict=True))
 
 
 def _filled(select: Node) -> int:
-    """The operand of a select that is a large negative number; 0 where none is."""
+    """Returns the operand of a select that is a large negative number; 0 if there is none."""
     if choice(select) is None or not select.tensor.rank or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
@@ -83,12 +83,13 @@ def _number(node: Node) -> float:
 
 
 class _Hidden:
-    """What becomes of a hidden element.
+    """Propagates a masked element through the states of a stream.
 
     Attributes:
-        level: values that are no greater than such a number.
-        below: values that are no greater than this, where every max is above half its level.
-        zero: values that are 0 then.
+        level: values that are at most this number for a masked element.
+        below: values that are at most this number, if every max is above half its level.
+        zero: values that are 0 under the same condition.
+        maxima: states that are a max, with the level of their operand.
     """
 
     def __init__(self, states: Block, select: Node, fill: float) -> None:
@@ -144,7 +145,7 @@ class _Hidden:
             self.zero.add(node)
 
     def floors(self) -> dict[int, float] | None:
-        """The level of each max that is a state; None where some state takes a hidden element."""
+        """Returns the level of each max state; None if some state takes masked elements."""
         found: dict[int, float] = {}
         for i, state in enumerate(self.states.results):
             operands = [operand for operand, _ in streamed_axes(state)]
@@ -160,7 +161,7 @@ def _positive(node: Node) -> bool:
 
 
 def _bound_of(node: Node) -> Node:
-    """The max behind a row, past moves and what replaces infinities."""
+    """Returns the max behind a row, through views and guards against infinities."""
     while True:
         chosen = choice(node)
         if chosen is not None and splat(chosen.yes) == 0:

@@ -1,4 +1,4 @@
-"""Where the values of a group sit: the index of each node, from the index of one."""
+"""Index maps of a group: the index of each node, from the index of one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Placed = list[tuple[Node, Index]]
 
 
 def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
-    """Where nodes sit in the axes of the root: pulled to operands, pushed to users.
+    """Returns the index of nodes in the axes of the root: pulled to operands, pushed to users.
 
-    A result of the body has a place only where the axes reach all of it: not behind a slice.
-    Raises CannotTile where an op has no index map.
+    A result of the body is included only if the axes reach all of it: not behind a slice. Raises
+    CannotTile if an op has no index map.
     """
     users: dict[Node, list[Node]] = {}
     for node in body.nodes:
@@ -25,7 +25,7 @@ def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
     places = {root: index}
     whole = {root}
     pending = [root]
-    sliced: Placed = []  # followed last: another way may reach all of a node
+    sliced: Placed = []  # followed last: another path may reach all of a node
     while pending or sliced:
         if pending:
             node = pending.pop()
@@ -51,7 +51,7 @@ def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
 
 
 def _pull(node: Node, index: Index) -> Placed:
-    """Where the operands of a node sit, as far as each has one place."""
+    """Returns the operands of a node with their indices, if each has a single one."""
     if not node.args:
         return []
     relation, rule = ops.relation_of(node), ops.rule_of(node)
@@ -63,7 +63,7 @@ def _pull(node: Node, index: Index) -> Placed:
 
 
 def _push(user: Node, source: Node, index: Index) -> Index | None:
-    """Where a user sits, from where one of its operands sits; None where that is not told."""
+    """Returns the index of a user, from that of one operand; None if it does not follow."""
     relation = ops.relation_of(user)
     if not isinstance(relation, Linear):
         return None

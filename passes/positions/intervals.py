@@ -1,9 +1,9 @@
-"""Least and greatest values on blocks of places, from those of what they are computed from.
+"""Interval arithmetic on blocks of an index space: bounds of values from bounds of operands.
 
-Whether a row sees a column is the same throughout a block of rows and columns where all ids of
-its rows differ from all ids of its columns, or all are one. The least and greatest id on each side
-tell: interval arithmetic (Moore, Interval Analysis, 1966), with False below True. What no rule
-knows is reduced over each block as it is.
+Whether a row sees a column is constant on a block of rows and columns if all ids of its rows differ
+from all ids of its columns, or if all ids are equal. The least and greatest id on each side show
+that: interval arithmetic (Moore, Interval Analysis, 1966), with False below True. A value without a
+rule is reduced over each block.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ Span = tuple[Part, Part]
 
 
 class BlockIntervals:
-    """Squares of `size` places along the axes `cut` of an index space; others are kept.
+    """Blocks of `size` positions along the axes `cut` of an index space; other axes are not
+    blocked.
 
     Attributes:
-        read: elements that are reduced one by one.
+        read: number of elements that are reduced.
     """
 
     def __init__(self, iter_vars: Index, cut: Sequence[int], size: int) -> None:
@@ -50,13 +51,13 @@ class BlockIntervals:
         self.known: dict[tuple[Node, Index], Span] = {}
 
     def count(self, axis: int) -> int:
-        """How many blocks lie along an axis."""
+        """Returns the number of blocks along an axis."""
         return -(-self.shape[axis] // self.size) if axis in self.cut else self.shape[axis]
 
     def span(self, node: Node, index: Index) -> Span:
-        """Least and greatest value of an integer or a condition; a nan does not count.
+        """Returns the least and greatest value of an integer or a condition; nan is ignored.
 
-        Raises ValueError where the index is not made of the axes alone.
+        Raises ValueError if the index does not consist of single axes.
         """
         key = (node, index)
         if key not in self.known:
@@ -71,7 +72,7 @@ class BlockIntervals:
         try:
             found = self._rule(node, index)
         except ValueError:
-            found = None  # an operand lies across the blocks
+            found = None  # an operand is not aligned with the blocks
         return found or self._reduced(node, index)
 
     def _rule(self, node: Node, index: Index) -> Span | None:
@@ -82,7 +83,7 @@ class BlockIntervals:
     # ---- rules
 
     def _condition(self, node: Node, index: Index) -> Span | None:
-        """What rises with an operand is least where that is, what falls where it is greatest."""
+        """Applies a monotone condition to the ends of its operands' intervals."""
         facts = ops.algebra_of(node)
         if facts.negated and not node.args[0].dtype.is_integer:
             return None  # a nan is neither below nor above
@@ -111,7 +112,7 @@ class BlockIntervals:
     # ---- leaves
 
     def _line(self, node: Node, index: Index) -> Span | None:
-        """A sum of places, at the corners of blocks."""
+        """Evaluates an affine value at the corners of blocks."""
         line = affine(node, index)
         if line is None:
             return None
@@ -135,7 +136,7 @@ class BlockIntervals:
         return self._plus(low, rest), self._plus(high, rest)
 
     def _reduced(self, node: Node, index: Index) -> Span:
-        """Of all elements of each block."""
+        """Reduces all elements of each block."""
         kept = [(i, d) for i, d in enumerate(index) if d != 0]
         axes = [self.iter_vars.index(d) for _, d in kept if d in self.iter_vars]
         if len(axes) != len(kept) or axes != sorted(set(axes)):
@@ -146,7 +147,7 @@ class BlockIntervals:
         return low, high
 
     def _each(self, node: Node, axes: Sequence[int], kind: str) -> Node:
-        """One reduction of the elements of each block."""
+        """Returns one reduction of the elements of each block."""
         shape = [self.shape[a] for a in axes]
         made = _reshaped(node, shape)
         whole = [self.count(a) * self.size if a in self.cut else self.shape[a] for a in axes]
@@ -168,19 +169,19 @@ class BlockIntervals:
         return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
 
     def numbers(self, axis: int, dtype: DType) -> Part:
-        """The number of each block along an axis."""
+        """Returns the number of each block along an axis."""
         hint = TensorType(dtype, (self.count(axis),))
         return Part(make("iota", (), {"axis": 0}, hint=hint), (axis,))
 
     # ---- parts
 
     def apply(self, op: str, *parts: Part) -> Part:
-        """An elementwise op, each operand spread over the axes of all."""
+        """Applies an elementwise op, with each operand broadcast to the axes of all."""
         axes = tuple(sorted({a for p in parts for a in p.axes}))
         return Part(make(op, [self.spread(p, axes) for p in parts]), axes)
 
     def spread(self, part: Part, axes: Sequence[int]) -> Node:
-        """A value over exactly these axes; a number stays one."""
+        """Broadcasts a value to exactly these axes; a scalar stays one."""
         if part.axes == tuple(axes) or not part.node.tensor.rank:
             return part.node
         at = tuple(i for i, a in enumerate(axes) if a in part.axes)
@@ -188,7 +189,7 @@ class BlockIntervals:
         return make("broadcast", (part.node,), {"axes": at}, hint=hint)
 
     def elements(self, part: Part) -> Node:
-        """The value of its square for each element along the axes of a part."""
+        """Returns the value of its block for each element along the axes of a part."""
         counts = [self.count(a) for a in part.axes]
         sides = [self.size if a in self.cut else 1 for a in part.axes]
         split: list[int] = []

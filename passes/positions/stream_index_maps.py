@@ -1,7 +1,7 @@
-"""Where the states and results of a stream sit: all in the axes of one result.
+"""Index maps of a stream: the indices of its states and results in the axes of one result.
 
-A result that is made of other states than that one shares axes with it inside of the pass,
-where both are computed from one tile; what it does not share are axes of its own.
+A result may depend on other states than that one. It shares axes with it in the loop, since both
+are computed from one tile. Its other axes are its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stack.passes.tiling.frame import CannotTile, static
 
 @dataclass(frozen=True)
 class IndexMaps:
-    """Marks for axes, and where states and results sit on them."""
+    """Symbols for axes, and the indices of states and results in them."""
 
     iter_vars: Index
     states: Mapping[Node, Index]
@@ -29,10 +29,10 @@ class IndexMaps:
 
 
 def stream_index_maps(states: Block, correct: Block, ending: Block) -> IndexMaps:
-    """The places of a stream's states and results, with as few axes as can be.
+    """Returns the index maps of a stream's states and results, with as few axes as possible.
 
-    Of two results that group the same axes in other ways, one is told by the other's axes, where
-    the other need not be told by its own. Raises CannotTile.
+    Two results may group the same axes differently. Then one is indexed by the other's axes, if the
+    other need not be indexed by its own. Raises CannotTile.
     """
     roots = sorted(ending.results, key=lambda n: -static(n.tensor.size))
     found: list[IndexMaps] = []
@@ -50,7 +50,7 @@ def stream_index_maps(states: Block, correct: Block, ending: Block) -> IndexMaps
 class _Placing:
     def __init__(self, states: Block, correct: Block, ending: Block) -> None:
         self.inner, self.correct, self.ending = states, correct, ending
-        # a state may be there twice: one node, and a parameter of each block for either
+        # a state may occur twice: one node, with two parameters in each block
         self.pairs = list(zip(states.results, ending.params, strict=False))
         self.params = dict(self.pairs)
         self.iter_vars: list[Dim] = []
@@ -65,7 +65,7 @@ class _Placing:
             if not missing:
                 break
             if not any(self._join(state) for state in missing):
-                raise CannotTile("one of its states has no place among its results")
+                raise CannotTile("one of its states has no index among its results")
         if any(r not in self.results for r in self.ending.results):
             raise CannotTile("its outputs do not share one index space")
         results = tuple(self.results[r] for r in self.ending.results)
@@ -82,7 +82,7 @@ class _Placing:
         return made
 
     def _enter(self, found: Mapping[Node, Index]) -> None:
-        """Note what the block `finish` tells."""
+        """Adds the indices that the block `finish` determines."""
         for state, param in self.pairs:
             if param in found:
                 self.states.setdefault(state, found[param])
@@ -91,7 +91,7 @@ class _Placing:
                 self.results.setdefault(result, found[result])
 
     def _follow_corrections(self) -> None:
-        """States that the correction of another reads sit where it reads them."""
+        """Follows corrections: a state has the index at which another's correction reads it."""
         order = [state for state, _ in self.pairs]
         count = len(order)
         for i, state in enumerate(order):
@@ -105,7 +105,7 @@ class _Placing:
                         self._enter(index_maps_of(self.ending, self.params[other], found[param]))
 
     def _join(self, state: Node) -> bool:
-        """Place a state by what it is computed from, where other states are computed from it."""
+        """Finds the index of a state from operands that it shares with indexed states."""
         known: dict[Node, Index] = {}
         for other, place in self.states.items():
             known.update(self._inside(other, place))
@@ -125,7 +125,7 @@ class _Placing:
         return True
 
     def _inside(self, state: Node, place: Index) -> dict[Node, Index]:
-        """Where what a state is computed from is read, for the tile's part of the pass."""
+        """Returns the indices at which a state's operands and their operands are read in a tile."""
         found: dict[Node, Index] = {}
         for operand, index in operands_of(state, place):
             at = index_maps_of(self.inner, operand, index)
@@ -134,7 +134,7 @@ class _Placing:
 
 
 def _covers(table: Mapping[str, Dim], iter_vars: Index) -> bool:
-    """Whether places take all values of the iteration variables that they stand for, each once."""
+    """True if the indices take all values of the variables that they replace, each once."""
     told = [m for m in iter_vars if str(m) in table]
     if any(bounds(table[str(m)]) != bounds(m) for m in told):
         return False

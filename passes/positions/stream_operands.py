@@ -31,7 +31,7 @@ def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
 
 
 def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
-    """The operands of a state with their index; the streamed axis is the symbol `streamed`."""
+    """Yields operands of a state with their index; the streamed axis is the symbol `streamed`."""
     for side, (operand, position) in enumerate(streamed_axes(state)):
         key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
         yield operand, operand_place(state, place, key, side)

@@ -1,4 +1,4 @@
-"""Which selects of a stream hide elements from its states, and what a condition says of places."""
+"""Visibility in streams: selects that hide elements from states, and limits from conditions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ from stack.rewrite.splat import splat
 
 @dataclass(frozen=True)
 class DataLimit:
-    """The streamed place is not below (+1) or not above (-1) scale * value + moved.
+    """The streamed position is not below (+1) or not above (-1) scale * value + moved.
 
     Attributes:
+        sign: +1 or -1.
         value: a node, read at the index `at`.
+        at: that index.
+        scale: positions per unit of the value.
+        moved: offset in positions.
     """
 
     sign: int
@@ -40,7 +44,7 @@ class DataLimit:
 
 @dataclass(frozen=True)
 class Seen:
-    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters."""
+    """Visible region: all of `bounds` are >= 0; `exact` if there is no other condition."""
 
     bounds: tuple[Dim, ...] = ()
     exact: bool = True
@@ -48,7 +52,7 @@ class Seen:
 
 
 def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
-    """Selects that hide elements from all states, and the operand that is seen."""
+    """Yields selects that hide elements from all states, with the number of the visible operand."""
     for select in states.nodes:
         visible = _visible_branch(select)
         if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
@@ -56,7 +60,7 @@ def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
 
 
 def _visible_branch(node: Node) -> int | None:
-    """The operand of a select that is seen, where the other is -inf or 0."""
+    """Returns the visible operand of a select whose other operand is -inf or 0; else None."""
     if choice(node) is None or not node.tensor.rank:
         return None
     for side in (1, 2):
@@ -73,16 +77,16 @@ def _fill(node: Node, visible: int) -> float:
 
 
 def _behind(node: Node) -> Node:
-    """What is spread or rounded to a value."""
+    """Returns the source of a value behind broadcasts and casts."""
     while shows(node):
         node = node.args[0]
     return node
 
 
 def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
-    """What is -inf or 0 where a node is `fill`, one of the two.
+    """Returns the nodes that are -inf or 0 if a node is `fill`, which is one of the two.
 
-    None where a state has more of such an element than the identity of its reduction.
+    None if such an element is more than the identity of the reduction for some state.
     """
     known = {start: fill}
     for node in states.nodes:
@@ -98,7 +102,7 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
 
 
 def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
-    """The value of a node where some operands are known and the others are any finite numbers."""
+    """Evaluates a node with some known operands, if any finite others give the same value."""
     op = ops.lookup(node.op)
     if not isinstance(node.type, TensorType) or not node.dtype.is_float:
         return None
@@ -116,7 +120,7 @@ def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
 
 
 def seen(node: Node, index: Index, positive: bool) -> Seen:
-    """Where a condition holds (or, not `positive`, where it does not)."""
+    """Returns the region where a condition is true (or, if not `positive`, false)."""
     if ops.is_whole_view(node):
         return seen(node.args[0], ops.pull(node, index)[0], positive)
     if negates(node):
@@ -141,9 +145,9 @@ def seen(node: Node, index: Index, positive: bool) -> Seen:
 
 
 def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:
-    """A comparison of places as a number that is above 0 (True), or not below it, where it holds.
+    """Returns a comparison of positions as a number that is above 0 (True), or not below 0.
 
-    None where an operand is no sum of places.
+    None if an operand is not affine in positions.
     """
     a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
     if a is None or b is None:
@@ -154,13 +158,13 @@ def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | Non
 
 
 def _order(node: Node, positive: bool) -> Algebra:
-    """Facts of a comparison, or of that which holds where it does not."""
+    """Returns the algebra of a comparison, or of its negation."""
     facts = ops.algebra_of(node)
     return facts if positive else ELEMENTWISE[facts.negated]
 
 
 def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
-    """A streamed place, or the number of its block, compared with a value of the row."""
+    """Returns the limit of a streamed position, or of its block number, by a value of the row."""
     place, value = node.args
     scale = _blocks(affine(place, index), _streamed_place(index))
     if not scale or not value.tensor.rank:
@@ -173,13 +177,13 @@ def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
         return None
     order = _order(node, positive)
     sign = order.monotone[0]
-    last = 0 if order.reflexive else sign  # of the numbers that hold, from the value on
+    last = 0 if order.reflexive else sign  # offset of the last number that satisfies the comparison
     moved = last * scale if sign > 0 else scale - 1 + last * scale
     return DataLimit(sign, value, at, scale, moved)
 
 
 def _blocks(number: Dim | None, place: Dim | None) -> int:
-    """How many places have one number: 1 where it is the place; 0 where it is neither."""
+    """Returns how many positions share one number: 1 for the position itself; 0 if unrelated."""
     if number is None or place is None:
         return 0
     if number == place:
@@ -194,7 +198,7 @@ def _blocks(number: Dim | None, place: Dim | None) -> int:
 
 
 def _streamed_place(index: Index) -> Dim | None:
-    """The streamed place in an index."""
+    """Returns the streamed position in an index."""
     return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
 
 

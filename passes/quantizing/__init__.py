@@ -1,1 +1,1 @@
-"""What pass `quantize` is made of."""
+"""Parts of pass `quantize`."""

@@ -1,7 +1,7 @@
-"""What products of a program are given, from a sample of its arguments.
+"""Inputs of a program's matmuls, from a sample of its arguments.
 
-A file (`.npz`) holds an array for each argument by its name, `[count, *shape]`: so many calls.
-Without one floats are normal numbers. The program is interpreted in NumPy.
+A file (`.npz`) has an array for each argument by its name, `[count, *shape]`, for `count` calls.
+Without a file, floats are normal random numbers. The program is interpreted in NumPy.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from stack.ir.space import NumpySpace
 
 Array = np.ndarray[Any, Any]
 Calls = Sequence[tuple[Array, ...]]
-MOST = 64  # calls of a program whose arguments are drawn
+MOST = 64  # most calls with random arguments
 
 
 def calls(func: Func, file: str, enough: int) -> Calls:
-    """Arguments of some calls; `enough` of them, where they are drawn.
+    """Returns the arguments of some calls; of `enough` calls if they are random.
 
     Raises:
         UsageError: no such file, an argument that it lacks or has in another shape, or one that
-            cannot be drawn: integers, and sizes that vary.
+            cannot be random: integers, and symbolic sizes.
     """
     if file:
         return _of_file(func, Path(file))
@@ -63,19 +63,19 @@ def _stored(held: Any, p: Node, path: Path) -> Array:
 def _drawn(p: Node, rng: np.random.Generator) -> Array:
     if not p.dtype.is_float or not all(isinstance(s, int) for s in p.shape):
         raise UsageError(
-            f"quantize: nobody knows what {p.attrs['name']!r} ({p.type}) holds: give"
+            f"quantize: no random values for {p.attrs['name']!r} ({p.type}): give"
             " sample=FILE.npz, with calls of each argument by its name"
         )
     return rng.standard_normal(tuple(map(int, p.shape))).astype(p.dtype.numpy)
 
 
 def rows_of(x: Node) -> int:
-    """How many rows a product is given by one call."""
+    """Returns the number of rows that one call gives to a matmul."""
     return math.prod(s for s in x.shape[:-1] if isinstance(s, int))
 
 
 def seen(func: Func, arguments: Calls, nodes: Collection[Node]) -> dict[Node, Array]:
-    """Values of some nodes of a function's own block as rows of f64, of all calls."""
+    """Returns values of nodes in a function's own block as rows of f64, over all calls."""
     wanted, found = set(nodes), {n: list[Array]() for n in nodes}
 
     def observe(node: Node, value: Any) -> None:

@@ -1,1 +1,1 @@
-"""What `roll` is made of."""
+"""Parts of pass `roll`."""

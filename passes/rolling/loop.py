@@ -1,7 +1,7 @@
-"""The loop that equal steps become.
+"""Build the loop that replaces equal steps.
 
-Its state: the number of the step, what all steps read, what they carry, and what is seen from
-outside: the value of the last step, or one row of an array for each.
+Its state is the step number, values that all steps read, carried values, and values that are read
+outside. The latter are the value of the last step, or an array with one row per step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stack.rewrite.engine import Replacement
 
 
 def rolled(block: Block, steps: Steps) -> dict[Node, Replacement]:
-    """Replacements for what the rest of a block uses of the steps."""
+    """Returns replacements for the values of steps that the rest of a block uses."""
     return _Loop(block, steps).replacements()
 
 
 @dataclass
 class _State:
-    """One value that the loop hands on: its start, its name inside, and what comes next."""
+    """One value that the loop carries: its start, its parameter, and its next value."""
 
     start: Node
     inside: Node
@@ -65,7 +65,7 @@ class _Loop:
         return self.fixed[node]
 
     def _at(self, place: int) -> Node:
-        """The value at a place of the first step, or what is carried there from the one before."""
+        """Returns the value at a position of the first step, or the one carried into it."""
         if place >= self.steps.first:
             return self.body[place - self.steps.first]
         if place not in self.carried:
@@ -95,7 +95,7 @@ class _Loop:
             pending += list(self.carried)[known:]
 
     def _moving_slice(self, node: Node, x: Node, by: Sequence[int]) -> Node:
-        """A slice that starts `by` further in each step: a gather along the axes that move."""
+        """Returns a slice that starts `by` further in each step: a gather along the moving axes."""
         b = self.b
         whole: list[Axis] = []
         indices: list[Node] = []
@@ -125,10 +125,10 @@ class _Loop:
         read = b.op("gather", (cut, *indices), {"rule": str(rule)})
         return b.reshape(read, type=node.tensor)
 
-    # ---- what is seen from outside
+    # ---- values read from outside
 
     def _seen(self) -> dict[int, dict[int, Node]]:
-        """Nodes of steps that others use, by their place in a step and the step."""
+        """Returns the nodes of steps that others use, by position in a step, then by step."""
         steps = self.steps
         inside = set(steps.order[steps.first : steps.end])
         used = [r for r in self.block.results if r in inside]
@@ -174,7 +174,7 @@ class _Loop:
         return found | self._joined(seen, items)
 
     def _rows(self, value: Node) -> _State:
-        """An array with a row for each step, which each step writes."""
+        """Returns an array with one row per step, which each step writes."""
         type_ = value.tensor.with_shape((self.steps.count, *value.shape))
         state = self._enter("rows", _zeros(type_))
         names = [f"w{axis}" for axis in range(value.tensor.rank)]
@@ -187,12 +187,12 @@ class _Loop:
         )
         return state
 
-    # ---- rows that are put together again
+    # ---- concats of rows
 
     def _joined(
         self, seen: dict[int, dict[int, Node]], items: dict[int, Node]
     ) -> dict[Node, Replacement]:
-        """Concats of one value of many steps in order are the rows, with their axis moved."""
+        """Replaces concats of one value over consecutive steps by rows with a moved axis."""
         place_of = {n: (place, t) for place, nodes in seen.items() for t, n in nodes.items()}
         found: dict[Node, Replacement] = {}
         for node in self.block.nodes:
@@ -229,14 +229,14 @@ Places = dict[Node, tuple[int, int]]
 
 
 def _place(node: Node, place_of: Places) -> tuple[int, int] | None:
-    """The place in a step and the step of an operand, which may be in another shape."""
+    """Returns an operand's position in a step and its step; the operand may be a reshape."""
     if node not in place_of and is_alias(node):
         node = node.args[0]
     return place_of.get(node)
 
 
 def _length_of_run(args: Sequence[Node], place_of: Places) -> int:
-    """How many of the first operands are one value of steps that follow each other."""
+    """Returns how many of the first operands are one value over consecutive steps."""
     places = [_place(a, place_of) for a in args[:2]]
     first, second = places[0], places[-1]
     if first is None or second is None or abs(second[1] - first[1]) != 1:
@@ -251,7 +251,7 @@ def _length_of_run(args: Sequence[Node], place_of: Places) -> int:
 
 
 def _together(args: Sequence[Node], axis: int, place_of: Places, items: dict[int, Node]) -> Node:
-    """The concat of rows: their axis stands before the one that they are put together along."""
+    """Returns the concat of rows, with their axis moved in front of the concatenated one."""
     first, last = (_place(a, place_of) for a in (args[0], args[-1]))
     assert first is not None and last is not None
     rows, part = items[first[0]], args[0].tensor

@@ -1,7 +1,7 @@
-"""Equal steps in a block: nodes that repeat with a period, each on the results of the step before.
+"""Find equal steps in a block: nodes that repeat with a period, each using the step before.
 
-The order is depth first, the deepest operand first, so that what a step alone needs (its part of
-an input) stands beside what it carries on.
+The order is depth first, the deepest operand first. So the values that only one step needs (its
+slice of an input) are adjacent to the values that it carries on.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from stack.ir import ops
 from stack.ir.node import Block, Node, deps
 
-_LAGS = 8  # of one op, so many may stand in a step
-_CANDIDATES = 6  # places and lengths of a step that are tried
+_LAGS = 8  # most nodes of one op in a step
+_CANDIDATES = 6  # periods that are tried
 
 
 @dataclass(frozen=True)
 class Change:
-    """What differs between a node and its successor in the next step.
+    """The difference between a node and its successor in the next step.
 
     Attributes:
-        moves: for each operand, whether it is the next step's; the others are the same.
+        moves: for each operand, True if it is the next step's; the others are the same.
         by: how far a slice moves along each axis; () for all other nodes.
     """
 
@@ -35,7 +35,7 @@ class Steps:
     """`count` equal steps: node `first + t * period + i` of `order` is node `i` of step `t`.
 
     Attributes:
-        changes: for each node of a step, how it differs from one step to the next.
+        changes: for each node of a step, its change from one step to the next.
     """
 
     order: Sequence[Node]
@@ -50,7 +50,7 @@ class Steps:
 
 
 def find_steps(block: Block, least: int) -> Steps | None:
-    """The steps of a block that cover most of it; None where no node repeats `least` times."""
+    """Returns the steps that cover most of a block; None if no node repeats `least` times."""
     order = deepest_first(block)
     index = {n: i for i, n in enumerate(order)}
     best: Steps | None = None
@@ -67,7 +67,7 @@ def find_steps(block: Block, least: int) -> Steps | None:
 
 
 def deepest_first(block: Block) -> list[Node]:
-    """The nodes of a block, operands first, of these the deepest first."""
+    """Returns the nodes of a block, operands first, of these the deepest first."""
     depth: dict[Node, int] = dict.fromkeys(block.params, 0)
     for node in block.nodes:
         depth[node] = 1 + max((depth[d] for d in deps(node)), default=0)
@@ -88,7 +88,7 @@ def deepest_first(block: Block) -> list[Node]:
 
 
 def _periods(order: Sequence[Node], least: int) -> list[int]:
-    """Distances at which rare nodes repeat, the most frequent first."""
+    """Returns distances at which rare nodes repeat, the most frequent first."""
     places: dict[object, list[int]] = {}
     for i, node in enumerate(order):
         places.setdefault((node.op, node.type, len(node.args)), []).append(i)
@@ -104,7 +104,7 @@ def _periods(order: Sequence[Node], least: int) -> list[int]:
 
 
 def _change(a: Node, b: Node, index: dict[Node, int], period: int) -> Change | None:
-    """How `b` differs from `a`; None where it is no successor of it."""
+    """Returns the change from `a` to `b`; None if `b` is not its successor."""
     if a.op != b.op or a.type != b.type or a.blocks != b.blocks or len(a.args) != len(b.args):
         return None
     moves: list[bool] = []
@@ -127,7 +127,7 @@ def _change(a: Node, b: Node, index: dict[Node, int], period: int) -> Change | N
 
 
 def _longest_run(changes: Sequence[Change | None], period: int) -> tuple[int, int]:
-    """The longest range in which every node changes as it did one step before."""
+    """Returns the longest range in which every node changes as it did one step before."""
     best = (0, 0)
     first = 0
     for i, change in enumerate(changes):
@@ -151,9 +151,9 @@ def _aligned(
     first: int,
     end: int,
 ) -> Steps | None:
-    """The start in a run that has the most steps and, of these, carries the fewest values.
+    """Returns the start in a run with the most steps and, of these, the fewest carried values.
 
-    None where a step computes nothing, or all use a value of the first.
+    None if a step computes nothing, or if all steps use a value of the first.
     """
     found: list[tuple[int, int, Steps]] = []
     for start in range(first, min(first + period, end)):

@@ -1,11 +1,11 @@
 """Rules that give a convolution the form that a kernel computes fast.
 
-- one whose windows do not overlap is a product of matrices;
-- one that multiplies windows has its channels last, along which a kernel of a CPU reads them;
-- one on tensor cores has its channels last, as the fast kernels of a library want them: transposes
-  around it say so, and `layout` cancels them against each other;
-- one of single channels is no product of matrices but a sum over the taps, which fuses with what
-  surrounds it.
+- A convolution whose windows do not overlap becomes a matmul.
+- A convolution that multiplies windows gets its channels last: a CPU kernel reads along channels.
+- A convolution on tensor cores gets its channels last, as a library's fast kernels need them.
+  Transposes around it express that, and `layout` cancels them against each other.
+- A depthwise convolution is no matmul. It becomes a sum over the taps, which fuses with its
+  neighbours.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.rules.transposes import for_free, inverse, transposed
 from stack.rewrite.engine import Scope, on
 
-MOST_TAPS = 27  # of a window that is summed here: each is a load
+MOST_TAPS = 27  # most taps of a window that is unrolled here: each is a load
 
 
 def has_single_channels(node: Node) -> bool:
-    """Whether a convolution has as many groups as channels, and a result for each."""
+    """True for a depthwise convolution: as many groups as channels, and one result for each."""
     (_, channels, *_), (outs, per_group, *_) = (
         channels_second(a.shape, node.attrs) for a in node.args
     )
@@ -37,11 +37,11 @@ def has_single_channels(node: Node) -> bool:
 
 
 def is_sum_of_taps(node: Node) -> bool:
-    """Whether a convolution is of single channels that stand second, with few taps and no holes."""
+    """True for a depthwise convolution, channels in front, few taps, no dilated input."""
     at, sizes = node.attrs, (*node.args[0].shape, *node.args[1].shape)
     if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
         return False
-    pads = (*at["low"], *at["high"])  # none where there is no window at all
+    pads = (*at["low"], *at["high"])  # none if there are no spatial axes
     is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(pads, default=0) >= 0
     other = at.get("channels_last") or at.get("transposed") or not node.tensor.size
     window: Any = node.args[1].shape[2:]
@@ -50,7 +50,7 @@ def is_sum_of_taps(node: Node) -> bool:
 
 @on("conv")
 def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """As many groups as channels, a result for each: taps times their places, added up."""
+    """Depthwise convolution: multiply each tap by its shifted image, and add up."""
     x, w = node.args
     if not is_sum_of_taps(node):
         return None
@@ -69,7 +69,7 @@ def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
-    """A pad with zeros where one is needed."""
+    """Pads with zeros if any are needed."""
     if not any((*low, *high)):
         return x
     none = (0,) * x.tensor.rank
@@ -78,7 +78,7 @@ def with_zeros(x: Node, low: Sequence[int], high: Sequence[int]) -> Node:
 
 
 def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
-    """What one tap of the window meets, for each place of the result."""
+    """Returns the image elements that one tap reads, for each element of the result."""
     at, sizes = node.attrs, node.shape[2:]
     start = tuple(t * d for t, d in zip(tap, at["rhs_dilation"], strict=True))
     reach: list[Any] = [
@@ -94,7 +94,7 @@ def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
 
 
 def _column(flat: Node, number: int, node: Node, wide: Any) -> Node:
-    """One tap of each channel's weight, as the result is."""
+    """Returns one tap of each channel's weight, broadcast to the result."""
     channels = flat.shape[0]
     attrs = {"start": (0, number), "limit": (channels, number + 1), "step": (1, 1)}
     column = _cast(reshaped(make("slice", (flat,), attrs), (channels,)), wide)
@@ -107,7 +107,7 @@ def _cast(x: Node, dtype: Any) -> Node:
 
 @on("conv")
 def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Where tensor cores compute it, or where its operand comes that way."""
+    """Convert to channels last for tensor cores, or if the operand already has that layout."""
     x = node.args[0]
     rank = x.tensor.rank
     if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
@@ -123,22 +123,21 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def comes_last(conv: Node) -> bool:
-    """Whether the image of a convolution has its channels last in memory."""
+    """True if the image of a convolution has its channels last in memory."""
     x = conv.args[0]
     last = as_stored(range(x.tensor.rank), {**conv.attrs, "channels_last": True})
     return axis_order(x) is not None and for_free(x, last) is not None
 
 
 def with_channels_last(node: Node, attrs: Mapping[str, object]) -> Node:
-    """The convolution of these attributes, by which channels stand last, between transposes."""
+    """Returns the convolution with these attributes, channels last, between transposes."""
     last = as_stored(range(node.tensor.rank), attrs)
     moved = make("conv", [transposed(a, last) for a in node.args], attrs)
     return transposed(moved, inverse(last))
 
 
 def why_no_windows(node: Node) -> str:
-    """What of a convolution stands against a product of windows that lie in its padded image; ""
-    where nothing does."""
+    """Returns why a convolution cannot be a matmul of padded windows; "" if it can be."""
     at = node.attrs
     sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
     if node.dtype.kind != "f" or node.dtype.bits < 16 or at.get("precision"):
@@ -159,19 +158,19 @@ def _on_tensor_cores(node: Node) -> bool:
 
 
 def are_apart(node: Node) -> bool:
-    """Whether the windows of a convolution touch, but do not overlap."""
+    """True if the windows of a convolution touch, but do not overlap."""
     window = channels_second(node.args[1].shape, node.attrs)[2:]
     return _sums_whole_windows(node) and tuple(node.attrs["stride"]) == tuple(window)
 
 
 def are_places(node: Node) -> bool:
-    """Whether the windows of a convolution are places of its image: all, or some by a stride."""
+    """True if the windows of a convolution are single pixels: all, or some by a stride."""
     window = channels_second(node.args[1].shape, node.attrs)[2:]
     return _sums_whole_windows(node) and all(k == 1 for k in window)
 
 
 def _sums_whole_windows(node: Node) -> bool:
-    """Whether all channels of a window are summed, without holes, zeros and special rounding."""
+    """True if all channels of a window are summed, without padding, dilation or rounding."""
     at = node.attrs
     plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
         v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
@@ -181,7 +180,7 @@ def _sums_whole_windows(node: Node) -> bool:
 
 @on("conv")
 def places_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Places of an image by a stride, whose channels stand second: first taken, then multiplied."""
+    """Strided 1x1 convolution, channels in front: slice the pixels first, then multiply."""
     at, (x, w) = node.attrs, node.args
     is_strided = any(s != 1 for s in at["stride"])
     sizes = all(isinstance(s, int) for s in x.shape)
@@ -195,13 +194,13 @@ def places_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("conv")
 def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
+    """Windows that touch but do not overlap: patch embeddings and 1x1 convolutions become a dot."""
     x, w = node.args
     at = node.attrs
     (count, depth, *extents), (outs, _, *window) = (channels_second(v.shape, at) for v in (x, w))
     if not are_apart(node):
         return None
-    # a window of one place is no axis
+    # a window of one pixel adds no axis
     sizes: list[tuple[Dim, ...]] = [(count,), (depth,)]
     names = [["n"], ["c"]]
     for i, (size, k) in enumerate(zip(extents, window)):

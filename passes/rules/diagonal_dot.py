@@ -1,6 +1,6 @@
-"""Products with a diagonal matrix scale rows or columns: nothing is summed.
+"""Turn matmuls with a diagonal matrix into a scaling of rows or columns: nothing is summed.
 
-sum over k of [i = k] v b_k is v b_i. What is off the diagonal counts as nothing: an infinity of the
+sum over k of [i = k] v b_k is v b_i. Elements off the diagonal count as absent. An infinity of the
 other operand, which 0 would turn into a nan, does not reach other rows. Part of decompose.
 """
 
@@ -20,7 +20,7 @@ from stack.rewrite.splat import splat
 
 @on("dot")
 def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """dot(select(i = k, v, 0), b) is v times b, read at i."""
+    """dot(select(i = k, v, 0), b) is v times b, with b indexed by i."""
     inputs, output = dot_axes(node)
     sizes = {
         n: s
@@ -57,7 +57,7 @@ def _last(size: Dim) -> int:
 
 
 def _on_diagonal(node: Node, index: Index, i: Dim, k: Dim) -> Node | None:
-    """What a matrix has where i = k, over all of its axes; None where it has more than that."""
+    """Returns the diagonal i = k of a matrix, over all axes; None if it is not diagonal."""
     if converts(node) and node.args[0].dtype.kind == "b":
         if _is_diagonal(node.args[0], index, i, k):
             one = constant(1, node.dtype)
@@ -81,7 +81,7 @@ def _full(value: Node, like: Node) -> Node:
 
 
 def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
-    """Whether a condition is i = k."""
+    """True if a condition is i = k."""
     while ops.is_whole_view(test):
         index = ops.pull(test, index)[0]
         test = test.args[0]
@@ -92,7 +92,7 @@ def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
 
 
 def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
-    """A value without axis k, or without i and with k in its place; None where it has both."""
+    """Returns a value without axis k, or without i and with k renamed to i; None if it has both."""
     axes = spread(value)
     if axes is None:
         return None
@@ -103,7 +103,7 @@ def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
 
 
 def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
-    """A value with axes of these names, in the order and the shape of the result."""
+    """Returns a value with axes of these names, in the order and the shape of the result."""
     order = sorted(range(len(names)), key=lambda j: output.index(names[j]))
     if order != list(range(len(names))):
         value = make("transpose", (value,), {"perm": tuple(order)})

@@ -1,4 +1,4 @@
-"""Rules that move transposes, merges and broadcasts of operands into the axis rule of a dot."""
+"""Rules that absorb transposes, merges and broadcasts of operands into the axis rule of a dot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Axes = list[str]
 
 
 def dot_axes(node: Node) -> tuple[list[Axes], Axes]:
-    """Axis names of the operands and of the result."""
+    """Returns the axis names of the operands and of the result."""
     rule = parse_rule(node.attrs["rule"])
     return [[a.names[0] for a in o] for o in rule.inputs], [a.names[0] for a in rule.outputs[0]]
 
 
 def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: Node) -> Node:
-    """A dot by axis names, with the element type and the precision of another."""
+    """Returns a dot by axis names, with the element type and the precision of `like`."""
     text = ", ".join(" ".join(o) for o in inputs) + " -> " + " ".join(output)
     attrs = {"rule": text, **{k: v for k, v in like.attrs.items() if k == "precision"}}
     plain = make("dot", args, attrs)
@@ -30,7 +30,7 @@ def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: N
 
 
 def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
-    """A reshape where one is needed."""
+    """Reshapes if the shape differs."""
     if x.shape == tuple(shape):
         return x
     return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
@@ -55,7 +55,7 @@ def operand_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("transpose")
 def result_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """transpose(dot(x, y)): give the result in the order that is wanted."""
+    """transpose(dot(x, y)): write the result in the transposed order."""
     dot = node.args[0]
     if not is_contraction(dot) or scope.used_outside(dot, (node,)):
         return None
@@ -65,7 +65,7 @@ def result_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def operand_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """dot(broadcast(x), y): axes that y has too need not be repeated in x."""
+    """dot(broadcast(x), y): drop broadcast axes that y has too."""
     inputs, output = dot_axes(node)
     for i, arg in enumerate(node.args):
         axes = spread(arg)
@@ -84,11 +84,11 @@ def operand_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """dot(reshape(x), y) where the reshape merged axes: keep them apart, merge in the result.
+    """dot(reshape(x), y) where the reshape merged axes: keep them separate, merge in the result.
 
-    `reshape` to `(b s) k` and back is how frameworks spell a linear layer; so is the merge of batch
-    and heads before a batched product. The other operand is split to fit, which costs nothing.
-    Contracted axes stay merged: nothing would be won.
+    Frameworks reshape to `(b s) k` and back for a linear layer, and merge batch and heads before a
+    batched matmul. The other operand is split to fit, which costs nothing. Contracted axes stay
+    merged: splitting them gains nothing.
     """
     inputs, output = dot_axes(node)
     parts: dict[str, tuple[Dim, ...]] = {}
@@ -127,7 +127,7 @@ def _merged_any(arg: Node) -> bool:
 
 @once_alike
 def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
-    """For each axis of an operand the sizes that a reshape merged into it, else None."""
+    """Returns for each axis of an operand the sizes that a reshape merged into it, else None."""
     nothing = (None,) * arg.tensor.rank
     if not is_alias(arg):
         return nothing
@@ -149,7 +149,7 @@ def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
 
 
 def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:
-    """The axes longer than 1 of a reshape's operand and of its result, where these are the same."""
+    """Returns the axes longer than 1 of a reshape's operand and of its result, if these match."""
     if not is_alias(arg):
         return None
     source = [i for i, s in enumerate(arg.args[0].shape) if s != 1]
@@ -160,7 +160,7 @@ def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:
 
 @on("transpose")
 def transpose_past_units(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """transpose(reshape(x)) where only axes of size 1 come or go: they come or go afterwards."""
+    """transpose(reshape(x)), if only axes of size 1 are added or removed: transpose first."""
     inner = node.args[0]
     found = _apart_from_units(inner)
     if found is None:
@@ -174,7 +174,7 @@ def transpose_past_units(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("dot")
 def operand_units(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """dot(reshape(transpose(x)), y) where only axes of size 1 come or go: leave these out of x."""
+    """dot(reshape(transpose(x)), y), if only axes of size 1 are added or removed: drop them."""
     inputs, output = dot_axes(node)
     for i, arg in enumerate(node.args):
         found = _apart_from_units(arg)

@@ -1,6 +1,6 @@
 """Exact rules about gather and scatter. Part of canonicalize.
 
-Indices are in range: the IR asks for that, but of scatters with `drop`.
+Indices are in range: the IR requires that, except of scatters with `drop`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def gathered_operand(node: Node, same: Callable[[Node], Node | None]) -> Node | 
 
     Args:
         node: a gather.
-        same: what an operand is wherever it is picked; None for x, of which there is one.
+        same: returns the gathered form of a loop-invariant operand; None for x, the only other
+            operand.
     """
     inner, *indices = node.args
     picked, held = _size(node), _size(inner)
@@ -44,9 +45,9 @@ def gathered_operand(node: Node, same: Callable[[Node], Node | None]) -> Node | 
 
 @on("scatter")
 def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """One update for each line of a constant array: where the place along the line is the index.
+    """One update for each row of a constant array: select it where the position equals the index.
 
-    Nothing collides then, and each element is computed on its own. The gradient of a gather that
+    Then no updates collide, and each element is computed on its own. The gradient of a gather that
     picks one element of each row is such a scatter, into zeros.
     """
     x, *indices, updates = node.args
@@ -60,7 +61,7 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     if not isinstance(extent, int) or extent > INT32[1]:
         return None
     if node.attrs.get("drop") and not holds_all(I32, indices[0].dtype):
-        return None  # outside might become inside
+        return None  # an index out of range could wrap into it
     if any(s != 1 for a, s in zip(rule.inputs[-1], updates.shape) if a.names[0] not in names):
         return None
     own = [[a.names[0] for a in o] for o in rule.inputs[1:]]
@@ -77,10 +78,10 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("scatter")
 def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A scatter that marks no axis combines its operand with the updates, place by place.
+    """A scatter without indices combines its operand with the updates elementwise.
 
-    Updates that meet along an axis of their own are combined first. Of those that set, the last
-    one counts.
+    Updates along an axis that the operand lacks are combined first. If the scatter sets, the last
+    update counts.
     """
     rule = parse_rule(node.attrs["rule"])
     if any(a.mark == "!" for a in rule.inputs[0]):
@@ -91,7 +92,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
     kind = str(node.attrs["kind"])
     if meeting and kind == "set":
         if not all(isinstance(s, int) for s in updates.shape):
-            return None  # whether there are updates shows in a call
+            return None  # the number of updates is known only at run time
         if updates.tensor.size == 0:
             return x
         updates = _last_along(updates, meeting)
@@ -104,7 +105,7 @@ def scatter_without_indices(node: Node, op: Builder, scope: Scope) -> Node | Non
 
 
 def _last_along(x: Node, axes: Sequence[int]) -> Node:
-    """The last elements along some axes."""
+    """Returns the last elements along some axes."""
     start = tuple(s - 1 if i in axes else 0 for i, s in enumerate(x.shape))
     attrs = {"start": start, "limit": x.shape, "step": (1,) * len(start)}
     return make("slice", (x,), attrs)
@@ -112,7 +113,7 @@ def _last_along(x: Node, axes: Sequence[int]) -> Node:
 
 @on("gather", "scatter")
 def index_of_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """An index that repeats along an axis of what it is for, or of another, names whole rows."""
+    """An index that is broadcast along an axis that another operand has selects whole rows."""
     rule = parse_rule(node.attrs["rule"])
     own = [[a.names[0] for a in operand] for operand in rule.inputs]
     last = 1 + sum(a.mark == "!" for a in rule.inputs[0])  # of a scatter, the updates
@@ -138,7 +139,7 @@ def _size(node: Node) -> int | None:
 
 
 def spread_along(x: Node, own: Sequence[str], names: Sequence[str], like: Node) -> Node:
-    """An operand by its axis names along those of the result; axes that the result lacks are 1."""
+    """Broadcasts an operand, by axis names, to the result; axes missing there have size 1."""
     kept = [(n, s) for n, s in zip(own, x.shape) if n in names]
     order = sorted(range(len(kept)), key=lambda i: names.index(kept[i][0]))
     x = make("reshape", (x,), hint=x.tensor.with_shape(tuple(s for _, s in kept)))

@@ -1,4 +1,4 @@
-"""Gathers at places that are known without data: runs of neighbours, copied part by part."""
+"""Gathers with indices that are known without data: copy runs of neighbours by slices."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from stack.ir.space import NumpySpace
 from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope, on
 
-MOST_RUNS = 8  # of one gather: each is an operand of a concatenation
-MOST_WORK = 1 << 16  # elements of what is computed here
+MOST_RUNS = 8  # most runs of one gather: each is an operand of a concatenation
+MOST_WORK = 1 << 16  # most elements that are evaluated here
 PURE = ("elementwise", "movement", "reduction", "leaf")
 
-Run = tuple[int, int, int]  # first place, how many, step
+Run = tuple[int, int, int]  # first index, length, step
 
 
 @on("gather")
 def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A gather along the last axis at known places: slices, forwards and backwards, and repeats.
+    """A gather along the last axis at known indices: slices, reversed slices, and broadcasts.
 
-    Pads by reflection and replication are such gathers. One run fills a vector at least: where none
-    does, elements are picked one by one as fast.
+    Pads by reflection and replication are such gathers. At least one run must fill a vector:
+    otherwise picking elements one by one is as fast.
     """
     if len(node.args) != 2:
         return None
@@ -37,7 +37,7 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
     (own, given), made = rule.inputs, rule.outputs[0]
     axis = next(i for i, a in enumerate(own) if a.mark)
     if axis < source.tensor.rank - 1 or _lies_across(source):
-        return None  # its places name rows, and these are copied as they are
+        return None  # the indices select rows, which are copied whole
     if index.tensor.rank != 1 or [*own[:axis], *given, *own[axis + 1 :]] != [*made]:
         return None
     places, size = known(index), source.shape[axis]
@@ -53,13 +53,13 @@ def gather_of_runs(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reduce")
 def known_reduction(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """One value that is known without data, such as that known places are in range."""
+    """A scalar that is known without data, such as a check that known indices are in range."""
     value = None if node.shape else known(node)
     return None if value is None else constant(value, node.dtype)
 
 
 def known(node: Node) -> np.ndarray | None:
-    """The integers that a node is, where positions and numbers alone make it."""
+    """Evaluates a node of integers that depends on positions and numbers alone; else None."""
     seen: set[Node] = set()
     pending = [node]
     while pending:
@@ -76,7 +76,7 @@ def known(node: Node) -> np.ndarray | None:
 
 
 def _lies_across(node: Node) -> bool:
-    """Whether the last axis of a value is not that of the memory that it is moved from."""
+    """True if the last axis of a value is strided in the memory that it is moved from."""
     while node.tensor.rank and node.args and ops.lookup(node.op).kind == "movement":
         if node.op == "transpose" and node.attrs["perm"][-1] != node.tensor.rank - 1:
             return True
@@ -85,7 +85,7 @@ def _lies_across(node: Node) -> bool:
 
 
 def _runs(places: Sequence[int]) -> list[Run]:
-    """Places in runs of one step each, as long as they get from the first on."""
+    """Splits indices into runs of constant step, greedily from the first on."""
     found: list[Run] = []
     first = 0
     while first < len(places) and len(found) <= MOST_RUNS:
@@ -99,7 +99,7 @@ def _runs(places: Sequence[int]) -> list[Run]:
 
 
 def _part(source: Node, axis: int, run: Run) -> Node:
-    """The elements of a run, along an axis."""
+    """Returns the elements of a run, along an axis."""
     first, count, step = run
     low, high = sorted((first, first + (count - 1) * step))
     start, limit, steps = [0] * source.tensor.rank, [*source.shape], [1] * source.tensor.rank

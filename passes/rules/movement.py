@@ -12,7 +12,7 @@ from stack.rewrite.engine import Scope, Simple, on
 
 
 def reshape_to(x: Node, type_: Type) -> Node:
-    """A reshape, or nothing where the type is right already."""
+    """Reshapes if the type differs."""
     return x if x.type == type_ else make("reshape", (x,), hint=type_)
 
 
@@ -23,7 +23,7 @@ def unit_reshape(x: Node, type_: Type) -> Node:
 
 @on("reshape")
 def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Only the last shape matters."""
+    """Of two reshapes, only the last shape matters."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner
@@ -32,7 +32,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reshape", "transpose", "slice", "reverse", "gather")
 def moves_a_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Equal elements look the same from everywhere: broadcast the scalar."""
+    """Movement of equal elements changes nothing: broadcast the scalar."""
     inner = node.args[0]
     if spread(inner) != ():
         return None
@@ -54,7 +54,7 @@ def splat_constant(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("transpose")
 def transpose_of_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Permutations compose; the identity goes."""
+    """Permutations compose; the identity is dropped."""
     inner, perm = node.args[0], node.attrs["perm"]
     if list(perm) == list(range(len(perm))):
         return inner
@@ -74,7 +74,7 @@ def transpose_of_units(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("broadcast")
 def broadcast_of_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Axis maps compose; the identity goes."""
+    """Axis maps compose; the identity is dropped."""
     inner, axes = node.args[0], node.attrs["axes"]
     if inner.type == node.type:
         return inner
@@ -128,7 +128,7 @@ def reshape_of_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("slice")
 def slice_of_all(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A slice of everything."""
+    """A slice of the whole array is the array."""
     return node.args[0] if node.type == node.args[0].type and _is_whole(node) else None
 
 
@@ -191,7 +191,7 @@ def slice_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("slice")
 def slice_of_pad(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A slice that gives back what was padded."""
+    """A slice of exactly the array that was padded."""
     inner = node.args[0]
     if inner.op != "pad" or inner.args[0].type != node.type or any(inner.attrs["interior"]):
         return None
@@ -222,7 +222,7 @@ def pads_with_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("concat")
 def concat_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Nested concats along one axis are one; empty operands go; one operand is itself."""
+    """Nested concats along one axis are one; empty operands are dropped; one operand is itself."""
     axis = node.attrs["axis"]
     parts: list[Node] = []
     for arg in node.args:
@@ -238,7 +238,7 @@ def concat_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("reverse")
 def reverse_of_reverse(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Axes of size 1 need no flip; flipping twice is nothing."""
+    """Axes of size 1 need no reversal; two reversals cancel."""
     x = node.args[0]
     axes = {a for a in node.attrs["axes"] if x.shape[a] != 1}
     source = x
@@ -273,7 +273,7 @@ def iota_of_line(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("size")
 def known_size(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A size that is a number."""
+    """A size that is a number is a constant."""
     value = node.attrs["value"]
     return constant(value, node.dtype) if isinstance(value, int) else None
 

@@ -1,4 +1,4 @@
-"""Rules that carry transposes down to their readers, or up to what they read."""
+"""Rules that move transposes down to readers, or up to operands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stack.ir.traits import axis_order, is_alias, is_positions, spread
 from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope, on
 
-# ops whose operands and result have their axes in one order
+# ops whose operands and result have the same order of axes
 ALIGNED = tuple(
     name
     for name, op in ops.OPS.items()
@@ -23,7 +23,7 @@ Perm = tuple[int, ...]
 
 
 def inverse(perm: Sequence[int]) -> Perm:
-    """The permutation that undoes one."""
+    """Returns the inverse of a permutation."""
     back = [0] * len(perm)
     for i, p in enumerate(perm):
         back[p] = i
@@ -31,7 +31,7 @@ def inverse(perm: Sequence[int]) -> Perm:
 
 
 def transposed(x: Node, perm: Sequence[int]) -> Node:
-    """A transpose where one is needed."""
+    """Transposes if the permutation is not the identity; composes with a transpose of x."""
     if list(perm) == list(range(len(perm))):
         return x
     first = axis_order(x)
@@ -41,7 +41,7 @@ def transposed(x: Node, perm: Sequence[int]) -> Node:
 
 
 def for_free(x: Node, perm: Sequence[int]) -> Node | None:
-    """`transpose(x, perm)` where that is no transpose: scalars, broadcasts, transposes undone."""
+    """Returns `transpose(x, perm)` if it is no copy: of scalars, broadcasts, transposes."""
     if not x.shape:
         return x
     if axis_order(x) is not None:
@@ -66,13 +66,16 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
 
 
 def _past_units(x: Node) -> Perm | None:
-    """The `perm` of a transpose that axes of size 1 are added to, or taken from, afterwards: as if
-    they had been before it, in front of the axes that they are in front of, and no axis last."""
+    """Returns the `perm` of a transpose behind which a reshape adds or drops axes of size 1.
+
+    The result is as if these axes had been there before the transpose, each in front of the axis
+    that follows it. None if the last axis would be one of them.
+    """
     inner = x.args[0] if is_alias(x) else x
     perm = axis_order(inner)
     if perm is None or inner is x:
         return None
-    order: list[list[int]] = [[] for _ in perm]  # for each axis of what is transposed
+    order: list[list[int]] = [[] for _ in perm]  # for each axis of the transpose's operand
     units: list[int] = []
     last, at, to = -1, 0, 0
     for read, made in reshape_groups(inner.shape, x.shape):
@@ -91,7 +94,7 @@ def _past_units(x: Node) -> Perm | None:
 
 
 def _ordered(x: Node) -> tuple[Node, Perm] | None:
-    """What a value is a transpose of, axes of size 1 that come or go aside, and its `perm`."""
+    """Returns the operand and `perm` of a transposed value, ignoring added axes of size 1."""
     perm = axis_order(x)
     if perm is not None:
         return x.args[0], perm
@@ -102,7 +105,7 @@ def _ordered(x: Node) -> tuple[Node, Perm] | None:
 
 
 def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
-    """Attributes of a node whose operands and result are permuted, but for scalars."""
+    """Returns the attributes of a node with permuted operands and result; scalars stay."""
     rule = ops.rule_of(node)
     assert rule is not None, "as of all such ops"
     inputs, outputs = (
@@ -114,8 +117,10 @@ def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
 
 @on(*ALIGNED)
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
-    where a convolution wants them in that order anyway."""
+    """op(transpose(x), ...) is transpose(op(x, ...)).
+
+    The other operands must follow for free, unless a convolution reads them in that order anyway.
+    """
     perm = next((p for f in (axis_order, _past_units) for a in node.args if (p := f(a))), None)
     if perm is None or not node.shape:
         return None
@@ -149,10 +154,13 @@ def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("broadcast")
 def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """broadcast(transpose(x)): broadcast first. New axes stay where they are, or, where a reshape
-    may merge them with it, behind the axis that they are behind."""
+    """broadcast(transpose(x)): broadcast first.
+
+    New axes keep their position. If a reshape may merge them with x, they follow the same axis as
+    before.
+    """
     found = _ordered(node.args[0])
-    if found is None or not found[1]:  # nor where there is no axis
+    if found is None or not found[1]:  # nor for a scalar
         return None
     x, perm = found
     axes: Sequence[int] = node.attrs["axes"]
@@ -179,7 +187,7 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     if perm is None:
         return None
     source, to = x.args[0], tuple(s for s in node.shape if s != 1)
-    if 1 in node.shape or 1 in x.shape:  # without them, and they come back afterwards
+    if 1 in node.shape or 1 in x.shape:  # dropped here, and added again afterwards
         long = [p for p in perm if x.args[0].shape[p] != 1]
         perm = tuple(sorted(long).index(p) for p in long)
         source = reshaped(source, [s for s in source.shape if s != 1])
@@ -190,7 +198,7 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     if rule.whole:
         return None
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
-    # for every axis of x, in x's own order, the result axes that it takes part in
+    # for each axis of x, in x's own order, the result axes that contain it
     order: list[int] = []
     for axis in range(len(perm)):
         found = [place[n] for n in rule.inputs[0][perm.index(axis)].names]
@@ -212,8 +220,10 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("transpose")
 def hoist(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """transpose(op(x, ...)) is op(transpose(x), ...) where at most one operand does not follow
-    for free, and nothing else reads the value in between."""
+    """transpose(op(x, ...)) is op(transpose(x), ...).
+
+    At most one operand may need a real transpose, and nothing else may read the value in between.
+    """
     inner = node.args[0]
     known = ops.lookup(inner.op).kind == "elementwise"
     if not known or scope.used_outside(inner, (node,)):

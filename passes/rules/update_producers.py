@@ -1,4 +1,4 @@
-"""What is made for a scatter alone, element by element, is computed where it is added."""
+"""Fuse elementwise producers of a scatter's updates with the scatter."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from stack.rewrite.engine import Scope
 
 
 def with_producer(node: Node, scope: Scope) -> Node | None:
-    """A scatter of what elementwise ops or a gather make for it alone: one group of both.
+    """Returns one group of a scatter and the elementwise ops or gather that only it reads.
 
-    Not where the group would then read memory after another scatter wants to write there, nor while
-    this one does: larger memory would be copied to save a copy of the updates.
+    None if the group would read memory that this or another scatter updates in place: memory larger
+    than the updates would be copied to save a copy of the updates.
     """
     chain = [node.args[-1]]
     while is_alias(chain[-1]) and not is_item(chain[-1]):
@@ -59,7 +59,7 @@ def _is_by_element(node: Node) -> bool:
 
 
 def _is_written(memory: Node, node: Node, scope: Scope) -> bool:
-    """Whether a scatter updates memory that is larger than the updates of one that reads it."""
+    """True if a scatter updates `memory`, and that is larger than the updates of `node`."""
     updates, size = node.args[-1].tensor.size, memory.tensor.size
     if isinstance(updates, int) and isinstance(size, int) and updates >= size:
         return False
@@ -73,7 +73,7 @@ def _is_written(memory: Node, node: Node, scope: Scope) -> bool:
 
 
 def _updated(step: Node) -> Node | None:
-    """The memory that a scatter updates, alone or in a group; None for other steps."""
+    """Returns the memory that a scatter updates, alone or in a group; None for other steps."""
     if writes_by_data(step):
         return behind(step.args[0])
     if not is_generated(step):

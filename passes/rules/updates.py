@@ -1,4 +1,4 @@
-"""Rules for sums of rows at given places."""
+"""Rules for sums of rows at given indices."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from stack.rewrite.splat import splat
 
 @on("cast")
 def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Fewer rows than there are places, added to zeros and rounded to 16 bits: the gradient of an
-    embedding.
+    """Rewrite the gradient of an embedding: rows added to zeros and rounded to 16 bits.
 
-    Each place that is named takes one of as many slots as there are rows. Sums are in the slots;
-    every place reads its own, or is 0. So the wide sums of all places are never in memory.
+    It applies if there are fewer updates than table rows. Each table row that is updated gets one
+    of as many slots as there are updates. Sums are in the slots; every table row reads its slot, or
+    is 0. So f32 sums of the whole table are never in memory.
     """
     total = node.args[0]
     if not writes_by_data(total) or total.attrs["kind"] != "add" or not _is_narrowing(node):
@@ -64,7 +64,7 @@ def _full(value: int, dtype: DType, shape: tuple[Dim, ...]) -> Node:
 
 
 def _reading(rank: int, axis: int) -> str:
-    """Rows of an axis at the places of a line: `a n! b, v -> a v b`."""
+    """Returns the rule of a gather of rows along an axis: `a n! b, v -> a v b`."""
     names = [f"d{i}" for i in range(rank)]
     source = [f"{n}!" if i == axis else n for i, n in enumerate(names)]
     result = ["v" if i == axis else n for i, n in enumerate(names)]

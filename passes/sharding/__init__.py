@@ -1,1 +1,1 @@
-"""Sharding: what ``propagate``, ``reshard`` and ``spmd`` are made of."""
+"""Sharding: parts of ``propagate``, ``reshard`` and ``spmd``."""

@@ -1,6 +1,6 @@
-"""What a node makes of the places of its values: which factors they split, and what follows.
+"""Consequences of shardings at one node: the factors that they split, and the dims that follow.
 
-Nothing here depends on where the node stands, so nodes that are alike ask once.
+Nothing here depends on the position of the node in the program, so equal nodes share one result.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 from stack.ir.mesh import Axes, size_of, starts_with
 from stack.passes.sharding.factors import Factors, Split
 
-Told = tuple[tuple[Axes, ...], ...]  # for each value of a node, for each dim its axes
+Told = tuple[tuple[Axes, ...], ...]  # for each value of a node, for each dim, its axes
 
 
 class Heard(NamedTuple):
-    """What one value of a node says about a factor."""
+    """The axes by which one value of a node splits a factor."""
 
     factor: str
     axes: Axes
@@ -24,7 +24,7 @@ class Heard(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """A dim of a value that may take axes, by which factor, and the value that said so."""
+    """A dim of a value that may be split by axes, with the factor and the value that imply it."""
 
     value: int
     dim: int
@@ -34,11 +34,12 @@ class Growth(NamedTuple):
 
 
 class Agreement(NamedTuple):
-    """What follows from the places of a node's values.
+    """The consequences of the shardings of a node's values.
 
     Attributes:
-        is_left: whether more would follow if sums were left open, or conflicts were decided.
-        rivals: whether two of the values cannot have what they want.
+        growths: the dims that may be split further.
+        is_left: True if more would follow if sums could stay partial, or if conflicts were decided.
+        rivals: True if two of the values contradict each other.
     """
 
     growths: tuple[Growth, ...]
@@ -47,7 +48,7 @@ class Agreement(NamedTuple):
 
 
 def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[Heard]:
-    """What values say about factors; the largest value first."""
+    """Returns the axes by which values split factors; the largest value first."""
     found = [
         Heard(factor, axes, number, sizes[number])
         for number, (dims, own) in enumerate(zip(factors.values, told, strict=True))
@@ -58,7 +59,7 @@ def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[Heard]:
 
 
 def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: bool) -> Agreement:
-    """What follows where nothing is decided; reduced factors are split where they may be."""
+    """Returns the consequences without deciding conflicts; splits reduced factors if `reduces`."""
     order = heard(factors, told, sizes)
     kept = order if reduces else [h for h in order if h.factor not in factors.reduced]
     sure = [_agreed(h, kept) for h in kept]
@@ -69,7 +70,7 @@ def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: boo
 
 
 def together(order: Iterable[Heard]) -> list[Heard]:
-    """What of it holds at once, the first ones first; of axes whose last are taken, the others."""
+    """Returns a consistent subset, earlier entries first, with conflicting last axes cut off."""
     chosen: dict[str, Heard] = {}
     for h in order:
         found = _agreed(h, [c for f, c in chosen.items() if f != h.factor])
@@ -80,7 +81,7 @@ def together(order: Iterable[Heard]) -> list[Heard]:
 
 
 def _agreed(h: Heard, others: Sequence[Heard]) -> Heard:
-    """What nobody else stands against: the longest prefix of the axes."""
+    """Returns an entry with the longest prefix of its axes that no other contradicts."""
     found = h
     while found.axes and any(rivals(found, other) for other in others if other is not h):
         found = found._replace(axes=found.axes[:-1])
@@ -88,7 +89,7 @@ def _agreed(h: Heard, others: Sequence[Heard]) -> Heard:
 
 
 def growths(factors: Factors, told: Told, chosen: Iterable[Heard]) -> tuple[Growth, ...]:
-    """Dims that would be split by more than they are."""
+    """Returns the dims that would be split by more axes than now."""
     split: Split = {h.factor: h.axes for h in chosen}
     source = {h.factor: h.value for h in chosen}
     found: list[Growth] = []
@@ -103,7 +104,7 @@ def growths(factors: Factors, told: Told, chosen: Iterable[Heard]) -> tuple[Grow
 
 
 def rivals(first: Heard, second: Heard) -> bool:
-    """Whether both cannot hold."""
+    """True if two entries contradict each other."""
     if first is second:
         return False
     if first.factor == second.factor:

@@ -1,8 +1,8 @@
-"""Values that look alike from where they stand lie alike: equal layers are decided once.
+"""Equivalence classes of values: equal layers are sharded equally, so each is decided once.
 
-Two nodes are of a kind where the same ops surround them, up to `RADIUS` operands and readers away
-(Weisfeiler and Leman's refinement, 1968). A program of many layers is decided on two members of
-each kind: two, so that what leads from one layer to the next is among them.
+Two nodes are of one kind if they are surrounded by the same ops, up to `RADIUS` operands and
+readers away (Weisfeiler and Leman's refinement, 1968). A program of many layers is decided on two
+members of each kind. Two are needed to include the step from one layer to the next.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class Folded:
     """A function with few members of each kind.
 
     Attributes:
-        members: for each node of the whole function the one of `func` that it lies like.
-        counts: for how many a node of `func` stands.
-        whole: the function.
+        func: the reduced function.
+        members: for each node of the whole function, the node of `func` that represents it.
+        counts: for each node of `func`, the number of nodes that it represents.
+        whole: the whole function.
     """
 
     func: Func
@@ -34,7 +35,7 @@ class Folded:
     whole: Func
 
     def alike(self) -> Iterator[tuple[str, str]]:
-        """Names of values that were left out, with those that they lie like."""
+        """Yields names of values that were left out, with the names of their representatives."""
         known = {**self.func.body.names, **{p: str(p.attrs["name"]) for p in self.func.params}}
         named = {**self.whole.body.names, **{p: str(p.attrs["name"]) for p in self.whole.params}}
         for node, member in self.members.items():
@@ -43,11 +44,11 @@ class Folded:
 
 
 def folded(func: Func) -> Folded:
-    """The function with two members of each kind; as it is where that saves little."""
+    """Returns the function with two members of each kind; or unchanged if that saves little."""
     block = func.body
     nodes = (*block.params, *block.nodes)
     kinds = _kinds(block)
-    kept: defaultdict[int, list[Node]] = defaultdict(list)  # by kind, nodes of the new function
+    kept: defaultdict[int, list[Node]] = defaultdict(list)  # nodes of the new function, by kind
     members: dict[Node, Node] = {}
     for node in nodes:
         own = kept[kinds[node]]
@@ -76,7 +77,7 @@ def _node(node: Node, args: list[Node]) -> Node:
 
 
 def _kinds(block: Block) -> dict[Node, int]:
-    """A number for each node; those of one number have the same surroundings."""
+    """Returns a number for each node; nodes with one number have the same surroundings."""
     nodes = (*block.params, *block.nodes)
     results = set(block.results)
     readers: dict[Node, list[tuple[Node, int]]] = {node: [] for node in nodes}
@@ -101,7 +102,7 @@ def _kinds(block: Block) -> dict[Node, int]:
 
 
 def _own(node: Node) -> object:
-    """What a node is, wherever it stands."""
+    """Returns a key of a node that does not depend on its position."""
     return node.type if node.op == "param" else alone(node)
 
 

@@ -1,8 +1,8 @@
-"""The values of a program with all its blocks, and the nodes that tie where they lie together.
+"""The values of a program with all its blocks, and the constraints between their shardings.
 
-A block stands in a program as often as nodes run it, so a value is a node with the path of nodes
-that lead to its block. Where a value enters or leaves a block it may change its places; in a loop
-what is carried lies in one way from turn to turn.
+A block occurs in a program as often as nodes run it. So a value is a node with the path of nodes
+that lead to its block. A value may be resharded at the border of a block. A carried value of a loop
+has the same sharding in all iterations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the numb
 
 
 class Value(NamedTuple):
-    """A result of a node in one of the places where its block stands."""
+    """A result of a node, in one occurrence of its block."""
 
     path: Path
     node: Node
@@ -43,16 +43,17 @@ _CODES: dict[tuple[Axes, ...], int] = {}
 
 @dataclass
 class Cell:
-    """Where values that lie in the same way lie, as far as it is known.
+    """The sharding of an equivalence class of values, as far as it is known.
 
     Attributes:
-        value: one of them, for messages.
-        shape: of all of them.
-        axes: for each dim what splits it.
-        asked: for each dim what was asked for.
-        said: whether somebody asked.
+        value: one of the values, for messages.
+        shape: the shape of all of them.
+        axes: for each dim, the axes that split it.
+        asked: for each dim, the sharding that the user gave.
+        banned: axes that must not split it.
+        said: True if the user gave a sharding.
         start: `axes` before propagation.
-        ties: numbers of those that it is part of.
+        ties: numbers of the ties that contain it.
         code: a number for `axes`.
     """
 
@@ -71,49 +72,49 @@ class Cell:
 
     @property
     def used(self) -> Axes:
-        """All axes that split it."""
+        """Returns all axes that split it."""
         return tuple(axis for axes in self.axes for axis in axes)
 
     @cached_property
     def bytes(self) -> int:
-        """Of the whole value."""
+        """Returns the bytes of the whole value."""
         return int(cast("int", self.value.type.bytes))
 
     def split(self, dim: int, axes: Axes) -> None:
-        """Split a dim by more axes than before."""
+        """Splits a dim by more axes than before."""
         self.lie((*self.axes[:dim], joined(axes), *self.axes[dim + 1 :]))
 
     def lie(self, axes: tuple[Axes, ...]) -> None:
-        """Split dims by these axes."""
+        """Sets the axes that split each dim."""
         self.axes, self.code = axes, _CODES.setdefault(axes, len(_CODES))
 
     @cached_property
     def waits(self) -> bool:
-        """Whether some of its dims are heard later than others."""
+        """True if some of its dims are propagated in a later round than others."""
         return any(dim.priority for dim in self.asked)
 
     def sharding(self, mesh: Mesh) -> Sharding:
-        """What was decided."""
+        """Returns the sharding found so far."""
         return sharded(mesh, self.axes)
 
 
 class Tie(NamedTuple):
-    """Values whose places follow from each other: those of a node, or two ends of a border."""
+    """Values whose shardings imply each other: those of a node, or two sides of a border."""
 
     node: Node
     path: Path
     factors: Factors
     cells: tuple[Cell, ...]  # operands, then results
     values: tuple[Value, ...]
-    level: int  # when it is asked: what moves data first, what computes after it
+    level: int  # the round that asks it first: movement before computation
     sizes: tuple[int, ...]  # bytes of the values
-    found: dict[tuple[bool, tuple[int, ...]], Agreement]  # by codes of the cells; of all alike
+    found: dict[tuple[bool, tuple[int, ...]], Agreement]  # by cell codes; for equal ties
 
 
 class Program:
-    """All values of a function, their cells, and what ties them.
+    """All values of a function, their cells, and the ties between them.
 
-    `balance`: operations that a rank does in the time of a byte that it sends.
+    `balance`: operations that a rank does in the time of sending one byte.
     """
 
     def __init__(self, func: Func, mesh: Mesh, balance: float) -> None:
@@ -131,25 +132,25 @@ class Program:
 
     @cached_property
     def waits(self) -> bool:
-        """Whether somebody gave priorities."""
+        """True if the user gave priorities."""
         return any(cell.waits for cell in self.cells.values())
 
     def reset(self) -> None:
-        """Forget what propagation found."""
+        """Discards the results of propagation."""
         for cell in self.cells.values():
             if cell.axes is not cell.start:
                 cell.lie(cell.start)
 
     def cell(self, value: Value) -> Cell:
-        """Where a value lies."""
+        """Returns the cell of a value."""
         return self.cells[self._root(value)]
 
     def block(self, path: Path) -> Block:
-        """The block at a path."""
+        """Returns the block at a path."""
         return self.blocks[path]
 
     def name(self, value: Value) -> str:
-        """How the text calls a value."""
+        """Returns the name of a value in the program text."""
         node, block = value.node, self.blocks[value.path]
         if is_input(node):
             return f"%{node.attrs['name']}"
@@ -203,7 +204,7 @@ class Program:
     # ---- cells and ties
 
     def values(self) -> Iterator[Value]:
-        """Every result of every node, wherever it stands."""
+        """Yields every result of every node, in every occurrence of its block."""
         for path, block in self.blocks.items():
             for node in (*block.params, *block.nodes):
                 yield from (Value(path, node, i) for i in range(len(node.types)))
@@ -232,7 +233,7 @@ class Program:
         self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes, found))
 
     def _said(self, value: Value) -> None:
-        """The cell of a value, with what was said about the value."""
+        """Creates the cell of a value, or adds the value's annotation to it."""
         shape = tuple(int(cast("int", n)) for n in value.type.shape)
         root, said = self._root(value), value.type.sharding
         cell = self.cells.get(root)
@@ -243,7 +244,7 @@ class Program:
         if said is None:
             return
         if said.mesh != self.mesh:
-            raise RuleError(f"{self.name(value)} lies on mesh {said.mesh}, not on {self.mesh}")
+            raise RuleError(f"{self.name(value)} is on mesh {said.mesh}, not on {self.mesh}")
         if cell.said and (cell.axes, cell.asked) != (said.axes, said.dims):
             raise RuleError(
                 f"{self.name(cell.value)} and {self.name(value)} are one value of a loop, and are"
@@ -256,5 +257,5 @@ class Program:
 
 
 def _copied(type_: TensorType) -> Factors:
-    """The factors of a value that stays what it is."""
+    """Returns the factors of an identity."""
     return factors_of(Node("reshard", (param("x", type_),), {}, type_))

@@ -1,7 +1,7 @@
-"""How a node is split over the ranks: the way that sends fewest bytes.
+"""Picks the way to split a node over the ranks that sends the fewest bytes.
 
-What is weighed: bringing each operand to where the node wants it, and the result to where it is
-wanted. Between equal ways, the one that splits the work most.
+The cost includes moving each operand to the sharding that the node needs, and the result to the
+sharding that is wanted. Among equal ways, the one that splits the work most is chosen.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from stack.ir.sharding import Sharding, sharded
 from stack.passes.sharding.factors import Factors, Split, alone, factors_of
 from stack.passes.sharding.route import route
 
-MOST = 512  # ways that are weighed for one node
+MOST = 512  # most ways that are compared for one node
 
 
 class Choice(NamedTuple):
     """A way to compute a node.
 
     Attributes:
-        needs: where each operand has to lie.
-        makes: where each result lies.
+        bytes: bytes that a rank sends.
+        split: for each factor, the axes that split it.
+        needs: the sharding that each operand must have.
+        makes: the sharding of each result.
     """
 
     bytes: int
@@ -44,12 +46,14 @@ def best_choice(
     operands: Sequence[Sequence[Sharding]],
     wanted: Sequence[Sharding],
 ) -> Choice:
-    """The cheapest way to compute a node.
+    """Returns the cheapest way to compute a node.
 
     Args:
-        balance: operations in the time of a byte sent.
-        operands: for each operand where it lies; in several ways where copies were made.
-        wanted: where each result is to lie.
+        mesh: the mesh.
+        balance: operations in the time of sending one byte.
+        node: the node.
+        operands: the shardings of each operand; several if it has copies.
+        wanted: the sharding that each result should have.
     """
     versions = tuple(tuple(dict.fromkeys(found)) for found in operands)
     return _best(mesh, balance, alone(node), versions, tuple(wanted))
@@ -77,25 +81,25 @@ class Chooser:
     wanted: Sequence[Sharding]
 
     def best(self) -> Choice:
-        """The cheapest way."""
+        """Returns the cheapest way."""
         found = [c for split in self._splits() for c in self._choices(split)]
         work = int(str(cost(self.node).flops))
         return min(found, key=lambda c: (c.bytes + self._share(c, work), *self._less(c)))
 
     def _share(self, choice: Choice, work: int) -> int:
-        """What a rank computes, as the bytes that it could send meanwhile."""
+        """Returns the work of a rank, as the bytes that it could send in that time."""
         ranks = size_of([a for axes in choice.split.values() for a in axes])
         return int(work / ranks / self.balance)
 
     def _less(self, choice: Choice) -> tuple[int, int]:
-        """What decides between ways of equal bytes: nothing left open, most of the work split."""
+        """Ranks ways of equal bytes: first no partial sums, then most of the work split."""
         is_open = sum(size_of(s.partial) > 1 for s in choice.needs)
         return is_open, -size_of([a for axes in choice.split.values() for a in axes])
 
     # ---- which factors are split
 
     def _proposed(self) -> list[Split]:
-        """What each value says about the domain."""
+        """Returns the splits of the domain that the shardings of each value imply."""
         factors = factors_of(self.node)
         found: list[Split] = []
         for dims, wanted in zip(factors.results, self.wanted, strict=True):
@@ -105,7 +109,7 @@ class Chooser:
         return [split for split in found if split]
 
     def _splits(self) -> Iterator[Split]:
-        """Every way to give each axis to one of the factors that it was proposed for, or none."""
+        """Yields every way to give each axis to one of its proposed factors, or to none."""
         yield {}
         proposed = self._proposed()
         yield from proposed
@@ -142,7 +146,7 @@ class Chooser:
                 yield choice
 
     def _partials(self, split: Split) -> Iterator[tuple[Axes, tuple[int, ...]]]:
-        """Sums that may stay open: axes, and the operands in which the node is linear."""
+        """Yields partial sums that may stay: axes, and the operands in which the node is linear."""
         yield (), ()
         used = [a for axes in split.values() for a in axes]
         for group in linear_groups(self.node):
@@ -191,10 +195,10 @@ class Chooser:
 
 
 def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
-    """Groups of operands in which a node is linear together, so that it may run on open sums.
+    """Returns groups of operands in which a node is linear together, so it may run on partial sums.
 
-    In integers that wrap around it still is, except of a quotient; what changes the element type
-    rounds.
+    Wrapping integer arithmetic is linear too, except for division. A change of the element type
+    rounds, so it is not linear.
     """
     kinds = {t.dtype for t in (*node.types, *(a.tensor for a in node.args))}
     if len(kinds) != 1:

@@ -1,8 +1,8 @@
-"""Which place a mesh axis gets where a node has several for it: the one that sends fewest bytes.
+"""Decide conflicts: if a mesh axis could split several dims of a node, pick the cheapest.
 
-Each place of the first conflict is tried on the whole program: propagated, planned, and its bytes
-counted; then the next conflict that is left. Nodes that are alike share one decision, so that
-layers of a kind are decided once.
+Each candidate of the first conflict is tried on the whole program: propagated, planned, and its
+bytes counted. Then the next conflict follows. Equal nodes share one decision, so equal layers are
+decided once.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from stack.passes.sharding.spread import Conflict, Spread
 
 Tell = Callable[[str, tuple[str, ...]], None]
 Conflicts = dict[tuple[Value, MeshAxis], Conflict]
-MOST = 24  # conflicts that are tried out; those after them leave the largest value where it is
+MOST = 24  # most conflicts that are tried; in later ones the largest value keeps its sharding
 
 
 def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tell) -> None:
-    """Give all values of a program a place.
+    """Gives all values of a program a sharding.
 
     Args:
-        counts: of values that stand for several, for how many.
+        program: the program, whose cells are changed.
+        counts: for each node, the number of nodes that it represents.
+        strict: refuse ambiguity instead of deciding.
+        tell: receives each decision, with source lines.
 
-    Raises UsageError, with the choices and their bytes, where strict and a node leaves a choice.
+    Raises UsageError, with the choices and their bytes, if `strict` and a node is ambiguous.
     """
     decider = _Decider(program, counts)
     made = Made({}, {})
@@ -58,18 +61,18 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
 
 
 class Made(NamedTuple):
-    """What was decided so far.
+    """The decisions so far.
 
     Attributes:
-        choices: factors, by what nodes have in common.
-        seeds: of the nodes that were met, for an axis the factor that it goes to.
+        choices: factors, by the key of equal nodes.
+        seeds: for the nodes met so far, the factor that each axis splits.
     """
 
     choices: Mapping[str, str]
     seeds: Mapping[Value, Mapping[MeshAxis, str]]
 
     def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Made:
-        """With one more, and the nodes that are known to need it."""
+        """Returns the decisions with one more, and with the nodes that are known to need it."""
         made = Made({**self.choices, conflict.key: factor}, self.seeds)
         for other in conflicts.values():
             if other.key == conflict.key:
@@ -77,13 +80,13 @@ class Made(NamedTuple):
         return made
 
     def seeded(self, conflict: Conflict, factor: str) -> Made:
-        """With one more node about which it was decided."""
+        """Returns the decisions with one more node that they apply to."""
         own = {**self.seeds.get(conflict.value, {}), conflict.axis: factor}
         return Made(self.choices, {**self.seeds, conflict.value: own})
 
 
 class Trial(NamedTuple):
-    """What a rank sends after some decisions, and the conflicts that they leave."""
+    """The bytes that a rank sends after some decisions, and the conflicts that remain."""
 
     made: Made
     conflicts: Conflicts
@@ -97,18 +100,18 @@ class _Decider:
     known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def spread(self, made: Made, tell: Tell | None = None) -> Conflicts:
-        """Propagate; the conflicts that are met."""
+        """Propagates; returns the conflicts that it met."""
         self.program.reset()
         spread = Spread(self.program, tell, made.choices, made.seeds)
         spread.run()
         return spread.conflicts
 
     def tried(self, made: Made) -> Trial:
-        """What comes of decisions."""
+        """Returns the trial of some decisions."""
         return Trial(made, self.spread(made), self._bytes())
 
     def taken(self, trial: Trial) -> tuple[Made, Conflicts]:
-        """A trial for good: other nodes that it is about are seeded like the first."""
+        """Accepts a trial: other nodes that it applies to are seeded like the first."""
         made, conflicts = trial.made, trial.conflicts
         while alike := [c for c in conflicts.values() if c.key in made.choices]:
             for conflict in alike:
@@ -117,7 +120,7 @@ class _Decider:
         return made, conflicts
 
     def _bytes(self) -> int:
-        """What a rank sends, as values lie now."""
+        """Returns the bytes that a rank sends under the current shardings."""
         lie = tuple([cell.code for cell in self.program.cells.values()])
         if lie not in self.known:
             self.known[lie] = Moves(self.program).bytes(self.counts)

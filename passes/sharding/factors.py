@@ -1,15 +1,15 @@
 """The factors of a node: the axes of its domain that mesh axes may split, from its relation.
 
-The access relation of a node says which dims of operands and results are one axis of its domain;
-a mesh axis that splits one of them splits all. Dims that are made of several axes, as a reshape
-or a convolution of groups has them, are written in factors, the major one first:
+The access relation of a node says which dims of operands and results are one axis of its domain. A
+mesh axis that splits one of them splits all. A dim may consist of several axes, as in a reshape or
+a grouped convolution. It is then written in factors, the major one first:
 
     dot     "m k, k n -> m n"       x[m, k]  w[k, n]  y[m, n]      k is reduced: y is partial
     reshape 8, 6 -> 8, 2, 3         x[a, (b c)]       y[a, b, c]   splitting b splits x's dim
     sort    "a b! -> a b!"          b is fixed: every rank needs all of it
     conv    "n c h^, o c k -> n o h"    h is read through a window: parts of it overlap
 
-(Shardy's op sharding rules say the same; here nothing is said by op.)
+(Shardy's op sharding rules express the same; here there are no rules per op.)
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Factors:
 
     Attributes:
         sizes: elements of each factor.
-        operands, results: for each value its dims.
+        operands, results: the dims of each value.
         fixed: factors that every rank needs whole.
         reduced: factors that no result has; splitting them leaves partial results.
-        windows: of dims of operands, how they are read along their factor.
-        kind: how what they leave is combined.
+        windows: for dims of operands, the window by which they are read along their factor.
+        kind: the reduction that combines partial results.
     """
 
     sizes: Mapping[str, int]
@@ -61,13 +61,13 @@ class Factors:
 
     @cached_property
     def values(self) -> tuple[Dims, ...]:
-        """Operands, then results."""
+        """Returns operands, then results."""
         return (*self.operands, *self.results)
 
     def split_of(self, dims: Dims, axes: tuple[Axes, ...]) -> Split:
-        """What axes that split a value split in the domain; those that split nothing are left out.
+        """Returns the factors that a value's axes split; axes that split nothing are left out.
 
-        A factor that shares its dim has to be split evenly, and fully before the next one is.
+        A factor that shares its dim must be split evenly, and completely before the next one is.
         """
         found = self.known.get((dims, axes))
         if found is None:
@@ -93,7 +93,7 @@ class Factors:
     def _taken(
         self, factor: str, axes: Sequence[MeshAxis], is_shared: bool
     ) -> tuple[list[MeshAxis], list[MeshAxis]]:
-        """The axes that fit into a factor, and those that are left for the next."""
+        """Returns the axes that fit into a factor, and those that are left for the next."""
         size, taken, rest = self.sizes[factor], list[MeshAxis](), list(axes)
         if not is_shared:
             while rest and size_of([*taken, rest[0]]) <= size:
@@ -113,7 +113,7 @@ class Factors:
         return taken, rest
 
     def axes_of(self, dims: Dims, split: Split) -> tuple[Axes, ...] | None:
-        """How a value is split where the domain is; None where its dims cannot say it."""
+        """Returns the axes of a value, given the domain's split; None if they do not exist."""
         found: list[Axes] = []
         for factors in dims:
             axes: list[MeshAxis] = []
@@ -130,9 +130,9 @@ class Factors:
         return tuple(found)
 
     def overlaps(self, operand: int, axes: tuple[Axes, ...]) -> tuple[Overlap | None, ...]:
-        """Of each dim of an operand that is split so the parts that the node reads.
+        """Returns for each dim of an operand the overlapping parts that the node reads.
 
-        Raises LookupError where parts of ranks would not be alike.
+        Raises LookupError if the parts of different ranks would not have one form.
         """
         found = [self.windows.get((operand, dim)) for dim in range(len(axes))]
         if not any(found):
@@ -145,13 +145,13 @@ class Factors:
 
 
 def factors_of(node: Node) -> Factors:
-    """The factors of a node; nodes that are alike share them. Sizes are numbers."""
+    """Returns the factors of a node; equal nodes share them. Sizes must be numbers."""
     return _factors(alone(node))
 
 
 @once_alike
 def alone(node: Node) -> Node:
-    """The node that all nodes that are alike have in common: on parameters, and lying nowhere."""
+    """Returns the canonical form of equal nodes: on parameters, without shardings."""
     holders = [_holder(i, a.type) for i, a in enumerate(node.args)]
     return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
 
@@ -192,7 +192,7 @@ def _factors(node: Node) -> Factors:
 
 
 def _kind(node: Node) -> str:
-    """How a node combines what it reduces; empty for what does not reduce."""
+    """Returns the reduction of a node; empty if it does not reduce."""
     if is_reduction(node):
         return str(node.attrs["kind"])
     if _looks_up(node):
@@ -201,17 +201,17 @@ def _kind(node: Node) -> str:
 
 
 def _looks_up(node: Node) -> bool:
-    """Whether a node reads elements that one rank has: what others read is 0, and adds nothing."""
+    """True if a node gathers from elements of which each is on one rank: other ranks add 0."""
     return reads_by_data(node) and node.dtype.kind in "fiu"
 
 
 def _is_cut(node: Node) -> bool:
-    """Whether a part of a dim that is read through a window may stand for the whole."""
+    """True if a node can run on a part of a dim that is read through a window."""
     return bool(ops.lookup(node.op).beyond)
 
 
 def _whole(node: Node, relation: Linear) -> set[str]:
-    """Axes that every rank needs whole: marked ones, but for windows that have equations."""
+    """Returns axes that every rank needs whole: marked ones, except windows with equations."""
     if _looks_up(node):
         return set()
     rule = ops.rule_of(node)
@@ -227,7 +227,7 @@ def _names(values: Iterable[Dims]) -> set[str]:
 
 
 def _repeated(values: Iterable[Dims]) -> set[str]:
-    """Factors that stand twice in one value: its diagonal is read."""
+    """Returns factors that occur twice in one value: its diagonal is read."""
     found: set[str] = set()
     for dims in values:
         names = [name for factors in dims for name in factors]
@@ -236,7 +236,7 @@ def _repeated(values: Iterable[Dims]) -> set[str]:
 
 
 def _unrelated(operands: Sequence[Shape], results: Sequence[Shape]) -> Factors:
-    """Every value whole."""
+    """Returns factors that keep every value whole."""
     sizes: dict[str, int] = {}
 
     def dims(shape: Shape, value: str) -> Dims:
@@ -256,11 +256,11 @@ class _Finder:
         self.sizes: dict[str, int] = {n: int(cast("int", s)) for n, s in relation.sizes.items()}
         self.fixed = fixed
         self.flat = self._flattened(relation)
-        self.is_cut = is_cut  # whether parts that windows read may stand for the whole
+        self.is_cut = is_cut  # True if the node can run on parts that windows read
         self.windows: dict[tuple[int, int], Window] = {}
 
     def _flattened(self, relation: Linear) -> dict[str, tuple[str, ...]]:
-        """Axes that several dims number together, in the factors at whose borders dims meet."""
+        """Splits axes that several dims form together into factors at the borders of these dims."""
         borders: dict[str, set[int]] = {}
         for _, access in (*relation.operands, *relation.results):
             for equation in access:
@@ -282,7 +282,7 @@ class _Finder:
         return made
 
     def dims(self, shape: Shape, access: Access, value: str, operand: int = -1) -> Dims:
-        """The factors of each dim of a value."""
+        """Returns the factors of each dim of a value."""
         found: dict[int, tuple[str, ...]] = {}
         for equation in access:
             names = [str(name) for name, _ in equation.axes]
@@ -301,7 +301,7 @@ class _Finder:
                 found.update(self._shared(dims, shape, list(self.flat[names[0]])))
                 continue
             elif len(dims) > 1 and len(names) == 1 and names[0] not in self.fixed:
-                # all but one have a single element
+                # all but one have size 1
                 (real,) = [d for d in dims if shape[d] != 1][:1] or [dims[0]]
                 found.update((d, (names[0],) if d == real else ()) for d in dims)
                 continue
@@ -322,7 +322,7 @@ class _Finder:
     def _shared(
         self, dims: Sequence[int], shape: Shape, factors: list[str]
     ) -> dict[int, tuple[str, ...]]:
-        """Factors of one flat axis, dealt out to dims in order."""
+        """Distributes the factors of one flat axis over dims, in order."""
         found: dict[int, tuple[str, ...]] = {}
         for dim in dims:
             own: list[str] = []

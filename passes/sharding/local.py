@@ -1,8 +1,9 @@
-"""What one rank does of a node: the same op on the parts that it holds.
+"""Build the code of one rank for a node: the same op on its shards.
 
-Parts that do not divide are longer than what they hold. What follows is never read, except where
-a node combines along the dim (it is masked by what changes nothing) or takes positions from it.
-Parts that a window reads begin and end where the rank's window does, and are 0 outside of the dim.
+If parts do not divide evenly, arrays are padded. The padding is never read, with two exceptions. A
+node that reduces along the dim reads it masked by the neutral element, and a node that uses it as
+indices reads 0. Parts that a window reads begin and end where the rank's window does, and are 0
+outside of the dim.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from stack.passes.sharding.factors import Factors, Split, factors_of
 
 
 def local_type(type_: TensorType) -> TensorType:
-    """The type of what a rank holds of a value."""
+    """Returns the type of a rank's shard of a value."""
     if type_.sharding is None:
         return type_
     return TensorType(type_.dtype, type_.sharding.local_shape(type_.shape))
 
 
 def local_types(type_: Type) -> Type:
-    """The same of a node with several results."""
+    """Returns the same for all results of a node."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(map(local_type, type_.items)))
     return local_type(type_)
 
 
 class Local:
-    """One node on the parts of one rank."""
+    """One node on the shards of one rank."""
 
     def __init__(self, b: Builder, mesh: Mesh, node: Node) -> None:
         self.b, self.mesh, self.node = b, mesh, node
@@ -47,7 +48,7 @@ class Local:
                 self.split.update(self.factors.split_of(dims, type_.sharding.axes))
 
     def made(self, args: Sequence[Node]) -> Node:
-        """The node on parts of its operands."""
+        """Returns the node on shards of its operands."""
         node = self.node
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
         if ops.lookup(node.op).beyond == "operand":
@@ -60,7 +61,7 @@ class Local:
         return new if held is None else self.b.select(held, new, self.b.const(0, new.dtype))
 
     def _looked_up(self, args: Sequence[Node]) -> tuple[list[Node], Node | None]:
-        """Indices into the part that this rank has, and which results it has; None: all."""
+        """Returns indices into this rank's shard, and a mask of its results; None for all."""
         node, found, inside = self.node, list(args), None
         rule = ops.rule_of(node) if reads_by_data(node) else None
         indexed = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"] if rule else []
@@ -87,7 +88,7 @@ class Local:
         return found, inside
 
     def _operand(self, number: int, x: Node) -> Node:
-        """An operand with what is not held replaced where it would be read."""
+        """Returns an operand whose padding is masked if the node would read it."""
         node = self.node
         type_ = node.args[number].tensor
         if type_.sharding is None:
@@ -113,7 +114,7 @@ class Local:
         return self.b.select(self.b.lt(place, held), x, self.b.const(value, x.dtype))
 
     def _surrounded(self, x: Node, value: Node) -> Node:
-        """An operand with `value` outside of its dims, where its parts reach beyond them."""
+        """Returns an operand with `value` outside of its dims, if its parts extend beyond them."""
         type_, sharding = self.node.args[0].tensor, self.node.args[0].tensor.sharding
         overlaps = enumerate(sharding.overlaps if sharding is not None else ())
         for dim, overlap in overlaps:
@@ -131,7 +132,7 @@ class Local:
     def _over(self, axes: Axes) -> dict[str, str]:
         return {"mesh": self.mesh.sizes_text, "over": axes_text(axes)}
 
-    # ---- attributes that speak of sizes or places
+    # ---- attributes with sizes or positions
 
     def _attrs(self, args: Sequence[Node]) -> dict[str, Any]:
         attrs = dict(self.node.attrs)
@@ -147,7 +148,7 @@ class Local:
         return attrs
 
     def _cut(self, attrs: dict[str, Any], dim: int, x: Node, margins: tuple[int, int]) -> None:
-        """Say of a dim that all of `x` is read, and so many places before and after it."""
+        """Sets the attributes of a dim so that all of `x` is read, and the margins around it."""
         at = dim
         if self.node.op == "conv":
             at = as_stored(range(x.tensor.rank), attrs)[dim] - 2
@@ -156,7 +157,7 @@ class Local:
             attrs[name] = (*attrs[name][:at], ends[name], *attrs[name][at + 1 :])
 
     def _counted(self, new: Node) -> Node:
-        """Positions of the rank's part in the whole."""
+        """Returns the positions of the rank's part in the whole."""
         at = int(self.node.attrs["axis"])
         sharding = self.node.tensor.sharding
         axes = joined(sharding.axes[at]) if sharding is not None else ()
@@ -169,6 +170,6 @@ class Local:
 
 
 def positions(node: Node) -> range:
-    """Operands that say where others are read or written."""
+    """Returns the operands that are indices of others."""
     last = {"gather": 0, "scatter": 1}.get(node.op)
     return range(0) if last is None else range(1, len(node.args) - last)

@@ -1,4 +1,4 @@
-"""A reshard as the collectives of its route, on what one rank holds."""
+"""Convert a reshard to the collectives of its route, on the shards of one rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.passes.sharding.route import Places, Step, places, route
 
 
 def moved(b: Builder, x: Node, type_: TensorType, source: Sharding, target: Sharding) -> Node:
-    """What a rank holds of a value at the target, from what it holds at the source."""
+    """Returns a rank's shard at the target, from its shard at the source."""
     at = places(source)
     mover = Mover(b, type_, source.mesh, source.kind if source.partial else target.kind)
     for step in route(type_, source, target).steps:
@@ -24,13 +24,13 @@ def moved(b: Builder, x: Node, type_: TensorType, source: Sharding, target: Shar
 
 
 class Mover:
-    """Collectives on parts of one value; parts that do not divide are padded, then cut."""
+    """Builds collectives on shards of one value; uneven shards are padded, then cut."""
 
     def __init__(self, b: Builder, type_: TensorType, mesh: Mesh, kind: str) -> None:
         self.b, self.type, self.mesh, self.kind = b, type_, mesh, kind
 
     def step(self, x: Node, step: Step, before: Places) -> Node:
-        """One collective."""
+        """Returns the result of one collective."""
         at, dim, ranks = self._over(step.over), step.axis, size_of(step.over)
         if step.op == "all_reduce":
             return self.b.all_reduce(x, kind=self.kind, **at)
@@ -64,7 +64,7 @@ class Mover:
         return x if x.shape[dim] == size else first_of(self.b, x, dim, size)
 
     def _order(self, before: Places, after: Places) -> tuple[int, ...]:
-        """For each rank the one that needs what it holds; those that can keep it do."""
+        """Returns for each rank the rank that needs its shard; ranks that can keep it do."""
 
         def held(rank: int, at: Places) -> tuple[tuple[int, ...], ...]:
             return tuple((_number(self.mesh, rank, axes),) for axes in (*at.dims, at.partial))
@@ -85,7 +85,7 @@ def _number(mesh: Mesh, rank: int, axes: Axes) -> int:
 
 
 def padded(b: Builder, x: Node, dim: int, parts: int) -> Node:
-    """A value whose dim makes so many equal parts; what is added is never read."""
+    """Pads a dim to a multiple of `parts`; the padding is never read."""
     size = int(cast("int", x.shape[dim]))
     missing = -size % parts
     if not missing:
@@ -96,7 +96,7 @@ def padded(b: Builder, x: Node, dim: int, parts: int) -> Node:
 
 
 def first_of(b: Builder, x: Node, dim: int, size: Dim) -> Node:
-    """The first elements of a dim."""
+    """Returns the first elements along a dim."""
     limit = (*x.shape[:dim], size, *x.shape[dim + 1 :])
     rank = x.tensor.rank
     return b.slice(x, start=(0,) * rank, limit=limit, step=(1,) * rank)

@@ -1,9 +1,9 @@
-"""Where each node of a placed program runs, and which versions of values that takes.
+"""Plan resharding: the way each node of a sharded program runs, and the copies that it needs.
 
-Each node runs where it is cheapest (`choose`), and what it makes stays there until somebody needs
-it elsewhere. Every version of a value that was made is kept: q, k and v share one gather, a sum
-stays open along a residual stream until it is read. `plan` writes this down as a program; its
-bytes are known before.
+Each node runs in the cheapest way (`choose`). Its result keeps that sharding until a reader needs
+another one. Every copy of a value is kept for reuse: q, k and v share one gather, and a sum stays
+partial along a residual stream until it is read. `plan` writes this as a program. Its bytes are
+known before that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from stack.passes.sharding.route import STAY, Route, places, route
 
 @dataclass(frozen=True)
 class Version:
-    """A value at one of the places where it lies.
+    """A value in one of its shardings.
 
     Attributes:
-        source: the number of the version that it is moved from; None where it is made here.
+        sharding: the sharding.
+        source: the number of the version that it is moved from; None if the node computes it so.
         reader: the node that it was moved for first.
         way: the collectives of the move.
     """
@@ -38,14 +39,16 @@ class Version:
 
 @dataclass
 class Moves:
-    """What is moved in one block where it stands.
+    """The moves in one occurrence of a block.
 
     Attributes:
-        versions: of every value; the first is what its node makes.
-        reads: for each node the versions of its operands, by number.
-        makes: for each node where its results lie.
+        program: the program.
+        path: the path of the block.
+        versions: of every value; the first is the node's result.
+        reads: for each node, the versions of its operands, by number.
+        makes: for each node, the shardings of its results.
         results: versions of the results of the block.
-        inner: the same of the blocks of a node.
+        inner: the same for the blocks of a node.
     """
 
     program: Program
@@ -68,11 +71,11 @@ class Moves:
 
     @property
     def block(self) -> Block:
-        """The block whose nodes these are."""
+        """Returns the block with these nodes."""
         return self.program.block(self.path)
 
     def bytes(self, counts: Mapping[Node, int]) -> int:
-        """What a rank sends, loops counted once; values that stand for several count as often."""
+        """Returns the bytes that a rank sends; loops count once, nodes as often as in `counts`."""
         own = sum(
             counts.get(node, 1) * version.way.bytes
             for node, versions in self.versions.items()
@@ -82,7 +85,7 @@ class Moves:
         return own + sum(counts.get(node, 1) * moves.bytes({}) for node, moves in inner)
 
     def at(self, node: Node, wanted: Sharding, reader: Node) -> int:
-        """The version of a value that lies where it is wanted; a new one where none does."""
+        """Returns the version of a value with the wanted sharding; adds one if there is none."""
         versions = self.versions[node]
         for number, version in enumerate(versions):
             if is_inline(node) and not wanted.partial:
@@ -98,7 +101,7 @@ class Moves:
         return self.program.cell(value).sharding(self.program.mesh)
 
     def _wanted(self, node: Node, index: int) -> Sharding:
-        """Where the node that runs the block has a result."""
+        """Returns the sharding that the node running the block has for a result."""
         if not self.path:
             return self._cell(Value((), node))
         outer, number = self.path[-1]

@@ -1,8 +1,8 @@
-"""What a person writes to place a value: `x: dp, -, tp`.
+"""Parse shardings that a user writes: `x: dp, -, tp`.
 
-One entry for each dim: an axis, `-` for none, `?` for what propagation finds, or what stands in a
-type, `{dp, tp:(1)2, ?}p1`. Dims that are left out are whole, as in JAX. `w*: tp` is about all
-values of such names; `return 0: dp` is about a result.
+There is one entry for each dim: an axis, `-` for none, `?` to leave it to propagation, or the
+syntax of types, `{dp, tp:(1)2, ?}p1`. Dims that are left out are whole, as in JAX. `w*: tp` applies
+to all values of such names; `return 0: dp` applies to a result.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _RESULT = re.compile(r"return(?:\s+(\d+))?")
 
 
 def annotated(func: Func, mesh: Mesh, texts: tuple[str, ...]) -> Func:
-    """The function with places for the values that the texts name.
+    """Returns the function with shardings for the values that the texts name.
 
-    Raises UsageError for a text that cannot be read or names nothing, RuleError where a value
-    cannot lie so.
+    Raises UsageError for a text that cannot be read or names nothing, RuleError if a value cannot
+    have the sharding.
     """
     placer = _Placer(func, mesh)
     for text in texts:
@@ -46,7 +46,7 @@ class _Placer:
         self.told: dict[str, tuple[str, Sharding]] = {}
 
     def place(self, name: str, entries: str, text: str) -> None:
-        """One text."""
+        """Applies one text."""
         result = _RESULT.fullmatch(name)
         if result is not None and name not in self.names:
             count = len(self.old.results)
@@ -66,7 +66,7 @@ class _Placer:
             self.placed[node] = self._type(node.tensor, what, entries, text)
 
     def _what(self, name: str, node: Node) -> str:
-        """A value with its source lines, for messages."""
+        """Returns a value with its source lines, for messages."""
         lines = ", ".join(self.old.body.locs.get(node, ()))
         return f"{name} ({lines})" if lines else name
 
@@ -82,9 +82,7 @@ class _Placer:
             raise UsageError(f"{text!r}: {what}: {error}") from error
         before, other = self.told.setdefault(what, (text, sharding))
         if other != sharding:
-            raise UsageError(
-                f"{what} is told to lie in two ways, {before!r} and {text!r}: keep one"
-            )
+            raise UsageError(f"{what} has two shardings, {before!r} and {text!r}: keep one")
         return type_.with_sharding(sharding)
 
     def _dim(self, entry: str, what: str, text: str) -> DimSharding:
@@ -96,14 +94,14 @@ class _Placer:
             if parser.next.kind != "end":
                 parser.fail(f"expected the end, found {parser.next.text!r}")
             if overlap is not None:
-                parser.fail(f"parts {overlap} that overlap are planned, not asked for")
+                parser.fail(f"overlapping parts {overlap} are planned, and cannot be given")
             found = tuple(self.mesh.axis(axis) for axis, _ in axes)
         except StackError as error:
             raise UsageError(f"{text!r}: {what}: {entry!r}: {error}") from error
         return DimSharding(found, is_open, priority)
 
     def func(self) -> Func:
-        """The function with all that was said."""
+        """Returns the function with all these shardings."""
         done: dict[Node, Node] = {}
         block = self.old.body
         for node in (*block.params, *block.nodes):

@@ -1,4 +1,4 @@
-"""A planned program as the one program that every rank runs on its parts."""
+"""Convert a planned program to the program that every rank runs on its shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stack.passes.sharding.move import moved
 
 
 def partitioned(block: Block, mesh: Mesh) -> Block:
-    """The block of one rank."""
+    """Returns the block of one rank."""
     b = Builder()
     done: dict[Node, Node] = {}
     for param in block.params:

@@ -1,4 +1,4 @@
-"""A placed program with everything that moves written down as `reshard` nodes."""
+"""Write a sharded program with all moves as `reshard` nodes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Tell = Callable[[str, tuple[str, ...]], None]
 
 
 def planned(program: Program, tell: Tell) -> Block:
-    """The body of a program, with reshards."""
+    """Returns the body of a program, with reshards."""
     return _Writer(Moves(program), tell).written()
 
 
 @dataclass
 class _Writer:
-    """The nodes of one block where it stands."""
+    """The nodes of one occurrence of a block."""
 
     moves: Moves
     tell: Tell
@@ -32,7 +32,7 @@ class _Writer:
     locs: dict[Node, tuple[str, ...]] = field(default_factory=dict[Node, tuple[str, ...]])
 
     def written(self) -> Block:
-        """The block."""
+        """Returns the block."""
         block = self.moves.block
         for param in block.params:
             type_ = _typed(param.type, self.moves.makes[param])
@@ -67,7 +67,7 @@ class _Writer:
             self.locs[new] = block.locs[node]
 
     def _version(self, node: Node, number: int) -> Node:
-        """A version of a value; those before it are made first."""
+        """Returns a version of a value; earlier versions are built first."""
         made, versions = self.made[node], self.moves.versions[node]
         while len(made) <= number:
             version = versions[len(made)]

@@ -1,4 +1,4 @@
-"""A function again, its values with the places that were decided."""
+"""Rebuild a function with the shardings that were decided."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from stack.passes.sharding.cells import Path, Program, Value
 
 
 def placed(func: Func, program: Program, members: Mapping[Node, Node]) -> Func:
-    """Every value with its sharding, wherever its block stands.
+    """Returns the function with the sharding of every value, in every occurrence of its block.
 
     Args:
-        members: for each node of the function the one of the program that it lies like.
+        func: the function.
+        program: the program with the decided shardings.
+        members: for each node of the function, the node of the program that represents it.
     """
     return Func(func.name, _block(program, func.body, (), members), func.level)
 
@@ -42,7 +44,7 @@ def _type(program: Program, node: Node, path: Path) -> Type:
 
 
 def mapped(block: Block, done: Mapping[Node, Node]) -> Block:
-    """The block of nodes that took the places of others, with their names and lines."""
+    """Returns a block of replaced nodes, with the names and lines of the old ones."""
     return Block(
         [done[p] for p in block.params],
         [done[r] for r in block.results],
@@ -52,7 +54,7 @@ def mapped(block: Block, done: Mapping[Node, Node]) -> Block:
 
 
 def without_streams(block: Block) -> Block:
-    """The block with every stream as a call of its plain meaning."""
+    """Returns the block with every stream replaced by a call of its expansion."""
     done: dict[Node, Node] = {p: p for p in block.params}
     for node in block.nodes:
         args = [done[a] for a in node.args]

@@ -1,10 +1,11 @@
-"""From one sharding to another: the cheapest way over collectives.
+"""Find the cheapest route of collectives from one sharding to another.
 
-Places are states, collectives are edges, bytes sent by a rank are their lengths (steps of latency
-decide between equals), and Dijkstra finds the way. From a partial value there is an edge to a
-part of the sum, so an all-reduce of which a part is kept is never planned; from one dim to another
-there is an all-to-all; and so on. To parts that overlap leads a halo from plain ones, or nothing
-but a cut from the whole; they are read where they are, and no way leads on.
+Shardings are states, collectives are edges, and the bytes that a rank sends are their lengths (the
+number of messages decides between equals). Dijkstra's algorithm finds the route. A partial value
+has an edge to a part of the sum, so no plan all-reduces and then keeps a part. Moving a split from
+one dim to another is an all-to-all; and so on. Overlapping parts are reached by a halo exchange
+from plain parts, or by a slice of the whole. No edge leads away from them, since they are read
+directly.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from stack.ir.types import TensorType
 
 
 class Places(NamedTuple):
-    """A state: for each dim its axes, the axes along which the value is partial, and for each dim
-    the parts that are no plain ones; nothing where all are.
+    """A state: the axes of each dim, the axes of partial sums, and the overlapping parts of dims.
+
+    `overlaps` is empty if all parts are plain.
     """
 
     dims: tuple[Axes, ...]
@@ -34,7 +36,7 @@ class Places(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A collective: the op, the axes that it runs over, its dims, and the places after it."""
+    """A collective: the op, its mesh axes, its dims, and the state after it."""
 
     op: str
     over: Axes
@@ -50,7 +52,7 @@ class Step(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Steps one after another, and what they cost."""
+    """Steps one after another, with their cost."""
 
     steps: tuple[Step, ...]
     bytes: int
@@ -58,23 +60,23 @@ class Route(NamedTuple):
 
 
 STAY = Route((), 0, 0)  # no steps, no bytes, no time
-NOWHERE = Route((), 1 << 62, 0)  # longer than every way
+NOWHERE = Route((), 1 << 62, 0)  # longer than every route
 
 
 @lru_cache(maxsize=1 << 14)
 def places(sharding: Sharding) -> Places:
-    """Where a sharding says that elements lie."""
+    """Returns the state of a sharding."""
     dims = tuple(joined(axes) for axes in sharding.axes)
     return Places(dims, _ordered(sharding.partial), sharding.overlaps)
 
 
 def _ordered(axes: Axes) -> Axes:
-    """Partial axes have no order: the one that all agree on."""
+    """Returns partial axes in a canonical order: they have none of their own."""
     return joined(sorted(axes, key=lambda axis: (axis.name, axis.before)))
 
 
 def route(type_: TensorType, source: Sharding, target: Sharding) -> Route:
-    """The cheapest way. Raises RuleError for sizes that are no numbers."""
+    """Returns the cheapest route. Raises RuleError for sizes that are not numbers."""
     if source is target:  # most often
         return STAY
     shape = tuple(int(cast("int", n)) for n in type_.shape)
@@ -131,13 +133,13 @@ def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
 
 
 class _Search:
-    """The edges of places."""
+    """The edges between states."""
 
     def __init__(self, shape: tuple[int, ...], width: int, target: Places) -> None:
         self.shape, self.width, self.target = shape, width, target
 
     def refined(self, own: Places, other: Places) -> Places:
-        """Places in such parts of axes as both name, where a part is as good as the whole."""
+        """Returns a state in the finest axes that both states name, if the split is exact."""
         others = [axis for axes in (*other.dims, other.partial) for axis in axes]
 
         def parts(axes: Axes, is_even: bool) -> Axes:
@@ -155,7 +157,7 @@ class _Search:
         return Places(dims, parts(own.partial, True), own.overlaps)
 
     def local(self, at: Places, dim: int = -1, parts: int = 1) -> int:
-        """Bytes that a rank holds, with a dim padded to make so many parts."""
+        """Returns the bytes of a rank's shard, with a dim padded to a multiple of `parts`."""
         both = zip(self.shape, at.dims, strict=True)
         sizes = [int(cast("int", part_size(n, axes))) for n, axes in both]
         sizes = [o.size if o else n for n, o in zip(sizes, at.overlaps or (None,) * len(sizes))]
@@ -164,7 +166,7 @@ class _Search:
         return self.width * prod(sizes)
 
     def steps(self, at: Places) -> Iterator[tuple[Step, int]]:
-        """Every collective that leads on, and how many messages follow each other in it."""
+        """Yields every collective from a state, and its number of successive messages."""
         yield from self._halos(at)
         if at.overlaps:
             return
@@ -192,7 +194,7 @@ class _Search:
                 yield Step("keep_first", (axis,), -1, -1, Places(at.dims, rest + grown), 0), 0
 
     def _exchanges(self, at: Places, dim: int, moved: Axes) -> Iterator[tuple[Step, int]]:
-        """The last axes of a dim at once to a dim that wants them next."""
+        """Yields all-to-alls of the last axes of a dim to a dim that wants them next."""
         left = at.dims[dim][: -len(moved)]
         for other, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
             grown = (*axes, *moved)
@@ -215,7 +217,7 @@ class _Search:
             yield Step("shard", (axis,), dim, -1, Places(grown, at.partial), 0), 0
 
     def _halos(self, at: Places) -> Iterator[tuple[Step, int]]:
-        """To the overlapping parts of a dim."""
+        """Yields steps to the overlapping parts of a dim."""
         for dim, overlap in enumerate(self.target.overlaps):
             have = at.overlaps or (None,) * len(at.dims)
             if overlap is None or have[dim] is not None:
@@ -236,7 +238,7 @@ class _Search:
                 yield Step("shard", joined(wanted), dim, -1, grown, 0), 0
 
     def _takers(self, at: Places, axis: MeshAxis) -> list[int]:
-        """Dims whose next axis is to be this one."""
+        """Returns the dims whose next axis should be this one."""
         return [
             dim
             for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True))
@@ -244,7 +246,7 @@ class _Search:
         ]
 
     def _permutes(self, at: Places) -> Iterator[tuple[Step, int]]:
-        """Axes of a dim in another order, or others of the same sizes in their places."""
+        """Yields permutes: axes of a dim in another order, or replaced by others of equal sizes."""
         for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
             is_other = axes != wanted and set(axes) == set(wanted)
             if is_other and not is_padded(self.shape[dim], axes):

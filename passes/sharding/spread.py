@@ -1,9 +1,9 @@
-"""Propagation: where some values lie, others follow, in both directions, to a fixed point.
+"""Sharding propagation: some shardings imply others, forward and backward, to a fixed point.
 
-In order: what users gave priority 0 first; then nodes that move data or work by element, which
-leave no choice; then factors that operands and results share; then those that are reduced, whose
-split leaves open sums. Where places of one mesh axis disagree, what agrees goes first. A conflict
-is decided once for all nodes that are alike: `decide` tries each place on the whole program.
+The order is: first shardings of priority 0; then nodes that move data or are elementwise, which
+leave no choice; then factors that operands and results share; then reduced factors, whose split
+leaves partial sums. If shardings conflict on a mesh axis, their common part is propagated first. A
+conflict is decided once for all equal nodes: `decide` tries each candidate on the whole program.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from stack.passes.sharding.cells import Cell, Program, Tie, Value
 
 
 class Round(NamedTuple):
-    """Who is asked: ties up to a level, reduced factors or not, and whether conflicts end."""
+    """A round: it asks ties up to a level, may split reduced factors, and may decide conflicts."""
 
     level: int
     reduces: bool
     decides: bool
 
 
-ROUNDS = (  # in this order, to a fixed point each
+ROUNDS = (  # in this order, each to a fixed point
     Round(0, False, False),
     Round(1, False, False),
     Round(1, False, True),
@@ -48,11 +48,13 @@ Seeds = Mapping[Value, Mapping[MeshAxis, str]]
 
 
 class Conflict(NamedTuple):
-    """Places that one node has for one mesh axis: factors, those that were asked for first.
+    """Factors of one node that compete for one mesh axis; those with a sharding first.
 
     Attributes:
         value: the result of the node.
-        key: what nodes that are alike have in common.
+        key: the same for all equal nodes.
+        axis: the mesh axis.
+        factors: the candidates.
         where: the node, for messages.
     """
 
@@ -68,10 +70,11 @@ class Spread:
     """Propagation over a program.
 
     Attributes:
-        tell: takes what was decided, and the source lines that it is about; None for a trial.
-        decided: for conflicts by their key, the factor that the axis goes to.
-        seeds: results whose nodes were decided about: for an axis the factor that it goes to.
-        conflicts: those that were met, in order.
+        program: the program, whose cells are changed.
+        tell: receives each step, with its source lines; None for a trial.
+        decided: for conflicts by their key, the factor that the axis splits.
+        seeds: for results of decided nodes, the factor that each axis splits.
+        conflicts: the conflicts met, in order.
     """
 
     program: Program
@@ -83,10 +86,10 @@ class Spread:
     )
     settled: dict[int, Axes] = field(default_factory=dict[int, Axes])  # by earlier priorities
     due: set[int] = field(default_factory=set[int])  # numbers of ties whose values changed
-    left: set[int] = field(default_factory=set[int])  # of those that have more to say later
+    left: set[int] = field(default_factory=set[int])  # numbers of ties with more consequences later
 
     def run(self) -> None:
-        """To the fixed point."""
+        """Runs to the fixed point."""
         for tie in self.program.ties:
             if tie.values[-1] in self.seeds:
                 self._seed(tie)
@@ -98,7 +101,7 @@ class Spread:
                 self._round(priority, turn)
 
     def _round(self, priority: int, turn: Round) -> None:
-        """Ask ties in the order of the program, again and again, while values change."""
+        """Asks ties in program order, repeatedly, until no value changes."""
         ties = self.program.ties
         self.due |= self.left
         self.left.clear()
@@ -121,7 +124,7 @@ class Spread:
             sweep = sorted(again)
 
     def _seed(self, tie: Tie) -> None:
-        """Put the results of a node where it was decided."""
+        """Splits the results of a node as it was decided."""
         for axis, factor in self.seeds.get(tie.values[-1], {}).items():
             cell, dims = tie.cells[-1], tie.factors.values[-1]
             found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
@@ -133,7 +136,7 @@ class Spread:
         return self.program.cells.values()
 
     def _ask(self, number: int, priority: int, turn: Round) -> list[Cell]:
-        """The cells that a tie changes."""
+        """Applies a tie; returns the cells that it changes."""
         tie = self.program.ties[number]
         found = self._agreement(tie, priority, turn)
         if found.is_left:
@@ -148,7 +151,7 @@ class Spread:
         return self._grow(tie, growths(tie.factors, told, chosen))
 
     def _agreement(self, tie: Tie, priority: int, turn: Round) -> Agreement:
-        """What follows at a tie; alike ones are asked once, unless some of a value is unheard."""
+        """Returns the consequences at a tie; equal ties share them if no dims are hidden."""
         waits = self.program.waits and any([cell.waits for cell in tie.cells])
         key = turn.reduces, tuple([cell.code for cell in tie.cells])
         found = None if waits else tie.found.get(key)
@@ -169,14 +172,14 @@ class Spread:
         return changed
 
     def _decided(self, tie: Tie, order: list[Heard]) -> list[Heard]:
-        """With the first axis that is wanted in two places, in one of them."""
+        """Decides the first axis that two factors compete for; returns the remaining entries."""
         pair = next(((h, c) for h in order for c in order if rivals(h, c)), None)
         if pair is None or pair[0].factor == pair[1].factor:
             return order
         axis = next(a for a in pair[0].axes if any(a.meets(b) for b in pair[1].axes))
         result, last = tie.cells[-1], len(tie.cells) - 1
         if any(map(axis.meets, self.settled[id(result)])):
-            # what was asked for first leaves no choice
+            # a sharding of an earlier priority leaves no choice
             return sorted(order, key=lambda h: h.value != last)
         factor = self.seeds.get(tie.values[-1], {}).get(axis)
         if factor is None:
@@ -210,7 +213,7 @@ class Spread:
         return Conflict(tie.values[-1], key, axis, factors, f"{name} = {tie.node.op} ({lines})")
 
     def _extends(self, cell: Cell, dim: int, axes: Axes) -> bool:
-        """Whether a dim may take axes, and they are more than it has."""
+        """True if a dim may be split by `axes`, and they are more than it has."""
         old = cell.axes[dim]
         if not cell.asked[dim].is_open or not starts_with(axes, old):
             return False
@@ -234,7 +237,7 @@ class Spread:
 
 
 def _told(cell: Cell, priority: int) -> tuple[Axes, ...]:
-    """What a cell says to its ties: dims of later priorities are silent."""
+    """Returns the axes of a cell that ties can see: dims of later priorities are hidden."""
     if not cell.waits:
         return cell.axes
     both = zip(cell.axes, cell.asked, strict=True)

@@ -1,10 +1,10 @@
-"""Dims that are read through a window: which elements the ranks need that split what reads them.
+"""Halo exchange: the elements that each rank needs if a windowed dim is sharded.
 
-A window says `spread * dim = stride * factor + offset`, the offset between two bounds: those of
-what else is added, such as the taps of a convolution. A part of the factor then reads a part of
-the dim with what is beyond its borders; parts of ranks are alike where a step of the factor's
-parts is one of elements. Source: footprints of the polyhedral model; as halos, Xu et al., "GSPMD:
-general and scalable parallelization for ML computation graphs", 2021.
+A window is `spread * dim = stride * factor + offset`, with the offset between two bounds: those of
+all other added terms, such as the taps of a convolution. A part of the factor then reads a part of
+the dim and elements beyond its borders. The parts of all ranks have one form if a step between
+parts of the factor is a whole step in the dim. Source: footprints of the polyhedral model; as
+halos, Xu et al., "GSPMD: general and scalable parallelization for ML computation graphs", 2021.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from stack.ir.sharding import is_regular
 
 @dataclass(frozen=True)
 class Window:
-    """How a dim is read along a factor.
+    """The window by which a dim is read along a factor.
 
     Attributes:
         factor: an axis of the domain, of `size` elements.
+        size: elements of the factor.
         extent: elements of the dim.
+        stride: coefficient of the factor.
+        spread: coefficient of the dim.
         low, high: bounds of the offset.
     """
 
@@ -37,9 +40,9 @@ class Window:
     high: int
 
     def overlap(self, axes: Axes) -> Overlap | None:
-        """What ranks hold of the dim that split the factor so.
+        """Returns the parts of the dim that ranks need if these axes split the factor.
 
-        Raises LookupError where their parts are not alike.
+        Raises LookupError if the parts of the ranks do not have one form.
         """
         part, (least, most) = self._part(axes), self._ends(axes)
         start, stop = -(-least // self.spread), most // self.spread + 1
@@ -51,7 +54,7 @@ class Window:
         return None if is_plain and self.extent % ranks == 0 else found
 
     def margins(self, axes: Axes) -> tuple[int, int]:
-        """Places that a rank reads before the first of its elements, and after the last one."""
+        """Returns the positions read before a rank's first element, and after its last one."""
         least, most = self._ends(axes)
         return -least % self.spread, most % self.spread
 
@@ -59,13 +62,13 @@ class Window:
         return -(-self.size // size_of(axes))
 
     def _ends(self, axes: Axes) -> tuple[int, int]:
-        """The least and the most that the first part of the factor reads, `spread` for each."""
+        """Returns the bounds of what the first part of the factor reads, times `spread`."""
         far = self.stride * (self._part(axes) - 1)
         return self.low + min(far, 0), self.high + max(far, 0)
 
 
 def window_of(equation: Equation, sizes: dict[str, int], extent: int) -> Window | None:
-    """The window of a dim along the longest axis that it is read by; None where none is."""
+    """Returns the window of a dim along the longest axis that reads it; None if none does."""
     if len(equation.dims) != 1 or not equation.axes:
         return None
     terms = {str(name): int(cast("int", c)) for name, c in equation.axes}

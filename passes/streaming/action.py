@@ -1,13 +1,13 @@
-"""Step 2 of the streaming rewrite: how the states change when what they depend on does.
+"""Step 2 of the streaming rewrite: the correction of states when earlier states change.
 
-With F(x, r) the summands of the states, F(x, r') = A(r, r') F(x, r) holds for all x:
+For the summand F(x, r) of a state, F(x, r') = A(r, r') F(x, r) holds for all x:
 
     exp(a - r)      times exp(r - r')
     [a = r]         times [r = r'], where r bounds a
     (a - r) ** d    with its lower powers: binomial in (r - r')
     products        the product of both
 
-so the running sums of F are corrected by A alone.
+so A alone corrects the running sums of F.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stack.passes.streaming.terms import (
 
 
 def correct_block(normal: Normal, types: Mapping[State, Type]) -> Block:
-    """The block `correct` of a stream: old states as if computed with the new values."""
+    """Returns the block `correct` of a stream: old states as if computed with the new values."""
     states = normal.states
     old = {s: param(f"old{i}", types[s]) for i, s in enumerate(states)}
     new = {s: param(f"new{i}", types[s]) for i, s in enumerate(states)}
@@ -59,7 +59,7 @@ class _Action:
         self.new = Render(normal, _no_memory, new, running=True)
 
     def corrected(self, state: State) -> Node:
-        """One old state with the new values of the earlier ones."""
+        """Returns one old state, corrected for the new values of the earlier ones."""
         total = self._shifted(state)
         for factor in state.all_factors:
             if isinstance(factor, Exp):
@@ -69,7 +69,7 @@ class _Action:
         return total
 
     def _stays(self, factor: Tie, names: Names, like: Node) -> Node:
-        """[r = r']: what was the bound is below it once there is a new one."""
+        """[r = r']: elements equal to the old bound do not equal a new one."""
         (old, own), (new, _) = self.old.bound(factor.bound), self.new.bound(factor.bound)
         same = make("eq", (old, new))
         return self.old.spread(
@@ -77,12 +77,12 @@ class _Action:
         )
 
     def _ratio(self, factor: Exp, names: Names) -> Node:
-        """exp(r - r'). The old bound is taken as it is: exp(-inf) drops what was no element."""
+        """exp(r - r'). The old bound is not guarded: exp(-inf) drops the empty sum."""
         inside = self._moved(factor.r, raw=True)
         return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
     def _moved(self, r: tuple[Scaled, ...], raw: bool) -> Node:
-        """r - r', with the axes of its first stabilizer."""
+        """Returns r - r', with the axes of its first stabilizer."""
         names = self._names(r)
         total: Node | None = None
         for scaled in r:
@@ -96,7 +96,7 @@ class _Action:
                 held = self.old.spread(self.old.states[source], source.names, own)
                 moved = make("sub", (held, after))
                 if not raw:
-                    # before the first element there is nothing to move
+                    # before the first element there is nothing to correct
                     empty = self.old.spread(self.old.is_infinite(stabilizer), source.names, own)
                     moved = make("select", (empty, constant(0.0, moved.dtype), moved))
             moved = self.old.spread(moved, own, names)
@@ -105,11 +105,11 @@ class _Action:
         return total
 
     def _names(self, r: tuple[Scaled, ...]) -> Names:
-        """Axes of r: those of the stabilizer that has most."""
+        """Returns the axes of r: those of the stabilizer with the most axes."""
         return max((self.old.names(s.stabilizer.value) for s in r), key=len)
 
     def _shifted(self, state: State) -> Node:
-        """The sum over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with i."""
+        """Sums over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with power i."""
         shifts = Counter(f for f in state.all_factors if isinstance(f, Shift) and f.r)
         total = self.old.states[state]
         moved = {f: self._moved(f.r, raw=False) for f in shifts}
@@ -137,7 +137,7 @@ class _Action:
         return total
 
     def _lower(self, state: State) -> tuple[Node, Names] | None:
-        """The state of lower power; None where it is 0 by definition."""
+        """Returns the state of lower power; None if it is 0 by definition."""
         if vanishes(state):
             return None
         if state.kind == "sum" and not state.factors:
@@ -147,7 +147,7 @@ class _Action:
 
 
 def describe(normal: Normal, writer: Writer) -> list[str]:
-    """F and A of each state, in words."""
+    """Describes F and A of each state, for the log."""
     lines: list[str] = []
     for state in normal.states:
         place = writer.place[state]

@@ -1,4 +1,4 @@
-"""Step 3 of the streaming rewrite: the op `stream` from the normal form."""
+"""Step 3 of the streaming rewrite: build the op `stream` from the normal form."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State
 
 @dataclass(frozen=True)
 class Built:
-    """A stream, and what its results stand for."""
+    """A `stream` node, and the nodes of the function that its results replace."""
 
     node: Node
     outputs: tuple[Node, ...]
 
 
 class Build:
-    """Makes a `stream` node that computes `outputs`.
+    """Builds a `stream` node that computes `outputs`.
 
     Args:
+        normal: the region in normal form.
         finishing: nodes that are computed in the block `finish`, outputs included.
     """
 
@@ -45,17 +46,17 @@ class Build:
         self.normal = normal
         self.region = normal.region
         self.finishing = finishing
-        self.args: dict[Node, Node] = {}  # what is read from memory, and its parameter
+        self.args: dict[Node, Node] = {}  # values read from memory, and their parameters
         self.seen = {v.node: v for v in self.region.visited}
-        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
+        self.made: dict[Node, Node] = {}  # new nodes, and the nodes that they replace
 
     def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
-        """The parameter for a value from memory, seen in a shape."""
+        """Returns the parameter for a value from memory, reshaped."""
         seen = reshaped(node, shape)
         return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
 
     def build(self, outputs: Sequence[Node]) -> Built:
-        """The node. Raises Refusal where something does not fit after all."""
+        """Returns the built stream. Raises Refusal if a value does not fit after all."""
         states = self._states()
         results = self._finish(states, outputs)
         if not self.args or not states:
@@ -72,7 +73,7 @@ class Build:
         return Built(node, tuple(outputs))
 
     def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
-        """A block with the names and source lines of what its nodes stand for."""
+        """Returns a block with the names and source lines of the nodes that its nodes replace."""
         old = self.region.graph.block
         found = self.made.items()
         names = {new: old.names[node] for new, node in found if node in old.names}
@@ -108,7 +109,7 @@ class Build:
         return make("reduce", (value,), {"kind": kind, "axes": (state.space.index(K),)})
 
     def _picked(self, state: State, render: Render) -> Node:
-        """The summand where the position is the index, else 0."""
+        """Returns the summand at the position given by the index, else 0."""
         assert state.index is not None
         own = render.names(state.index)
         index = render.full(render.value(state.index, native=True), own)
@@ -129,7 +130,7 @@ class Build:
         return render.dot((left, right), spaces, state.names, state.source)
 
     def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
-        """An operand of a dot, in the element type that the function gave it."""
+        """Returns an operand of a dot, in the element type that it has in the function."""
         alone = factors[0] if len(factors) == 1 else None
         if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
             made = render.value(alone.value, native=True)
@@ -142,7 +143,7 @@ class Build:
         return made if type_ == made.type else make("cast", (made,), hint=type_)
 
     def _is_view(self, value: Value) -> bool:
-        """Whether a value is read from memory as it is, through views and casts."""
+        """True if a value is read from memory through views and casts only."""
         while self.region.passes(value):
             if not shows(value.node):
                 return False

@@ -1,4 +1,4 @@
-"""One stream that may be made: the reduction that it ends in, what joins it, what it costs."""
+"""One candidate stream: the reduction that it ends in, the reductions that join it, its cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stack.rewrite.log import Log
 
 
 class Options(Protocol):
-    """What `Stream` is told."""
+    """Options of pass `Stream` that a candidate reads."""
 
     @property
     def min_axis(self) -> int: ...
@@ -39,9 +39,13 @@ class Candidate:
     """The stream that ends in one reduction.
 
     Args:
-        asked: sinks that come later, which had their turn.
-        shared: dots that every stream over them computes on its own.
-        siblings: reductions that these dots end in; those over the same axis of them join.
+        options: the options of the pass.
+        log: the log of the pass.
+        graph: the block.
+        sink: the last reduction of the stream.
+        asked: later sinks that were already tried.
+        shared: dots that every stream over them recomputes.
+        siblings: reductions that these dots end in; those over the same axis join.
     """
 
     def __init__(
@@ -63,14 +67,14 @@ class Candidate:
         self.outside: frozenset[Node] = frozenset()
         self.held: frozenset[Node] = frozenset()
         self.price = ""
-        self.early: frozenset[Node] = frozenset()  # what is held, known before it is met
+        self.early: frozenset[Node] = frozenset()  # held values that are known before the walk
         found = reduced_value(sink)
         if not siblings and found is not None and not self._is_long(found[0]):
             self.early = graph.read_past(sink)
         self.region = self._collect()
 
     def _collect(self) -> Region:
-        """The region, with dots that are in memory anyway read from there."""
+        """Returns the region. Dots that are in memory anyway are read from there."""
         while True:
             region = self._region()
             self.held |= self.early.intersection(v.node for v in region.visited)
@@ -84,7 +88,7 @@ class Candidate:
                 return region
 
     def _late(self, region: Region) -> frozenset[Node]:
-        """Members from which something outside is computed that the region reads."""
+        """Returns members whose results reach the region again through nodes outside of it."""
         inside = {v.node for v in region.visited} | region.dots | set(region.members)
         reads = {a for n in inside for a in deps(n)} | inside
         operands = {a for n in region.dots for a in n.args}
@@ -99,7 +103,7 @@ class Candidate:
         return frozenset(late)
 
     def _region(self) -> Region:
-        """The sink's region, with other reductions that use its states."""
+        """Returns the sink's region, merged with other reductions that use its states."""
         found = reduced_value(self.sink)
         assert found is not None
         held = self.held | self.early
@@ -108,7 +112,7 @@ class Candidate:
         if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
             return region
         self._check_width([self.sink], region)
-        # of a long row all or nothing: what was refused before would read the row again
+        # a long row streams with all its reductions: refused ones would read the row again
         asked = set[Node]() if self._is_long(found[0]) else self.asked
         others = [n for n in self.graph.reductions if n not in asked]
         if others:
@@ -133,11 +137,11 @@ class Candidate:
         return region
 
     def _comes_back(self, region: Region, node: Node) -> bool:
-        """Whether a state of a region may come back along the axis in another reduction."""
+        """True if a state of a region can flow along the axis into another reduction."""
         return node in self.graph.along(region.members, region.extent)
 
     def _is_sibling(self, region: Region, other: Region) -> bool:
-        """Whether two regions stream along shared dots, neither needing the other."""
+        """True if two regions stream along shared dots and neither depends on the other."""
         if not any(v.node in self.shared for v, _ in region.common(other)):
             return False
         first, second = self.graph.after(region.members), self.graph.after(other.members)
@@ -147,7 +151,7 @@ class Candidate:
         return isinstance(extent, int) and extent >= self.options.min_axis
 
     def _virtual(self, region: Region) -> frozenset[Node]:
-        """Values made of the dots of a region, with no state in them."""
+        """Returns values computed from the dots of a region, without any state."""
         if not region.dots:
             return frozenset()
         visited = {v.node for v in region.visited if not region.depends(v)}
@@ -155,7 +159,7 @@ class Candidate:
         return frozenset(n for n in visited if n in after)
 
     def _needed_outside(self, region: Region) -> list[Node]:
-        """Values of a region's dots that something else reads too."""
+        """Returns values of a region's dots that other nodes read too."""
         inside = {v.node for v in region.visited} | set(region.members)
         own = self._virtual(region)
         if self.shared:
@@ -170,7 +174,7 @@ class Candidate:
     # ---- normal form
 
     def build(self) -> dict[Node, Replacement] | None:
-        """What replaces what; None where a stream is not worth it."""
+        """Returns the replacements; None if the stream is not profitable."""
         while True:
             if not self._is_candidate():
                 return None
@@ -199,7 +203,7 @@ class Candidate:
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:
-        """Go on without the reduction that was refused, and what it is computed from."""
+        """Retries without the refused reduction and the reductions that it depends on."""
         culprit = refusal.reduction
         if culprit is None or culprit is self.sink:
             raise refusal
@@ -210,7 +214,7 @@ class Candidate:
         self.region = self._collect()
 
     def _is_candidate(self) -> bool:
-        """Whether there is more than one plain reduction."""
+        """True for dots, a long axis, several reductions with a dot, or a prologue to fuse."""
         region = self.region
         if region.dots or self._is_long(region.extent):
             return True
@@ -219,7 +223,7 @@ class Candidate:
         return fuses_prologue(region, self.sink)
 
     def _outputs(self) -> tuple[set[Node], list[Node]]:
-        """What is computed after the pass, and which of it is needed elsewhere."""
+        """Returns the nodes computed after the loop, and those of them needed elsewhere."""
         region, graph = self.region, self.graph
         after = graph.after(region.members)
         virtual = self._virtual(region)
@@ -241,7 +245,7 @@ class Candidate:
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
     def _finishing(self, after: Container[Node], virtual: frozenset[Node]) -> set[Node]:
-        """What may be computed from the states after the pass."""
+        """Returns nodes that can be computed from the states after the loop."""
         graph, members = self.graph, self.region.members
         finishing: set[Node] = set()
         pending = [graph.place[u] for m in members for u in graph.users.get(m, ())]
@@ -260,7 +264,7 @@ class Candidate:
         return finishing
 
     def _is_read(self, node: Node, own: set[Node]) -> bool:
-        """Whether the rest of the block reads a value, by way of none of `own`."""
+        """True if the rest of the block reads a value other than through `own`."""
         graph = self.graph
         last = max(map(graph.place.__getitem__, own))
         pending, seen = [node], {node}
@@ -270,7 +274,7 @@ class Candidate:
                 return True
             fresh = [u for u in graph.users.get(found, ()) if u not in own and u not in seen]
             if any(graph.place[u] > last for u in fresh):
-                return True  # a block has no node that no result needs
+                return True  # every node of a block is needed by some result
             seen.update(fresh)
             pending.extend(fresh)
         return False
@@ -293,7 +297,7 @@ class Candidate:
         return bool(region.dots) and self._saves_bytes()
 
     def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
-        """Refuse results that are wider than what stays out of memory."""
+        """Refuses results that are wider than the data that stays out of memory."""
         dots = contractions(sinks)
         total: Dim = 0
         for dot in dots:
@@ -305,7 +309,7 @@ class Candidate:
             )
 
     def _is_row(self, node: Node) -> bool:
-        """Whether a result has the streamed axis."""
+        """True if a result has the streamed axis."""
         return any(v.node is node for v in self.region.visited) or self._reads_row(node)
 
     def _reads_row(self, node: Node) -> bool:
@@ -323,7 +327,7 @@ class Candidate:
         return False
 
     def _saves_bytes(self) -> bool:
-        """Whether what stays out of memory is more than what is read."""
+        """True if the bytes kept out of memory exceed the bytes read."""
         between = sum(_elements(d) for d in self.region.dots)
         return between > sum(_elements(a) for d in self.region.dots for a in d.args)
 
@@ -331,13 +335,13 @@ class Candidate:
 
     @property
     def computed(self) -> tuple[Node, ...]:
-        """The nodes of the function that the stream computes, operands first."""
+        """Returns the nodes of the function that the stream computes, operands first."""
         found = self.region.computed.union(self.finishing)
         return tuple(sorted(found, key=lambda n: self.graph.place.get(n, -1)))
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Their source lines."""
+        """Returns the source lines of these nodes."""
         return self.graph.lines(self.computed)
 
     def _replacements(self, stream: Node) -> dict[Node, Replacement]:
@@ -350,7 +354,7 @@ class Candidate:
         }
 
     def text(self) -> str:
-        """The derivation, step by step."""
+        """Describes the derivation, step by step."""
         normal = self.normal
         block = self.graph.block
         names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
@@ -371,13 +375,13 @@ class Candidate:
 
 
 def _extent(node: Node) -> Dim | None:
-    """The size of the axis that a node reduces."""
+    """Returns the size of the axis that a node reduces; None if it reduces none."""
     found = reduced_value(node)
     return found[0] if found is not None else None
 
 
 def _width(dot: Node, region: Region) -> Dim:
-    """Columns of a dot's running value: axes that its main operand has not."""
+    """Returns the columns of a dot's running value: axes that its main operand lacks."""
     values = region.operands[dot]
     main = next((v for v in values if v not in region.light), values[0])
     result = zip(region.members[dot], dot.shape, strict=True)

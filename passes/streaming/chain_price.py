@@ -1,9 +1,9 @@
-"""What a chain of products costs on a GPU as one loop, and one product after another.
+"""Cost model for a chain of matmuls on a GPU: one loop, or one matmul after another.
 
-Without a correction, as in `f(x a) b`, the loop saves nothing but the traffic of what is between.
-It holds as many sums of each row as the last product has columns, to a power of two, and what is
-between keeps its tensor cores waiting. Where rows meet as many other rows,
-that traffic is much; where rows meet a few columns, it is little.
+Without a correction, as in `f(x a) b`, the loop saves only the traffic of the intermediate. It
+keeps as many sums per row as the last matmul has columns, rounded up to a power of two, and tensor
+cores wait for the ops in between. If rows meet as many other rows, the intermediate is large. If
+rows meet only a few columns, it is small.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from stack.target import Gpu
 
 
 def check_chain(stream: Node, gpu: Gpu) -> str:
-    """What a chain costs, in words; empty for a stream with corrections, which is always taken.
+    """Describes the cost of a chain; empty for a stream with corrections, which is always built.
 
     Raises:
-        Refusal: the loop costs more than its products.
+        Refusal: the loop costs more than its matmuls.
     """
     states, correct, _ = stream.blocks
     inner = [n for n in contractions(states.nodes) if n not in states.results]
@@ -44,7 +44,7 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
 
 
 def _seconds(dot: Node, is_sum: bool, rows: int, gpu: Gpu) -> float:
-    """Of a product in the loop, whose programs have so many rows and a processor alone."""
+    """Estimates a matmul in the loop, whose programs each have `rows` rows and a processor."""
     product, dtype = _product(dot), dot.args[0].dtype
     width = power_of_two(product.width) if is_sum else product.width
     programs = product.batch * -(-product.height // rows)

@@ -1,8 +1,8 @@
-"""Reductions of rows that single elements were added to: those of the row, and one more operation.
+"""Split rows with appended elements: reduce the row, then combine the result with each element.
 
-Where a concat puts elements beside a long axis, elementwise ops on it are ops on its parts, a
-reduction is that of the long part joined with the elements, and a slice back to the long part is
-that part. So the rows keep their length, and what was added is a value for each row.
+If a concat or pad puts single elements beside a long axis, elementwise ops apply to each part. A
+reduction is that of the long part combined with the elements. A slice of the long part is that
+part. So the rows keep their length, and each element is one value per row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOINS = ("concat", "pad")
 
 
 def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
-    """The block with such concats taken apart. `spend` is asked before each, with its lines."""
+    """Returns the block with such concats split. `spend` is asked before each, with its lines."""
     refused: set[Node] = set()
     while True:
         found = next((n for n in block.nodes if n.op in JOINS and n not in refused), None)
@@ -48,9 +48,9 @@ def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
 
 
 class _Split:
-    """The values along a concat or pad, each as its long part and the single elements beside it.
+    """Values along a concat or pad, each as its long part and single elements.
 
-    A single element has the shape of the rows: without the axis.
+    A single element has the shape of the rows, without the axis.
     """
 
     def __init__(self, graph: Graph, concat: Node) -> None:
@@ -71,7 +71,7 @@ class _Split:
         self.start, self.size = start, sizes[self.long]
 
     def replacements(self) -> dict[Node, Replacement]:
-        """What ends the values along the concat, from the parts. Raises Refusal."""
+        """Returns replacements of the reductions and slices behind the concat. Raises Refusal."""
         changed: dict[Node, Replacement] = {}
         reduces = False
         pending = [self.concat]
@@ -101,7 +101,7 @@ class _Split:
         return {n: Replacement(self._end(n)) for n in changed}
 
     def _is_long(self, user: Node) -> bool:
-        """Whether a slice takes the long part, and all of it that the other axes have."""
+        """True if a slice takes only the long part along the axis."""
         start, limit = user.attrs["start"][self.axis], user.attrs["limit"][self.axis]
         end = add(self.start, self.size)
         return less_equal(self.start, start) is True and less_equal(limit, end) is True
@@ -133,7 +133,7 @@ class _Split:
         return found
 
     def _part(self, value: Node, i: int) -> Node:
-        """Part `i` of an operand."""
+        """Returns part `i` of an operand."""
         if value in self.parts:
             return self.parts[value][i]
         if not value.tensor.rank:
@@ -155,19 +155,19 @@ class _Split:
         return made if i == self.long else self._row(made)
 
     def _is_repeated(self, value: Node) -> bool:
-        """Whether a value is the same everywhere along the axis."""
+        """True if a value is constant along the axis."""
         along = spread(value)
         return along is not None and self.axis not in along
 
     def _row(self, value: Node) -> Node:
-        """A single element of each row, without its axis."""
+        """Returns a single element of each row, without the axis."""
         if self._is_repeated(value):
             return self._spread(value, self.axis)
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
         return shaped(value, shape)
 
     def _spread(self, value: Node, axis: int) -> Node:
-        """A broadcast without one of the axes that it repeats along."""
+        """Returns a broadcast without one of the axes that it repeats along."""
         shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
         inner = value.args[0]
         if inner.tensor.size == value.tensor.with_shape(shape).size:
@@ -178,7 +178,7 @@ class _Split:
 
 
 def _pieces(node: Node) -> tuple[int, list[Node]]:
-    """The axis of a concat, and what lies along it; a pad adds its number."""
+    """Returns the axis of a concat, and its operands; for a pad, with its number as elements."""
     if node.op == "concat":
         return int(node.attrs["axis"]), list(node.args)
     value, fill = node.args
@@ -193,18 +193,18 @@ def _pieces(node: Node) -> tuple[int, list[Node]]:
 
 
 def shaped(value: Node, shape: Sequence[Dim]) -> Node:
-    """A value in another shape, of as many elements."""
+    """Returns a value in another shape with as many elements."""
     value = behind(value)
     if value.shape == tuple(shape):
         return value
     return make("reshape", (value,), hint=value.tensor.with_shape(tuple(shape)))
 
 
-# ---- a max of what it was subtracted from
+# ---- max of a difference
 
 
 def _without_shifts(block: Block) -> Block:
-    """The block with max(x - r) as r - r, where r is the max of x."""
+    """Returns the block with max(x - r) replaced by r - r, where r is the max of x."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         found = _shifted(node) if extremum(node) > 0 else None
@@ -222,7 +222,7 @@ def _without_shifts(block: Block) -> Block:
 
 
 def _shifted(node: Node) -> tuple[Node, Node] | None:
-    """x and r of a row that is x - r, or the max of such."""
+    """Returns x and r of a row that is x - r, or the max of such rows."""
     node = _plain(node)
     if is_reduction(node) and node.attrs["kind"] == "max":
         inner = node.args[0]
@@ -249,7 +249,7 @@ def _shifted(node: Node) -> tuple[Node, Node] | None:
 
 
 def _plain(node: Node) -> Node:
-    """A row without casts, and in the shape that it was made in."""
+    """Returns a row without casts and reshapes."""
     while is_alias(node) or converts(node):
         node = node.args[0]
     return node

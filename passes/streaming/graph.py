@@ -1,4 +1,4 @@
-"""A block as the streaming rewrite sees it: users, order, axis rules, reductions."""
+"""The view that the streaming rewrite has of a block: users, order, axis rules, reductions."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from stack.ir.traits import (
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names, Value
 
-# for each axis of each operand the axis of the result that it is, or its name where it is none
+# for each axis of each operand: the number of the result's axis, or a name if there is none
 Sources = tuple[tuple[int | str, ...], ...]
-# the operands of a value, and the sizes of all axes that they and it name
+# the operands of a value, and the sizes of all axes that are named
 Operands = tuple[list[Value], dict[str, Dim]]
 
 
 class Behind:
-    """Some nodes of a block, and all that is computed from them: bits by place."""
+    """A set of nodes closed under users, as a bit mask of positions in the block."""
 
     def __init__(self, order: Sequence[Node], place: Mapping[Node, int], bits: int) -> None:
         self._order, self._place, self._bits = order, place, bits
@@ -47,17 +47,17 @@ class Behind:
         return (node for node in self._order if node in self)
 
     def isdisjoint(self, nodes: Iterable[Node]) -> bool:
-        """Whether none of the nodes is among them."""
+        """True if none of the nodes is in the set."""
         return not any(node in self for node in nodes)
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a walk back from operands of reductions along the streamed axis meets.
+    """The result of a walk back from the operands of reductions along the streamed axis.
 
     Attributes:
-        passed: the values, and which of their axes is streamed.
-        comes_back: whether other reductions over the axis are among what it needs.
+        passed: the values met, each with the number of its streamed axis.
+        comes_back: True if the walk meets other reductions over the axis.
         largest_dot: elements of the largest dot that has the axis; 0 for none.
     """
 
@@ -70,9 +70,9 @@ Probes = dict[tuple[object, ...], Probe]
 
 
 class Graph:
-    """A closed block: order, users, and what depends on what.
+    """A closed block: order, users, and dependences.
 
-    `probes` are those of the graph before a step: they say of nodes what holds in every block.
+    `probes` are shared with the graph before a step: they are valid for equal nodes of every block.
     """
 
     def __init__(self, block: Block, probes: Probes | None = None) -> None:
@@ -91,7 +91,7 @@ class Graph:
         self._along: dict[Dim, dict[Node, int]] = {}
 
     def plain_operands(self, value: Value) -> Operands | None:
-        """What a value is computed from, by element; None unless every axis is a plain, whole one.
+        """Returns the operands of a value; None unless every axis is a single, unmarked one.
 
         An axis that does not come from the result gets a name of its own.
         """
@@ -113,22 +113,22 @@ class Graph:
         return values, sizes
 
     def name(self, node: Node) -> str:
-        """A node as messages call it."""
+        """Returns the name of a node in messages."""
         if is_input(node):
             return f"%{node.attrs['name']}"
         return f"%{self.block.names.get(node, node.op)}"
 
     def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        """Source lines of nodes, each once."""
+        """Returns the source lines of nodes, without duplicates."""
         return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
     @cached_property
     def _behind(self) -> dict[Node, int]:
-        """For each node the places of what is computed from it, as bits."""
+        """Returns for each node the positions of all nodes computed from it, as bits."""
         return self._reached(lambda _: True)
 
     def _reached(self, passes: Callable[[Node], bool]) -> dict[Node, int]:
-        """For each node the places of what is computed from it by such nodes alone, as bits."""
+        """As `_behind`, but only through users that `passes` accepts."""
         found: dict[Node, int] = {}
         for node in reversed(self.order):
             bits = 1 << self.place[node]
@@ -139,11 +139,11 @@ class Graph:
         return found
 
     def after(self, roots: Iterable[Node]) -> Behind:
-        """The nodes and everything computed from them."""
+        """Returns the nodes and everything computed from them."""
         return self._union(self._behind, roots)
 
     def along(self, roots: Iterable[Node], extent: Dim) -> Behind:
-        """The nodes, and what is computed from them by element and reductions of such an extent."""
+        """Returns the nodes, and values computed from them elementwise or by such reductions."""
 
         def passes(node: Node) -> bool:
             found = reduced_value(node)
@@ -162,16 +162,20 @@ class Graph:
 
     @cached_property
     def reductions(self) -> tuple[Node, ...]:
-        """What reduces one axis, the last one first."""
+        """Returns the reductions over one axis, the last one first."""
         return tuple(n for n in reversed(self.nodes) if reduced_value(n) is not None)
 
     @cached_property
     def _sums_of_dots(self) -> list[tuple[int, int, Node]]:
-        """What is made of dots by element and of no other reduction, as the residual of a model:
-        its place, until where it is in memory, and the value. That is the place of its last reader,
-        and without end where a dot of it is joined with it again."""
+        """Elementwise values of dots that depend on no other reduction, such as the residual of a
+        model.
+
+        Returns for each its position, the position until which it is in memory, and the value. That
+        is the position of its last reader. It is unbounded if one of its dots is joined with the
+        value again.
+        """
         rows: set[Node] = set()
-        made: dict[Node, int] = {}  # with the places of their dots, as bits
+        made: dict[Node, int] = {}  # with the positions of their dots, as bits
         waiting: set[Node] = set()
         for node in self.nodes:
             own = [a for a in node.args if a in made]
@@ -195,12 +199,12 @@ class Graph:
         return found
 
     def read_past(self, sink: Node) -> frozenset[Node]:
-        """Sums of dots before a node that are in memory there anyway."""
+        """Returns sums of dots before a node that are in memory at that node anyway."""
         here = self.place[sink]
         return frozenset(n for own, last, n in self._sums_of_dots if own < here < last)
 
     def is_generated(self, node: Node) -> bool:
-        """Whether a value is made of positions and numbers alone."""
+        """True if a value is computed from positions and numbers alone."""
         if node not in self._generated:
             for n in topological((node,), lambda n: n not in self._generated):
                 leaf = is_formula(n)
@@ -223,19 +227,21 @@ def _plain_sources(node: Node) -> Sources | None:
 
 @once_alike
 def keeps_its_value(node: Node) -> bool:
-    """Whether a node is elementwise, with a value that a wider element type does not change."""
+    """True for an elementwise op whose value does not change in a wider element type."""
     return is_elementwise(node) and not reinterprets(node)
 
 
 @once_alike
 def moves(node: Node) -> bool:
-    """Whether a node is computed or shown element by element."""
+    """True if a node is computed element by element, or is a whole view."""
     return keeps_its_value(node) or ops.is_whole_view(node)
 
 
 def read_through(node: Node) -> bool:
-    """Whether an operand of a dot is read where what it shows lies: a view, or a cast of no more
-    bytes. What a kernel makes and narrows is written narrow, and read so many times."""
+    """True if a dot can read an operand through a node: a view, or a cast that loads no more bytes.
+
+    A value that a kernel computes and narrows is stored narrow, since it is read many times.
+    """
     if not (converts(node) and node.dtype.is_float):
         return shows(node)
     source = node.args[0]
@@ -245,7 +251,7 @@ def read_through(node: Node) -> bool:
 
 
 def finishes(node: Node) -> bool:
-    """Whether an op may follow the pass: one element from one."""
+    """True if an op may follow the loop, each element computed from one element."""
     if not isinstance(node.type, TensorType):
         return False
     if is_alias(node):
@@ -254,13 +260,13 @@ def finishes(node: Node) -> bool:
 
 
 def _lengths(node: Node) -> list[Dim]:
-    """The axes of a value that are not of one element."""
+    """Returns the sizes of axes of more than one element."""
     return [size for size in node.shape if size != 1]
 
 
 @once_alike
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
-    """Size of the one axis that a node reduces, names of the operands' axes and of the result's.
+    """Returns the size of the one axis that a node reduces, and names of operand and result axes.
 
     Reductions are those over one axis, contractions of one, and a `gather` that picks one element
     along an axis for each row.
@@ -287,6 +293,6 @@ def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
 
 
 def _plain(operand: tuple[Axis, ...], gone: str) -> Names:
-    """Names of axes; one that is kept is not called K."""
+    """Returns the names of axes. A kept axis that is called K is renamed."""
     names = (a.names[0] for a in operand)
     return tuple("kept" if n == K != gone else n for n in names)

@@ -1,7 +1,7 @@
-"""Masks that are added to scores, as selects of scores: those say where elements are hidden.
+"""Convert additive masks of scores to selects, which show the hidden elements.
 
-x + (c ? 0 : v) is c ? x : v where v is -inf, or so large that no digit of x is left in the sum.
-What is hidden counts as nothing: an infinity there does not become a nan.
+x + (c ? 0 : v) is c ? x : v if v is -inf, or so large that no digit of x remains in the sum. A
+hidden element is the identity: an infinity there does not become a nan.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from stack.ir.types import BOOL
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.splat import splat
 
-ABSORBS = -(2.0**120)  # less half a digit of it is more than 2 ** 95, of the floats of 32 bits
-Mask = tuple[Node | bool, float | None]  # where it is 0, and what it is elsewhere
+ABSORBS = -(2.0**120)  # half a digit of it exceeds 2 ** 95, in 32-bit floats
+Mask = tuple[Node | bool, float | None]  # condition under which it is 0, and its value elsewhere
 
 
 def masks_as_selects(block: Block) -> Block:
-    """The block with masks that are added as selects."""
+    """Returns the block with additive masks as selects."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if signs(node) != (1, 1) or node.dtype.bits > 32:
@@ -35,7 +35,7 @@ def masks_as_selects(block: Block) -> Block:
 
 
 def _mask(node: Node) -> Mask | None:
-    """A value of 0 and one other number, by a condition; None where it is anything else."""
+    """Returns a value that is 0 or one other number, with its condition; None for other values."""
     number = splat(node)
     if isinstance(number, int | float):
         if number == 0:
@@ -63,7 +63,7 @@ def _moved(move: Node, test: Node | bool) -> Node | bool:
 
 
 def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
-    """test ? yes : no."""
+    """Returns test ? yes : no."""
     if yes is no:
         return yes
     first = _both("and", test, yes)
@@ -72,7 +72,7 @@ def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
 
 
 def _both(op: str, a: Node | bool, b: Node | bool) -> Node | bool:
-    """`and` or `or`, one side of which may be known."""
+    """Returns `and` or `or`; one side may be a known bool."""
     decides = op == "or"
     if isinstance(a, bool) or isinstance(b, bool):
         known, other = (a, b) if isinstance(a, bool) else (b, a)

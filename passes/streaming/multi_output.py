@@ -1,7 +1,6 @@
-"""Values of the rows of a stream that are results of the block too, such as a sum with a residual.
+"""Stream rows that are also results of the block, such as a sum with a residual.
 
-A pass that writes rows has such a value at hand: it is written with them, and needs no kernel that
-reads the rows once more.
+A loop that writes rows writes such a value with them, so no other kernel reads the rows again.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from stack.passes.streaming.region import Region
 def multi_outputs(
     graph: Graph, region: Region, finishing: Collection[Node], outputs: Sequence[Node]
 ) -> list[Node]:
-    """The values to write with `outputs`, which are results of the block and read no state.
+    """Returns values to write with `outputs`: results of the block that depend on no state.
 
-    `finishing` is computed after the pass. What the stream reads must not wait for its results.
+    `finishing` is computed after the loop. Operands of the stream must not depend on these values.
     """
     made = {v.node for v in region.visited if region.passes(v)}
     read = {v.node for v in region.visited}.union(*(n.args for n in finishing))

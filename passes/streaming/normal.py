@@ -1,8 +1,8 @@
-"""Step 1 of the streaming rewrite: every reduction over k as a sum of rows times states.
+"""Step 1 of the streaming rewrite: write every reduction over k as a sum of rows times states.
 
-Sums and dots are linear: they are taken term by term, and what has no k leaves the reduction, so
-that sum(exp(s - m) / l * v) is sum(exp(s - m) * v) / l. Casts to 16-bit floats in between are
-dropped: the running values are wider.
+Sums and dots are linear: they are split into terms, and factors without k leave the reduction. So
+sum(exp(s - m) / l * v) is sum(exp(s - m) * v) / l. Casts to 16-bit floats in between are dropped:
+the running values are wider.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Normal(Sums):
         )
 
     def _all_infinite(self, node: Node, operand: Value) -> Node | None:
-        """Whether all are -inf is whether their max is, where that is a state anyway."""
+        """Rewrites "all are -inf" as "their max is -inf", if the max is a state anyway."""
         test = operand.node
         if node.attrs["kind"] != "and" or not equates(test) or splat(test.args[1]) != -math.inf:
             return None
@@ -155,7 +155,7 @@ class Normal(Sums):
     # ---- states
 
     def enter(self, state: State) -> State:
-        """Note a state, after those that its correction needs: lower powers, counts."""
+        """Adds a state, after those that its correction needs: lower powers, counts."""
         if state in self.states:
             return next(s for s in self.states if s == state)
         for shift in dict.fromkeys(f for f in state.all_factors if isinstance(f, Shift) and f.r):
@@ -171,26 +171,26 @@ class Normal(Sums):
         return state
 
     def count_for(self, stabilizer: Stabilizer) -> State:
-        """The running count that turns a running sum into a mean."""
+        """Returns the running count by which a running sum is divided to give a mean."""
         source = self.source_state(stabilizer)
         return State("count", source.names, source.space, (), source.source)
 
     def is_guarded(self, stabilizer: Stabilizer) -> bool:
-        """Whether the states have to be safe from an infinite bound."""
+        """True if the states have to be guarded against an infinite bound."""
         source = stabilizer.source
         if source in self.guarded or source.attrs["kind"] == "min":
             return True
         return may_be_infinite(source.args[0], set())
 
     def source_state(self, stabilizer: Stabilizer) -> State:
-        """The state that an stabilizer reads."""
+        """Returns the state that a stabilizer reads."""
         state = self.forms[stabilizer.source][0].state
         assert state is not None
         return state
 
 
 def without(state: State, factor: Factor) -> State:
-    """The state with one factor less."""
+    """Returns the state without one factor."""
     left, right = list(state.factors), list(state.right)
     (left if factor in left else right).remove(factor)
     if state.kind != "dot" or (left and right):
@@ -204,12 +204,12 @@ def without(state: State, factor: Factor) -> State:
 
 
 def bare_stabilizers(term: Term) -> tuple[Stabilizer, ...]:
-    """The bounds of a term's exponentials that the function does not guard against infinity."""
+    """Returns the bounds of a term's exponentials that have no guard against infinity."""
     return tuple(stabilizers([f for f in term.factors if isinstance(f, Exp) and f.bare]))
 
 
 def vanishes(state: State) -> bool:
-    """The sum of (a - mean of a) is 0."""
+    """True for the sum of (a - mean of a), which is 0."""
     if state.kind != "sum" or len(state.factors) != 1:
         return False
     (shift,) = state.factors

@@ -1,9 +1,8 @@
-"""Streams in parts: where one pass would keep most of a GPU idle, each part of its axis has one.
+"""Streams in parts: one loop for each part of the axis, if one loop would leave a GPU idle.
 
-The states of two parts merge as those of two tiles do: the block `correct` gives what the states
-of a part would be with the final values of earlier ones, and a reduction over the parts adds them
-up. For a product over a long axis of few rows this is known as split-K or split-KV; nothing here
-knows of either.
+The states of two parts merge as those of two tiles do. The block `correct` converts the states of a
+part to the final values of earlier states, and a reduction over the parts adds them. For a matmul
+over a long axis of few rows this is known as split-K or split-KV; this code is generic.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ PARTS = Axis(("parts",))
 
 
 def in_parts(stream: Node, part: int) -> Node:
-    """What stands for a stream: it runs on parts of `part` elements, and one group merges them."""
+    """Returns a stream on parts of `part` elements, followed by one group that merges them."""
     states, correct, finish = stream.blocks
     count = len(states.results)
     ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
@@ -32,7 +31,7 @@ def in_parts(stream: Node, part: int) -> Node:
     held = new_params("s", [f.type for f in found], finish.params[count:])
     merged: list[Node] = []
     for j, state in enumerate(states.results):
-        # `correct` of a state reads earlier ones alone: the others are not there yet
+        # `correct` of a state reads only earlier states: later ones are not merged yet
         new = [_repeated(m, h.shape[0]) for m, h in zip(merged, held)] + held[len(merged) :]
         kept = with_parts(correct.results[j], dict(zip(correct.params, [*held, *new], strict=True)))
         merged.append(make("reduce", (kept,), {"kind": fold_of(state), "axes": (0,)}))
@@ -46,7 +45,7 @@ def in_parts(stream: Node, part: int) -> Node:
 
 
 def with_parts(root: Node, known: Mapping[Node, Node]) -> Node:
-    """A value of elementwise ops and views for all parts at once: their axis is the first."""
+    """Returns a value of elementwise ops and views for all parts: their axis is the first."""
     done = dict(known)
     for node in topological([root], lambda n: n not in done):
         done[node] = _batched(node, [done[a] for a in node.args])
@@ -55,7 +54,7 @@ def with_parts(root: Node, known: Mapping[Node, Node]) -> Node:
 
 def _batched(node: Node, args: Sequence[Node]) -> Node:
     if all(new is old for new, old in zip(args, node.args, strict=True)):
-        return node  # the same for all parts
+        return node  # constant over the parts
     parts = next(n.shape[0] for n, o in zip(args, node.args, strict=True) if n is not o)
     type_ = node.tensor.with_shape((parts, *node.shape))
     if is_alias(node):
@@ -77,7 +76,7 @@ def _batched(node: Node, args: Sequence[Node]) -> Node:
 
 
 def _repeated(value: Node, parts: Dim) -> Node:
-    """A value for each part."""
+    """Broadcasts a value to all parts."""
     axes = tuple(range(1, value.tensor.rank + 1))
     hint = value.tensor.with_shape((parts, *value.shape))
     return make("broadcast", (value,), {"axes": axes}, hint=hint)

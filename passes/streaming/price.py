@@ -1,10 +1,10 @@
-"""What a stream costs on a CPU, and what its parts would cost as kernels of their own.
+"""Cost model of a stream on a CPU, and of its parts as separate kernels.
 
-In cycles of one core: multiply-adds in vectors, exponentials and the like, and the bytes of what is
-as large as rows times keys, which the parts write and read again. The loop adds a correction of
-every state for each panel of keys, and its last rows are done twice where they do not fill the
-lanes. Where the CPU has no instruction for 16-bit floats that fits, it multiplies in f32, and the
-parts are a library's. Where positions hide keys, it leaves their panels out.
+Costs are cycles of one core: multiply-adds in vectors, exponentials and the like, and bytes of
+values as large as rows times keys, which separate kernels write and read. The loop adds a
+correction of every state for each panel of keys. Its last rows are computed twice if they do not
+fill the lanes. If the CPU has no fitting instruction for 16-bit floats, it multiplies in f32, and
+the separate matmuls go to a library. If positions hide keys, the loop skips their panels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
-VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
-CORRECTION = 4  # instructions for a vector, each a cycle: load, multiply, add, store
+VISIBLE = 0.55  # share of visible panels if positions limit them: a triangle and its border
+CORRECTION = 4  # instructions per vector, one cycle each: load, multiply, add, store
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,13 @@ class Price:
 
 
 def choose(stream: Node, loops: str, log: Log) -> str:
-    """What the loop costs that a stream becomes, in words; empty where that is not known.
+    """Describes the cost of the loop that a stream becomes; empty if it is not known.
 
     Args:
-        loops: `cpu`: panels of keys, where they cost less than the parts; `blocks`: any, chains of
-            products where they cost less.
-        log: of the pass, which knows the target.
+        stream: the stream.
+        loops: `cpu`: panels of keys, if they cost less than the parts; `blocks`: any stream, chains
+            of matmuls only if they cost less.
+        log: of the pass, which has the target.
 
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
@@ -61,9 +62,9 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     return text
 
 
-@lru_cache(maxsize=256)  # of equal layers one is priced
+@lru_cache(maxsize=256)  # equal layers are priced once
 def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
-    """What `choose` says, or why it refuses."""
+    """Returns the text of `choose`, and the reason if it refuses."""
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
@@ -95,13 +96,13 @@ def _fits(kernel: Callable[[], Node]) -> Node:
 
 
 def cpu_price(stream: Node, cpu: Cpu) -> Price:
-    """What a stream costs on a CPU.
+    """Estimates the cost of a stream on a CPU.
 
     Raises:
-        Refusal: what stands against a loop for it.
+        Refusal: the CPU has no loop for it.
     """
     if not contractions(stream.blocks[0].nodes):
-        raise Refusal("its rows are swept where they lie")
+        raise Refusal("its rows are reduced in place")
     try:
         tiler = StreamTiler(stream, target=cpu)
     except CannotTile as why:
@@ -118,7 +119,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
     shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
     elements = shared * tiler.extent / cpu.lanes * cpu.score_cycles
-    held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
+    held = max(tiler.tile, cpu.lanes)  # a partly filled register takes as long
     fill = tiler.programs * held / shared * column_cost(held // cpu.lanes, cpu)
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
     corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
@@ -127,12 +128,12 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     launch = cpu.launch * cpu.clock
     streamed = launch + visible * ((work + elements) * fill + corrections)
-    kernels = (len(dots) + 1) * launch  # what is between the products is one
+    kernels = (len(dots) + 1) * launch  # the ops between the matmuls are one kernel
     return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
 
 
 def _is_short(dot: Node) -> bool:
-    """Whether there are instructions for its operands, a library's at least."""
+    """True if there are instructions for its 16-bit operands, at least in a library."""
     return all(a.dtype.bits == 16 for a in dot.args)
 
 

@@ -1,6 +1,7 @@
-"""Lone dots whose operand is computed from much less: in the pass it never goes through memory.
+"""Prologue fusion: a single dot, one operand of which is computed from much smaller values.
 
-Decays exp(a_i - a_j) of many heads times one table of scores are such an operand.
+In the loop, that operand never goes through memory. Decays exp(a_i - a_j) of many heads, times one
+table of scores, are such an operand.
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from stack.ir.traits import is_contraction
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Value
 
-EXPANDS = 4  # times the elements that an operand is computed from
+EXPANDS = 4  # elements of the operand, relative to those that it is computed from
 
 
 def fuses_prologue(region: Region, sink: Node) -> bool:
-    """Whether the sink is a dot alone, one operand of which is computed from much less."""
+    """True if the sink is a single dot, one operand of which is computed from much less data."""
     if not is_contraction(sink) or len(region.members) > 1:
         return False
     return any(_is_prologue(region, sink, operand) for operand in region.operands[sink])
 
 
 def _is_prologue(region: Region, sink: Node, operand: Value) -> bool:
-    """Whether a value is computed from much less, and for the sink alone."""
+    """True if a value is computed from much less data, and for the sink alone."""
     pending, seen = [operand], set[Value]()
     read: set[Node] = set()
     while pending:

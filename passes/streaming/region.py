@@ -1,9 +1,9 @@
-"""What a stream is made of: which nodes run along one axis, and which reductions over it they use.
+"""Region of a stream: the nodes along one axis, and the reductions over it that they use.
 
-Starting from a reduction over an axis k, the walk goes back through ops that treat every k alike
-(by their axis rules), and collects the other reductions over an axis of that size whose results
-come back along the way. The same node may run along k in one use and across it in another, as x in
-x @ x.T, so what is walked is a node with a name for each of its axes.
+From a reduction over an axis k, the walk goes back through ops that treat every k in the same way
+(by their axis rules). It collects the other reductions over an axis of that size whose results are
+used on the way. One node may run along k in one use and across it in another, as x in x @ x.T. So
+the walk visits pairs of a node and a name for each of its axes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from stack.ir.types import TensorType
 from stack.passes.streaming.graph import Graph, Probe, moves, read_through, reduced_value
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
-MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
-MAX_VALUES = 192  # that one of them is computed from: more keep a kernel busy by themselves
+MAX_MEMBERS = 10  # most reductions along one axis; more are layers of a model
+MAX_VALUES = 192  # most values that one of them is computed from: more fill a kernel of their own
 
 
 class Region:
-    """The reductions of one stream and what they are computed from.
+    """The reductions of one stream and the values that they are computed from.
 
     Attributes:
         members: reductions over k, with the names of their results' axes.
-        operands: what each of them reads.
+        operands: the operands of each member.
         dots: dots with the axis k that are computed tile by tile.
         visited: values with the axis k between the members and the leaves.
-        parts: axes that a reshape splits or merges, and what they are made of.
+        parts: axes that a reshape splits or merges, and their factors.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Region:
     ) -> None:
         self.graph = graph
         self.extent = extent
-        self.outside = outside  # reductions that are no states here
+        self.outside = outside  # reductions that are not states here
         self.held = held  # values that are in memory anyway
         self.members: dict[Node, Names] = {}
         self.operands: dict[Node, tuple[Value, ...]] = {}
         self.dots: set[Node] = set()
-        self.visited: dict[Value, None] = {}  # in order: the first of two names counts
+        self.visited: dict[Value, None] = {}  # ordered: the first of two names counts
         self.light: set[Value] = set()
         self.parts: dict[str, Names] = {}
         self.sizes: dict[str, Dim] = {}
@@ -54,9 +54,9 @@ class Region:
     # ---- names
 
     def operand_values(self, value: Value) -> list[Value]:
-        """The operands with their names; an axis that does not come from the result gets its own.
+        """Returns the operands with named axes; an axis that the result lacks gets a new name.
 
-        Raises Refusal where the streamed axis does not pass through as one whole axis.
+        Raises Refusal if the streamed axis does not pass through as one whole axis.
         """
         if value not in self._operands:
             self._operands[value] = self._operand_values(value)
@@ -79,7 +79,7 @@ class Region:
         along = {n for axis in streamed for n in axis.names}
         streamed += [a for o in rule.inputs for a in o if not along.isdisjoint(a.names)]
         if any(axis.mark or len(axis.names) != 1 for axis in streamed):
-            return None  # before any axis is split: a value that is read leaves no trace
+            return None  # before any axis is split: values that are read must leave no trace
         extents = {
             axis.names[0]: size
             for axes, v in zip((*rule.outputs, *rule.inputs), (node, *node.args), strict=True)
@@ -104,7 +104,7 @@ class Region:
         return found
 
     def _split(self, name: str, sizes: Sequence[Dim]) -> Names:
-        """The axes of these sizes that an axis is made of."""
+        """Returns the axes of these sizes into which an axis is split."""
         if len(sizes) < 2:
             return (name,) * len(sizes)
         made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(len(sizes))))
@@ -116,7 +116,7 @@ class Region:
         return made
 
     def _joined(self, parts: list[str]) -> str:
-        """The axis that is made of others."""
+        """Returns the axis that merges others."""
         if len(parts) < 2:
             return "".join(parts)
         known = [name for name, made in self.parts.items() if made == tuple(parts)]
@@ -125,7 +125,7 @@ class Region:
         return name
 
     def atoms(self, names: Names) -> Names:
-        """Names of axes, with those that reshapes split or merge taken apart."""
+        """Returns names of axes, with split or merged axes replaced by their factors."""
         found: list[str] = []
         for name in names:
             made = self.parts.get(name)
@@ -134,12 +134,12 @@ class Region:
 
     @property
     def computed(self) -> frozenset[Node]:
-        """The nodes of the function that the stream computes."""
+        """Returns the nodes of the function that the stream computes."""
         passed = (v.node for v in (*self.visited, *self._rows) if self.passes(v))
         return frozenset((*self.members, *self.dots, *passed))
 
     def passes(self, value: Value) -> bool:
-        """Whether a value is computed in the stream from its operands, rather than read."""
+        """True if the stream computes a value from its operands, rather than reading it."""
         node = value.node
         if node in self.members or node in self.held or not isinstance(node.type, TensorType):
             return False
@@ -147,7 +147,7 @@ class Region:
             return True
         simple = moves(node)
         if not value.streams:
-            # rows are read where no state is in them, as long as it takes reading to make them
+            # rows without a state are read, unless they are views or generated
             return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
         if value in self.light:
             simple = read_through(node)
@@ -162,7 +162,7 @@ class Region:
         return True
 
     def depends(self, value: Value) -> bool:
-        """Whether an earlier state is in a value."""
+        """True if a value depends on an earlier state."""
         known, pending = self._depends, [value]
         while pending:
             last = pending[-1]
@@ -177,7 +177,7 @@ class Region:
         return known[value]
 
     def _carrying(self, value: Value) -> list[Value]:
-        """The operands by which a state may be in a value."""
+        """Returns the operands through which a value may depend on a state."""
         if value.node in self.held or not (moves(value.node) or reads_by_data(value.node)):
             return []
         try:
@@ -188,7 +188,7 @@ class Region:
     # ---- collecting
 
     def add(self, reduction: Node) -> None:
-        """Take in a reduction, and the reductions that it needs, to a fixed point."""
+        """Adds a reduction, and the reductions that it needs, to a fixed point."""
         found = reduced_value(reduction)
         if found is None or found[0] != self.extent:
             raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
@@ -209,11 +209,11 @@ class Region:
                 raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
 
     def long_names(self, names: Names) -> Names:
-        """Names of axes of more than one element: reshapes give the others new ones."""
+        """Returns the names of axes of more than one element: reshapes rename the others."""
         return tuple(n for n in names if self.sizes.get(n) != 1)
 
     def merge(self, other: Region) -> None:
-        """Take in another region, which has a member or a dot with this one in common."""
+        """Adds another region, which shares a member or a dot with this one."""
         table: dict[str, str] = {K: K}
         for node, names in other.members.items():
             for new, old in zip(names, self.members.get(node, ()), strict=False):
@@ -236,12 +236,12 @@ class Region:
         self._depends.clear()
 
     def common(self, other: Region) -> list[tuple[Value, Value]]:
-        """Dots that both compute tile by tile along the same axis, as each names their axes."""
+        """Returns dots that both compute tile by tile along the same axis, named by each region."""
         mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
     def _named_dots(self) -> dict[tuple[Node, int], Value]:
-        """How dots that are computed tile by tile are named, by the place of the streamed axis."""
+        """Returns dots that are computed tile by tile, by node and streamed axis."""
         found: dict[tuple[Node, int], Value] = {}
         for value in self.visited:
             if value.node in self.dots:
@@ -249,7 +249,7 @@ class Region:
         return found
 
     def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
-        """Note that the axis `new` of another region is the axis `old` of this one."""
+        """Records that the axis `new` of another region is the axis `old` of this one."""
         if table.setdefault(new, old) != old:
             raise Refusal(f"{self.graph.name(node)} is needed along different axes")
         if new in other.parts:
@@ -258,14 +258,14 @@ class Region:
                 self._match(other, a, b, table, node)
 
     def all_names(self) -> set[str]:
-        """Names of axes in use."""
+        """Returns the names of axes in use."""
         values = [v for vs in self.operands.values() for v in vs]
         held = [*self.members.values(), *(v.names for v in (*self.visited, *values))]
         parts = [(name, *made) for name, made in self.parts.items()]
         return {n for names in (*held, *parts, self.sizes) for n in names}
 
     def renamed(self, table: Mapping[str, str]) -> Region:
-        """The same region with other names of axes."""
+        """Returns the same region with renamed axes."""
 
         def names(old: Names) -> Names:
             return tuple(table[n] for n in old)
@@ -296,22 +296,24 @@ class Region:
         for value in (*values, Value(node, self.members[node])):
             self.sizes.update(zip(value.names, value.node.shape))
         streamed = [v for v in values if v.streams]
-        # one operand alone has nothing to be held against
+        # a single operand needs no comparison
         ranks = [self._rank(v) for v in streamed] if len(streamed) > 1 else [(True, 0)]
         for value, rank in zip(streamed, ranks):
             first = rank == max(ranks)
             self._walk(value, main=first or rank[0], dots=first)
 
     def _rank(self, value: Value) -> tuple[bool, int]:
-        """What an operand brings: whether other reductions come back in it, its largest dot."""
+        """Ranks an operand: True if it uses other reductions, then the size of its largest dot."""
         names = value.names
         plain = tuple([n if n == K else str(names.index(n)) for n in names])
         probe = self._probe((Value(value.node, plain),))
         return probe.comes_back, probe.largest_dot
 
     def _probe(self, starts: tuple[Value, ...]) -> Probe:
-        """What a region of its own visits from some values on. The graph keeps it: most sinks of
-        a model lead back to the same layers."""
+        """Walks from some values in a separate region, and caches the result in the graph.
+
+        Most sinks of a model lead back to the same layers.
+        """
         key = starts, self.extent, self.outside, self.held
         found = self.graph.probes.get(key)
         if found is None:
@@ -327,7 +329,7 @@ class Region:
         return found
 
     def _walk(self, start: Value, main: bool, dots: bool) -> None:
-        """Visit what a reduction's operand is computed from; of a side operand, views only."""
+        """Visits the values behind a reduction's operand; for a side operand, only views."""
         space = start.node.tensor.size
         pending = [start]
         seen: set[Value] = set()
@@ -355,7 +357,7 @@ class Region:
             pending.extend(reversed(self.operand_values(value)))
 
     def settle(self) -> None:
-        """Note every way in which a reshape splits or merges axes, before names are taken apart."""
+        """Records every way in which a reshape splits or merges axes, before names are resolved."""
         pending = [v for values in self.operands.values() for v in values]
         seen: set[Value] = set()
         while pending:
@@ -365,7 +367,7 @@ class Region:
                 pending.extend(self.operand_values(value))
 
     def _walk_views(self, value: Value) -> None:
-        """Note how views split the axes of a dot's operand."""
+        """Records how views split the axes of a dot's operand."""
         while read_through(value.node) and self.passes(value):
             (value,) = self.operand_values(value)
 
@@ -378,21 +380,21 @@ class Region:
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: Value) -> bool:
-        """A dot with the axis k in one operand alone: a table of rows by k."""
+        """True for a dot with the axis k in one operand only: a table of rows by k."""
         try:
             return sum(v.streams for v in self.operand_values(value)) == 1
         except Refusal:
             return False
 
     def _sharing(self, rows: list[Value]) -> list[Value]:
-        """Those that reduce something that is visited already."""
+        """Returns rows whose reductions share a visited value."""
         mine = {
             (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
         }
         return [v for v in rows if not mine.isdisjoint(self._passed(v.node))]
 
     def _passed(self, reduction: Node) -> frozenset[tuple[Node, int]]:
-        """What a reduction runs over, and the streamed axis of each."""
+        """Returns the values that a reduction runs over, with the streamed axis of each."""
         found = reduced_value(reduction)
         values = zip(reduction.args, found[1] if found else (), strict=False)
         starts = tuple([v for v in (Value(arg, names) for arg, names in values) if v.streams])

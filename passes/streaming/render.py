@@ -1,4 +1,4 @@
-"""Terms back to nodes, in a block of a stream. Floats of 16 bits are computed in 32."""
+"""Convert terms back to nodes, in a block of a stream. 16-bit floats are computed in f32."""
 
 from __future__ import annotations
 
@@ -42,18 +42,19 @@ from stack.rewrite.splat import splat
 
 
 def wide(dtype: DType) -> DType:
-    """The element type that running values have."""
+    """Returns the element type of running values."""
     return F32 if dtype.is_float and dtype.bits == 16 else dtype
 
 
 class Render:
-    """Makes nodes in one block.
+    """Builds nodes in one block.
 
     Args:
-        leaf: what stands for a value that is read from memory, in a shape.
-        states: what stands for each state.
-        running: whether the states may be those before the first element.
-        final: whether infinities are to end as they do in the function.
+        normal: the region in normal form.
+        leaf: returns the node for a value that is read from memory, in a shape.
+        states: the node of each state.
+        running: True if the states may be those before the first element.
+        final: True if infinities have to end as they do in the function.
     """
 
     def __init__(
@@ -70,21 +71,21 @@ class Render:
         self.states = states
         self.running = running
         self.final = final
-        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
+        self.made: dict[Node, Node] = {}  # new nodes, and the nodes that they replace
         self._values: dict[tuple[Value, bool], Node] = {}
 
     # ---- shapes
 
     def shape(self, names: Names) -> tuple[Dim, ...]:
-        """Sizes of named axes."""
+        """Returns the sizes of named axes."""
         return tuple(self.region.sizes[n] for n in names)
 
     def names(self, value: Value) -> Names:
-        """Names of the axes that a value has once it is rendered."""
+        """Returns the names of the axes that a value has once it is rendered."""
         return self.region.atoms(value.names)
 
     def spread(self, node: Node, names: Names, target: Names) -> Node:
-        """A value with the axes `names`, repeated along those of `target` that it has not."""
+        """Broadcasts a value with the axes `names` to the axes `target`."""
         extra = [i for i, n in enumerate(names) if n not in target]
         if extra:
             kept = [i for i in range(len(names)) if i not in extra]
@@ -97,7 +98,7 @@ class Render:
             node = make("transpose", (node,), {"perm": tuple(order)})
         axes = tuple(sorted(target.index(n) for n in names))
         if len(axes) == len(target) or not axes:
-            return node  # a scalar operand needs no repeating
+            return node  # elementwise ops broadcast a scalar themselves
         if all(self.region.sizes[n] == 1 for n in target if n not in names):
             return reshaped(node, self.shape(target))
         type_ = node.tensor.with_shape(self.shape(target))
@@ -106,10 +107,11 @@ class Render:
     # ---- values
 
     def value(self, value: Value, native: bool = False) -> Node:
-        """A value of the function.
+        """Returns the node of a value.
 
         Args:
-            native: keep the element type, and compute nothing but views: an operand of a dot.
+            value: a value of the function.
+            native: keep the element type, and compute only views: for an operand of a dot.
         """
         key = (value, native)
         if key not in self._values:
@@ -140,7 +142,7 @@ class Render:
         return again(node, args, native)
 
     def _moved(self, value: Value, operand: Value, native: bool) -> Node:
-        """A view: axes that reshapes split or merge are apart already."""
+        """Renders a view; axes that reshapes split or merge are separate already."""
         inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
         made = self.value(operand, native)
         lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
@@ -150,13 +152,13 @@ class Render:
         return self.spread(made, inner, own)
 
     def full_dot(self, operands: Sequence[Value], names: Names, like: Node) -> Node:
-        """A dot of values as they are in memory."""
+        """Returns a dot of values in the layout that they have in memory."""
         spaces = [self.region.atoms(v.names) for v in operands]
         sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
         return self.dot(sides, spaces, self.region.atoms(names), like)
 
     def dot(self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, like: Node) -> Node:
-        """A dot of values with named axes, summed in the wide type of another."""
+        """Returns a dot of values with named axes, accumulated in the wide type of `like`."""
         order = dict.fromkeys(n for space in spaces for n in space if n != K)
         letter = {K: "k", **dict(zip(order, LETTERS.replace("k", "")))}
         left, right, out = (" ".join(letter[n] for n in s) for s in (*spaces, names))
@@ -164,13 +166,13 @@ class Render:
         return make("dot", sides, {**like.attrs, "rule": f"{left}, {right} -> {out}"}, hint=hint)
 
     def constant(self, number: float | bool, dtype: DType) -> Node:
-        """A number."""
+        """Returns a number as a node."""
         return constant(number, dtype)
 
     # ---- terms
 
     def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
-        """A product of factors, over the axes `space`; masks come last, so they hide nan."""
+        """Returns a product of factors, over the axes `space`; masks come last, to hide nan."""
         total: Node | None = None
         for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
             if isinstance(factor, Mask):
@@ -198,7 +200,7 @@ class Render:
         return self.full(total, space)
 
     def full(self, node: Node, space: Names) -> Node:
-        """A value of all axes, where a number would do for elementwise ops."""
+        """Broadcasts a scalar to all axes, for ops that do not accept a scalar."""
         if node.shape or not space:
             return node
         return make(
@@ -206,7 +208,7 @@ class Render:
         )
 
     def factor(self, factor: Factor, space: Names) -> Node:
-        """One factor, over the axes `space`."""
+        """Returns one factor, over the axes `space`."""
         if isinstance(factor, Power | Mask):
             return self.spread(self.value(factor.value), self.names(factor.value), space)
         if isinstance(factor, Tie):
@@ -217,7 +219,10 @@ class Render:
         return make(factor.op, (inside,)) if isinstance(factor, Exp) else inside
 
     def difference(self, factor: Exp | Shift, space: Names) -> Node:
-        """a - r: each part of r next to what it is taken of, so that large parts cancel first."""
+        """Returns a - r.
+
+        Each part of r is subtracted from its own part of a, so large parts cancel first.
+        """
         dtype = self.float_of(factor)
         left = list(factor.r)
         total: Node | None = None
@@ -234,7 +239,7 @@ class Render:
         return self.full(total, space)
 
     def plus(self, total: Node | None, number: float, part: Node) -> Node:
-        """total + number * part."""
+        """Returns total + number * part."""
         if total is not None and number in (1, -1):
             return make("add" if number == 1 else "sub", (total, part))
         if number == -1:
@@ -244,23 +249,23 @@ class Render:
         return part if total is None else make("add", (total, part))
 
     def float_of(self, factor: Exp | Shift) -> DType:
-        """The element type of a - r."""
+        """Returns the element type of a - r."""
         if factor.r:
             return wide(factor.r[0].stabilizer.source.dtype)
         values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
         return wide(values[0].node.dtype)
 
     def spread_anchor(self, stabilizer: Stabilizer, space: Names) -> Node:
-        """An stabilizer, over the axes `space`."""
+        """Returns a stabilizer, over the axes `space`."""
         return self.spread(self.stabilizer(stabilizer), self.names(stabilizer.value), space)
 
     def bound(self, stabilizer: Stabilizer) -> tuple[Node, Names]:
-        """A running bound as it is, and the names of its axes."""
+        """Returns a running bound without a guard, and the names of its axes."""
         source = self.normal.source_state(stabilizer)
         return self.states[source], source.names
 
     def stabilizer(self, stabilizer: Stabilizer) -> Node:
-        """The value of an stabilizer; finite where only infinities, or nothing, came so far."""
+        """Returns the value of a stabilizer; finite even if no element so far was finite."""
         if stabilizer.kind == "ratio":
             return self._ratio(stabilizer)
         source = self.states[self.normal.source_state(stabilizer)]
@@ -275,7 +280,7 @@ class Render:
         return self._as(make("select", (self.is_infinite(stabilizer), zero, source)), stabilizer)
 
     def _ratio(self, stabilizer: Stabilizer) -> Node:
-        """One running sum over another, 0 where the other is 0."""
+        """Returns one running sum over another, 0 if the divisor is 0."""
         assert stabilizer.below is not None
         value, below = self.value(stabilizer.value), self.value(stabilizer.below)
         zero = self.constant(0.0, below.dtype)
@@ -284,25 +289,25 @@ class Render:
         return make("select", (empty, zero, value))
 
     def _as(self, node: Node, stabilizer: Stabilizer) -> Node:
-        """A state's value with the axes that the stabilizer has in the function."""
+        """Broadcasts a state to the axes that the stabilizer has in the function."""
         return self.spread(
             node, self.normal.source_state(stabilizer).names, self.names(stabilizer.value)
         )
 
     def is_infinite(self, stabilizer: Stabilizer) -> Node:
-        """Whether a running bound is infinite: every element so far was, or one the other way."""
+        """Returns a test for an infinite running bound: all elements so far were, or one was."""
         source = self.states[self.normal.source_state(stabilizer)]
         return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
 
     # ---- reductions
 
     def form(self, node: Node) -> Node:
-        """A reduction of the function, from the states."""
+        """Returns a reduction of the function, computed from the states."""
         names = self.region.atoms(self.region.members[node])
         return self.parts(self.normal.forms[node], names, wide(node.dtype))
 
     def parts(self, form: Form, names: Names, dtype: DType) -> Node:
-        """A sum of number * rows * state, with the axes `names`."""
+        """Returns a sum of number * rows * state, with the axes `names`."""
         total: Node | None = None
         for part in form:
             if part.state is None:
@@ -316,7 +321,7 @@ class Render:
         return self.full(total if total is not None else self.constant(0, dtype), names)
 
     def _as_meant(self, part: Part, value: Node, names: Names) -> Node:
-        """exp(a - r) is nan where r is infinite; the running sum is not."""
+        """Restores nan: exp(a - r) is nan for an infinite r, but the running sum is not."""
         divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
         inside = {a for form in divisors if form for p in form for a in p.bare}
         for stabilizer in part.bare:
@@ -328,7 +333,7 @@ class Render:
         return value
 
     def _times(self, state: Node, rows: Sequence[Power | Mask], names: Names, dtype: DType) -> Node:
-        """A state times rows."""
+        """Returns a state times rows."""
         total = state
         for row in rows:
             if isinstance(row, Power):
@@ -343,7 +348,7 @@ class Render:
 
 
 def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
-    """The same op on other operands, in the wide element type unless `native`."""
+    """Returns the same op on other operands, in the wide element type unless `native`."""
     type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
     if ops.lookup(node.op).kind == "elementwise":
         type_ = type_.with_shape(next((a.shape for a in args if a.shape), ()))
@@ -353,7 +358,7 @@ def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
 
 
 def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
-    """A value in another shape."""
+    """Returns a value in another shape."""
     node = behind(node)
     if node.shape == shape:
         return node
@@ -361,7 +366,7 @@ def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
 
 
 def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
-    """Whether an stabilizer is the max, min or mean of a term."""
+    """True if a stabilizer is the max, min or mean of a term."""
     factors = (*term.factors, *term.rows)
     alone = factors[0] if len(factors) == 1 else None
     return (
@@ -373,6 +378,6 @@ def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
 
 
 def widened(node: Node) -> Node:
-    """A value in the element type that it is computed in."""
+    """Returns a value in the element type that computations use."""
     type_ = node.tensor.with_dtype(wide(node.dtype))
     return node if type_ == node.type else make("cast", (node,), hint=type_)

@@ -1,4 +1,4 @@
-"""Products that end in reductions over both of their axes: each stream may compute them."""
+"""Dots that end in reductions over both of their axes: each stream may recompute them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stack.passes.streaming.terms import Refusal
 
 
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
-    """The dots that a reduction could compute tile by tile."""
+    """Returns the dots that a reduction could compute tile by tile."""
     found = reduced_value(sink)
     if found is None:
         return frozenset()
@@ -25,7 +25,7 @@ def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
 
 
 def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
-    """The reductions that dots end in, element by element; None where one ends in anything else."""
+    """Returns the reductions in which dots end, elementwise; None if one ends otherwise."""
     found: set[Node] = set()
     pending, seen = list(dots), set(dots)
     while pending:

@@ -1,8 +1,8 @@
-"""Which values made of states may stand for r in a - r, so that a - r stays small along the pass.
+"""Stabilizers: values of states that can be r in a - r, so that a - r stays small.
 
-A running max or min bounds what it was taken of; a running sum over the running count is a mean,
-and so is one running sum over another. Any other r would take differences of large numbers, where
-the two passes of the function do not.
+A running max or min bounds its elements. A running sum over the running count is a mean, and so is
+one running sum over another. Any other r would subtract large numbers from each other, which the
+two loops of the function do not.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stack.rewrite.splat import splat
 def find_stabilizer(
     region: Region, forms: Mapping[Node, Form], number: float, row: Value
 ) -> tuple[Scaled, bool] | None:
-    """`number * row` as a multiple of an stabilizer, and whether the row is guarded against inf."""
+    """Returns `number * row` as a multiple of a stabilizer, and if it is guarded against inf."""
     inner, guarded = unguarded(row.node)
     source, factor = _multiple(row.node)
     if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
@@ -54,18 +54,18 @@ def find_stabilizer(
 
 
 def _is_state(form: Form) -> bool:
-    """Whether a reduction is one state, as it is."""
+    """True if a reduction is exactly one state."""
     return len(form) == 1 and form[0].number == 1 and not form[0].rows
 
 
 def _rounded(number: float) -> float:
-    """A whole number where rounding of 1 / size is all that is between."""
+    """Rounds to an integer if only the rounding of 1 / size differs."""
     near = round(number)
     return float(near) if abs(number - near) < 1e-6 else number
 
 
 def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Value) -> Value | None:
-    """The running sum that a row is divided by, where it is one running sum over another."""
+    """Returns the running sum that divides a row, if it is one running sum over another."""
     if source in forms:
         form = forms[source]
         rows = form[0].rows if len(form) == 1 and form[0].state is not None else ()
@@ -81,13 +81,13 @@ def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Valu
 
 
 def stabilizers(factors: Sequence[Factor]) -> list[Stabilizer]:
-    """The stabilizers of factors, each once."""
+    """Returns the stabilizers of factors, without duplicates."""
     held = [f for f in factors if isinstance(f, Exp | Shift)]
     return list(dict.fromkeys(s.stabilizer for f in held for s in f.r))
 
 
 def unguarded(node: Node) -> tuple[Node, bool]:
-    """A row without what only replaces infinities."""
+    """Returns a row without ops that only replace infinities."""
     guarded = False
     while True:
         position = inside_guard(node)
@@ -98,7 +98,7 @@ def unguarded(node: Node) -> tuple[Node, bool]:
 
 
 def inside_guard(node: Node) -> int | None:
-    """The operand that a row is where that is finite, in another place or type."""
+    """Returns the operand that equals a finite row, up to views; None if there is none."""
     if shows(node) or _keeps(node):
         return 0
     chosen = choice(node)
@@ -110,7 +110,7 @@ def inside_guard(node: Node) -> int | None:
 
 
 def _multiple(node: Node) -> tuple[Node, float]:
-    """A row as a number times another."""
+    """Returns a row as a number times another row."""
     number = 1.0
     while True:
         other = splat(node.args[1]) if len(node.args) == 2 else None
@@ -125,13 +125,13 @@ def _multiple(node: Node) -> tuple[Node, float]:
 
 
 def _keeps(node: Node) -> bool:
-    """max(x, -inf) and min(x, inf)."""
+    """True for max(x, -inf) and min(x, inf)."""
     neutral = ops.algebra_of(node).neutral.get(1, 0.0)
     return math.isinf(neutral) and splat(node.args[1]) == neutral
 
 
 def _tests_finite(test: Node, value: Node) -> bool:
-    """Whether a test holds for every finite value, and only says whether it is one."""
+    """True if a test fails only for infinities or nan."""
     if test.op == "isfinite":
         return test.args[0] is value
     limits = {"ne": (-math.inf, math.inf), "gt": (-math.inf,), "lt": (math.inf,)}
@@ -139,7 +139,7 @@ def _tests_finite(test: Node, value: Node) -> bool:
 
 
 def _tests_infinite(test: Node, value: Node) -> bool:
-    """Whether a test fails for every finite value."""
+    """True if a test fails for every finite value."""
     if not equates(test):
         return False
     size = test.args[0]
@@ -153,9 +153,9 @@ def _compares(test: Node, value: Node, limits: Sequence[float]) -> bool:
 
 
 def may_be_infinite(node: Node, seen: set[Node]) -> bool:
-    """Whether a value may be -inf, as far as ops and constants tell."""
+    """True if a value may be -inf, as far as ops and constants show."""
     if node in seen:
-        return False  # judged already
+        return False  # already checked
     seen.add(node)
     if is_constant(node) and node.dtype.is_float:
         return not bool(np.isfinite(node.attrs["value"].array).all())

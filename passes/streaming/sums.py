@@ -1,4 +1,4 @@
-"""Summands as sums of products, with a - r kept together."""
+"""Write summands as sums of products, with a - r kept as one factor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Sums:
     """The values of a region as sums of terms.
 
     Attributes:
-        forms: what each reduction is, in terms of states, as far as it is known.
+        forms: each reduction in terms of states, as far as it is known.
         guarded: reductions whose infinities the function replaces somewhere.
     """
 
@@ -49,7 +49,7 @@ class Sums:
         self._sums: dict[Value, Sum] = {}
 
     def sum(self, value: Value) -> Sum:
-        """A value as a sum of terms."""
+        """Returns a value as a sum of terms."""
         if value not in self._sums:
             self._sums[value] = self._sum(value)
         return self._sums[value]
@@ -119,7 +119,7 @@ class Sums:
         return product(self.grouped(above), (Term(1.0, (), (Power(below, -1),)),))
 
     def row_behind(self, value: Value) -> Value | None:
-        """The row that a value repeats along k, if it does."""
+        """Returns the row that a value repeats along k; None if it does not."""
         while value.streams and shows(value.node):
             if not self.region.passes(value):
                 return None
@@ -127,7 +127,7 @@ class Sums:
         return None if value.streams else value
 
     def _cast(self, value: Value, operands: Sequence[Value]) -> Sum:
-        """Through floats of 16 and 32 bits: all are computed in 32."""
+        """Ignores casts between 16-bit and 32-bit floats: all are computed in f32."""
         dtypes = value.node.dtype, operands[0].node.dtype
         if all(d.is_float and d.bits < 64 for d in dtypes):
             return self.sum(operands[0])
@@ -139,7 +139,7 @@ class Sums:
         raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
 
     def _tie(self, test: Value) -> Tie | None:
-        """Whether an element is the max or min of all, as a factor."""
+        """Returns the test that an element is the max or min of all, as a factor; else None."""
         if not equates(test.node):
             return None
         sides = self.region.operand_values(test)
@@ -156,7 +156,7 @@ class Sums:
         return None
 
     def _is_exact(self, value: Value) -> bool:
-        """Whether no rounding to 16 bits, which is left out here, could make elements equal."""
+        """True if no dropped rounding to 16 bits could make elements equal."""
         if not self.region.passes(value):
             return True
         node = value.node
@@ -197,7 +197,7 @@ class Sums:
         return Term(1.0, (), (Mask(test, keep),))
 
     def _exp(self, value: Value, operands: Sequence[Value]) -> Sum:
-        """exp(a - r) * exp(rows), where r is a running bound of something."""
+        """exp(a - r) * exp(rows), where r is a running bound of a."""
         node = value.node
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
@@ -258,7 +258,7 @@ class Sums:
         return tuple(found)
 
     def _below(self, number: float, row: Value) -> tuple[Scaled, bool] | None:
-        """A running max that a row is the max of, with something else."""
+        """Returns a running max, if the row is the max of it and something else."""
         while (position := inside_guard(row.node)) is not None:
             row = self.region.operand_values(row)[position]
         if extremum(row.node) <= 0:
@@ -273,7 +273,7 @@ class Sums:
         return None
 
     def _gap(self, op: str, bound: Scaled, row: Value) -> Power:
-        """exp(m - row): at most 1, where the row is no less than m; 0 where m is -inf."""
+        """Returns exp(m - row): at most 1, if the row is no less than m; 0 if m is -inf."""
         held = bound.stabilizer.value.node
         own = self.region.long_names(bound.stabilizer.value.names)
         if own != self.region.long_names(row.names):
@@ -290,7 +290,7 @@ class Sums:
         return Power(Value(make(op, (inner,)), row.names))
 
     def _row_exp(self, op: str, number: float, row: Value) -> Power:
-        """exp(number * row), which is a power where the row is a logarithm."""
+        """Returns exp(number * row), which is a power if the row is a logarithm."""
         inner = row.node
         if inner.op == ELEMENTWISE[op].inverse and number in (1, -1):
             (below,) = self.region.operand_values(row)
@@ -302,7 +302,7 @@ class Sums:
     # ---- a - r
 
     def _split(self, terms: Sum) -> tuple[Sum, list[tuple[float, Value]], Sum]:
-        """What no state changes, single rows that states are in with their numbers, the rest."""
+        """Splits terms: those without a state, single rows with their numbers, and the rest."""
         fixed: list[Term] = []
         rows: list[tuple[float, Value]] = []
         rest: list[Term] = []
@@ -319,7 +319,7 @@ class Sums:
         return tuple(fixed), self._merged(rows), tuple(rest)
 
     def _merged(self, rows: Sequence[tuple[float, Value]]) -> list[tuple[float, Value]]:
-        """Numbers of rows, each row once; what cancels is gone."""
+        """Adds up the numbers of each row; rows that cancel are dropped."""
         total: dict[tuple[Node, Names], tuple[float, Value]] = {}
         for number, row in rows:
             key = row.node, self.region.long_names(row.names)
@@ -328,11 +328,14 @@ class Sums:
         return [(number, row) for number, row in total.values() if number]
 
     def is_fixed(self, factor: Factor) -> bool:
-        """Whether no state is in a factor."""
+        """True if a factor contains no state."""
         return isinstance(factor, Power) and not self.region.depends(factor.value)
 
     def grouped(self, value: Value) -> Sum:
-        """The sum with a - r together. Raises Refusal where no r follows a along the pass."""
+        """Returns the sum with a - r as one factor.
+
+        Raises Refusal if no r follows a along the loop.
+        """
         return self._grouped(value, self.sum(value))
 
     def _grouped(self, value: Value, terms: Sum) -> Sum:
@@ -340,7 +343,7 @@ class Sums:
             return terms
         shared = common(terms)
         if shared != Term():
-            # p a - p r is p (a - r), whose sum would else be the difference of two large sums
+            # p a - p r is p (a - r): otherwise it would be the difference of two large sums
             left = tuple(t.without(shared) for t in terms)
             return product((shared,), self._together(self._grouped(value, left)))
         fixed, rows, rest = self._split(terms)
@@ -362,7 +365,7 @@ class Sums:
         return (Term(1.0, (), (Shift(fixed, tuple(stabilized)),)), *others, *rest)
 
     def _together(self, terms: Sum) -> Sum:
-        """A sum that no state changes, as one factor."""
+        """Returns a sum without states as one factor."""
         fixed, _, _ = self._split(terms)
         if fixed != terms or len(terms) == 1 or all(t.is_row for t in terms):
             return terms

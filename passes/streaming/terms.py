@@ -1,8 +1,9 @@
-"""Sums of products: what the streaming rewrite computes with.
+"""Sums of products, the algebra of the streaming rewrite.
 
-A summand over the streamed axis k is kept as a sum of terms. A term is a number, factors without k
-(which leave the reduction) and factors with k: values that no earlier state changes, masks,
-exp(a - r), shifts (a - r), where r is made of earlier states, and ties [a = r] of a bound r of a.
+A summand over the streamed axis k is a sum of terms. A term is a number, factors without k (which
+leave the reduction) and factors with k. The latter are values that no earlier state changes, masks,
+exp(a - r), shifts (a - r), and ties [a = r] of a bound r of a. Here r is computed from earlier
+states.
 """
 
 from __future__ import annotations
@@ -17,37 +18,37 @@ from stack.ir.node import Node
 from stack.ir.traits import is_number, number, shows
 
 K = "k"  # the name of the streamed axis
-MAX_TERMS = 16  # of a normal form: products of sums multiply them out
+MAX_TERMS = 16  # most terms of a normal form: products of sums are multiplied out
 
-Names = tuple[str, ...]  # a name for each axis of a value; equal names run together
+Names = tuple[str, ...]  # a name for each axis of a value; axes of one name are one axis
 
 
 class Refusal(Exception):
-    """Why something does not stream; `reduction` is where it was found, if it was in one."""
+    """The reason why something does not stream; `reduction` is the one concerned, if any."""
 
     reduction: Node | None = None
 
 
 class Value(NamedTuple):
-    """A node of the function, and what its axes are in the stream."""
+    """A node of the function, with names for its axes in the stream."""
 
     node: Node
     names: Names
 
     @property
     def streams(self) -> bool:
-        """Whether the value has the streamed axis."""
+        """True if the value has the streamed axis."""
         return K in self.names
 
     @property
     def axis(self) -> int:
-        """Position of the streamed axis."""
+        """Returns the position of the streamed axis."""
         return self.names.index(K)
 
 
 @dataclass(frozen=True)
 class Power:
-    """A value, or one over it."""
+    """A value, or its reciprocal."""
 
     value: Value
     power: int = 1
@@ -55,7 +56,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Mask:
-    """1 where the bool value is `keep`, else 0; what it multiplies may be nan where it is 0."""
+    """1 where the bool value is `keep`, else 0; the product with it is 0 there even for nan."""
 
     value: Value
     keep: bool
@@ -63,11 +64,14 @@ class Mask:
 
 @dataclass(frozen=True)
 class Stabilizer:
-    """A value made of states that stays close to what it is taken of all along the pass.
+    """A value of states that remains close to the elements that it is subtracted from.
 
     Attributes:
         kind: "bound" is the running max or min `source`, "mean" the running sum `source` over the
             running count, "ratio" the row `value`, which divides by the running sum `below`.
+        source: the reduction in the function.
+        value: the row in the function.
+        below: the divisor of a "ratio".
     """
 
     kind: Literal["bound", "mean", "ratio"]
@@ -78,7 +82,7 @@ class Stabilizer:
 
 @dataclass(frozen=True)
 class Scaled:
-    """An stabilizer times a number."""
+    """A stabilizer times a number."""
 
     number: float
     stabilizer: Stabilizer
@@ -86,7 +90,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Exp:
-    """exp or exp2 of (a - r). `bare`: it is nan where every a is infinite, and is meant to be."""
+    """exp or exp2 of (a - r). `bare`: it is nan if every a is infinite, as in the function."""
 
     op: str
     a: Sum
@@ -96,7 +100,7 @@ class Exp:
 
 @dataclass(frozen=True)
 class Shift:
-    """a - r, or a sum that no state changes, where r is empty."""
+    """a - r; if r is empty, a sum that no state changes."""
 
     a: Sum
     r: tuple[Scaled, ...]
@@ -104,7 +108,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Tie:
-    """1 where a value is the running bound of it, else 0."""
+    """1 where a value equals its running bound, else 0."""
 
     value: Value
     bound: Stabilizer
@@ -114,29 +118,29 @@ Factor = Power | Mask | Exp | Shift | Tie
 
 
 def follows(factor: Factor) -> TypeGuard[Exp | Shift | Tie]:
-    """Whether a factor changes with running values."""
+    """True if a factor changes with running values."""
     return isinstance(factor, Tie) or (isinstance(factor, Exp | Shift) and bool(factor.r))
 
 
 @dataclass(frozen=True)
 class Term:
-    """number * rows * factors; rows have no streamed axis, factors have it."""
+    """number * rows * factors; rows lack the streamed axis, factors have it."""
 
     number: float = 1.0
     rows: tuple[Power | Mask, ...] = ()
     factors: tuple[Factor, ...] = ()
 
     def times(self, other: Term) -> Term:
-        """The product."""
+        """Returns the product."""
         rows, factors = (*self.rows, *other.rows), (*self.factors, *other.factors)
         return Term(self.number * other.number, rows, factors)
 
     def scaled(self, number: float) -> Term:
-        """This term times a number."""
+        """Returns this term times a number."""
         return replace(self, number=self.number * number)
 
     def without(self, part: Term) -> Term:
-        """This term over rows and factors that are in it."""
+        """Returns this term without rows and factors that it contains."""
         rows, factors = list(self.rows), list(self.factors)
         for row in part.rows:
             rows.remove(row)
@@ -146,7 +150,7 @@ class Term:
 
     @property
     def is_row(self) -> bool:
-        """Whether no factor has the streamed axis."""
+        """True if no factor has the streamed axis."""
         return not self.factors
 
 
@@ -154,14 +158,14 @@ Sum = tuple[Term, ...]
 
 
 def product(a: Sum, b: Sum) -> Sum:
-    """The product, multiplied out."""
+    """Returns the product, multiplied out."""
     if len(a) * len(b) > MAX_TERMS:
         raise Refusal(f"a product has {len(a) * len(b)} terms, more than {MAX_TERMS}")
     return tuple(x.times(y) for x in a for y in b)
 
 
 def common(terms: Sum) -> Term:
-    """Rows and factors that all of several terms have."""
+    """Returns the rows and factors that several terms have in common."""
     if len(terms) < 2:
         return Term()
     rows, factors = Counter(terms[0].rows), Counter(terms[0].factors)
@@ -171,7 +175,7 @@ def common(terms: Sum) -> Term:
 
 
 def negative(terms: Sum) -> Sum:
-    """Minus the sum."""
+    """Returns minus the sum."""
     return tuple(t.scaled(-1.0) for t in terms)
 
 
@@ -183,9 +187,11 @@ class State:
         kind: of a `reduce`; "dot" for a dot, "count" for the number of elements so far, "pick" for
             the one element at `index`.
         names: axes of the state.
-        space: axes of what is reduced; of a dot, axes of its first operand.
+        space: axes of the summand; of a dot, axes of its first operand.
+        factors: factors of the summand, or of a dot's first operand.
+        source: the reduction of the function that it is part of, which has the element types.
         right: factors of a dot's second operand, with the axes `right_space`.
-        source: the reduction of the function that it is part of; it tells the element types.
+        index: the index of a "pick".
     """
 
     kind: str
@@ -199,13 +205,13 @@ class State:
 
     @property
     def all_factors(self) -> tuple[Factor, ...]:
-        """Factors of both operands."""
+        """Returns the factors of both operands."""
         return (*self.factors, *self.right)
 
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a reduction's value: number * rows * state, nan where `bare` are infinite."""
+    """One term of a reduction's value: number * rows * state, nan if `bare` are infinite."""
 
     number: float
     rows: tuple[Power | Mask, ...]
@@ -217,24 +223,24 @@ Form = tuple[Part, ...]
 
 
 class Writer:
-    """Terms as text, with the names that values have in the function."""
+    """Prints terms, with the names that values have in the function."""
 
     def __init__(
         self, names: dict[Node, str], states: Sequence[State], after: Container[Node]
     ) -> None:
         self.names = names
-        self.after = after  # what states are in
+        self.after = after  # values that depend on states
         self.place = {s: f"s{i}" for i, s in enumerate(states)}
         self.forms: dict[Node, str] = {}
 
     def node(self, node: Node) -> str:
-        """A value: what it is made of states, or its name."""
+        """Returns the text of a value: its formula in states, or its name."""
         if node not in self.forms:
             self.forms[node] = self._formula(node)
         return self.forms[node]
 
     def _formula(self, node: Node) -> str:
-        """A row as a formula where a state is in it."""
+        """Returns a row as a formula if it depends on a state."""
         if is_number(node):
             return f"{number(node):g}"
         if node in self.names and node not in self.after:
@@ -246,7 +252,7 @@ class Writer:
         return parts[0] if shows(node) else f"{node.op}({', '.join(parts)})"
 
     def factor(self, factor: Factor) -> str:
-        """One factor."""
+        """Returns the text of one factor."""
         if isinstance(factor, Power):
             text = self.node(factor.value.node)
             return text if factor.power == 1 else f"1/{text}"
@@ -258,7 +264,7 @@ class Writer:
         return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
 
     def stabilizer(self, scaled: Scaled) -> str:
-        """One part of -r."""
+        """Returns the text of one part of -r."""
         sign = " - " if scaled.number > 0 else " + "
         size = abs(scaled.number)
         stabilizer = scaled.stabilizer
@@ -266,19 +272,19 @@ class Writer:
         return sign + (text if size == 1 else f"{size:g} {text}")
 
     def reference(self, r: Sequence[Scaled]) -> str:
-        """r."""
+        """Returns the text of r."""
         text = "".join(self.stabilizer(Scaled(-s.number, s.stabilizer)) for s in r)
         return text.removeprefix(" + ").strip()
 
     def product(self, number: float, factors: Sequence[Factor]) -> str:
-        """A product."""
+        """Returns the text of a product."""
         shown = [self.factor(f) for f in factors]
         if number != 1 or not shown:
             shown.insert(0, f"{number:g}")
         return " ".join(shown)
 
     def sum(self, terms: Sum) -> str:
-        """A sum."""
+        """Returns the text of a sum."""
         text = ""
         for term in terms:
             sign = "-" if math.copysign(1.0, term.number) < 0 else "+"
@@ -287,7 +293,7 @@ class Writer:
         return text or "0"
 
     def state(self, state: State) -> str:
-        """What a state is."""
+        """Returns the text of a state."""
         if state.kind == "count":
             return "count_k"
         summand = self.product(1.0, state.all_factors)
@@ -296,7 +302,7 @@ class Writer:
         return f"{'sum' if state.kind == 'dot' else state.kind}_k {summand}"
 
     def form(self, form: Form) -> str:
-        """A reduction in terms of states."""
+        """Returns the text of a reduction in terms of states."""
         text = ""
         for part in form:
             sign = "-" if part.number < 0 else "+"

@@ -1,4 +1,4 @@
-"""Streams write results in the order in which they are read: a transpose behind one goes inside."""
+"""Move a transpose of a stream's result into the stream, so that it writes the final layout."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stack.ir.traits import axis_order, is_alias, is_item, is_stream, items_of, 
 from stack.passes.streaming.graph import Graph
 from stack.rewrite.engine import Replacement, replace
 
-# a result, the transpose that alone reads it, and the order of the result's axes that it gives
+# a result, the transpose that is its only reader, and the order of the result's axes
 Transposed = tuple[Node, Node, tuple[int, ...]]
 
 
 def write_transposed(block: Block) -> Block:
-    """The block with streams whose results are transposed before they are written."""
+    """Returns the block with streams that transpose their results before writing them."""
     graph = Graph(block)
     changed: dict[Node, Replacement] = {}
     for stream in block.nodes:
@@ -31,7 +31,7 @@ def write_transposed(block: Block) -> Block:
 
 
 def _transpose(graph: Graph, out: Node) -> Transposed | None:
-    """The one transpose that reads a result, directly or with some axes merged."""
+    """Returns the only reader of a result if it is a transpose, perhaps of merged axes."""
     groups: list[tuple[int, ...]] = [(i,) for i in range(out.tensor.rank)]
     node = out
     while True:
@@ -52,7 +52,7 @@ def _transpose(graph: Graph, out: Node) -> Transposed | None:
 
 
 def _merged(reshape: Node) -> list[tuple[int, ...]] | None:
-    """Which axes of its operand each axis of a reshape is made of; None where it splits one."""
+    """Returns for each axis of a reshape the operand axes that it merges; None if it splits one."""
     rule = ops.rule_of(reshape)
     if rule is None or any(len(axis.names) != 1 or axis.mark for axis in rule.inputs[0]):
         return None

@@ -1,7 +1,8 @@
-"""Operands that a CPU's instructions multiply by neighbours along the streamed axis: turned once.
+"""Transpose strided stream operands once, in a copy, for dot-product instructions of a CPU.
 
-Such an instruction takes what lies together along the summed axis. Rows of a table that are summed
-lie across it, and each program would turn all of them for itself.
+Such an instruction multiplies neighbours along the contracted axis, so it needs unit stride there.
+Rows of a table that are summed have another layout, and each program would transpose all of them
+again.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.target import Cpu
 
-Turned = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the order of their axes
+Turned = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
 
 
 def turn_operands(block: Block, log: Log) -> Block:
-    """The block with streams that read such operands from a copy, where that costs less."""
+    """Returns the block with streams that read such operands from a copy, if that costs less."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if not is_stream(node):
@@ -39,7 +40,7 @@ def turn_operands(block: Block, log: Log) -> Block:
 
 
 def _across(stream: Node, cpu: Cpu) -> Turned:
-    """The arguments that lie across, and that several programs would turn."""
+    """Returns the strided arguments that several programs would transpose."""
     states, _, finish = stream.blocks
     try:
         axes, schedule = stream_axes(stream), PanelPolicy(stream, cpu).of(stream)
@@ -60,7 +61,7 @@ def _across(stream: Node, cpu: Cpu) -> Turned:
             continue
         place = states.params.index(operand)
         if sum(u in (operand, finish.params[count + place]) for u in users) > 1:
-            continue  # it is read another way as well
+            continue  # another node reads it in another way
         size = 2 * static(operand.tensor.bytes)
         copied = size / cpu.memory_rate + cpu.launch
         if copied < _programs(axes, rows, state, side) * size / cpu.cache_rate:
@@ -69,7 +70,7 @@ def _across(stream: Node, cpu: Cpu) -> Turned:
 
 
 def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
-    """How many programs, each of so many rows, read each element of an operand."""
+    """Returns the number of programs, each of `rows` rows, that read each element of an operand."""
     rule = parse_rule(state.attrs["rule"])
     held = {a.names[0] for a in rule.inputs[side]}
     names = [a.names[0] for a in rule.outputs[0]]
@@ -84,7 +85,7 @@ def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
 
 
 def _reading(stream: Node, turned: Turned) -> Node:
-    """The stream on copies of some arguments, whose axes it puts back."""
+    """Returns the stream on copies of some arguments, whose axes it transposes back."""
     states, correct, finish = stream.blocks
     args = [
         make("transpose", (a,), {"perm": turned[i]}) if i in turned else a
@@ -101,7 +102,7 @@ def _reading(stream: Node, turned: Turned) -> Node:
 
 
 def _on(block: Block, start: tuple[Node, ...], own: list[Node], backs: list[Node]) -> Block:
-    """A block with parameters after `start` that `own` replaces; `backs` is what it reads."""
+    """Returns a block with the parameters `start` and `own`, whose nodes read `backs` instead."""
     done = {p: p for p in start}
     done.update(zip(block.params[len(start) :], backs, strict=True))
     return remade_block(block, remade(block.results, done), [*start, *own])

@@ -1,8 +1,8 @@
-"""Rows of products that lie across in memory: turned once, where many panels would read them.
+"""Transpose strided rows of matmuls once, in a copy, if many panels read them.
 
-A tile of rows takes one piece of a line at each step along the summed axis. Instructions that
-multiply neighbours along that axis have to put them together first, and each panel of columns does
-all of it again. What a kernel makes stays as it is: a transpose there would cut its group in two.
+A tile of rows reads one piece of a line at each step along the contracted axis. Instructions that
+multiply neighbours along that axis first have to interleave them, again for each panel of columns.
+Operands that a kernel computes are not changed: a transpose there would split its group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stack.target import Cpu
 
 
 def turn_rows(block: Block, log: Log) -> Block:
-    """The block with products that read such rows from a copy, where that costs less."""
+    """Returns the block with matmuls that read such rows from a copy, if that costs less."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         turned = _turned(node, log.cpu) if node.op == "dot" else None
@@ -33,7 +33,7 @@ def turn_rows(block: Block, log: Log) -> Block:
 
 
 def _turned(dot: Node, cpu: Cpu) -> Node | None:
-    """The product of rows that are turned; None where none lie across, or a copy costs more."""
+    """Returns the matmul of transposed rows; None if no rows are strided, or a copy costs more."""
     try:
         policy = GemmPolicy(dot, cpu)
         inputs, output = dot_axes(dot)
@@ -45,7 +45,7 @@ def _turned(dot: Node, cpu: Cpu) -> Node | None:
         args = [*dot.args]
         args[side] = transposed(x, [names.index(n) for n in inputs[side]])
         made = make_dot(args, inputs, output, dot)
-        if mma_of(made, cpu) is not None:  # no such instruction takes them as they lie
+        if mma_of(made, cpu) is not None:  # no such instruction reads them in this layout
             return made
         size = static(x.tensor.bytes)
         columns = prod(policy.roles.sizes[n] for n in output if n not in names)

@@ -1,4 +1,4 @@
-"""Streams read parts of arrays where they lie: a slice before a stream is an index in it."""
+"""Move slices of arrays into the stream that reads them, so that no copy is made."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stack.rewrite.engine import Replacement, replace
 
 
 def read_parts(block: Block) -> Block:
-    """The block with streams that slice their arguments themselves."""
+    """Returns the block with streams that slice their arguments themselves."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if is_stream(node):
@@ -27,7 +27,7 @@ def read_parts(block: Block) -> Block:
 def _reading(stream: Node) -> Node:
     chains = [_chain(arg) for arg in stream.args]
     parts = {chain[-1] for chain in chains if chain}
-    # of an array that is mostly read elsewhere, or not at all, the part may be all that is made
+    # if most of an array is read elsewhere, or not at all, the part may be all that is computed
     chains = [chain if chain and _is_most(chain[-1], parts) else [] for chain in chains]
     if not any(chains):
         return stream
@@ -52,7 +52,7 @@ def _reading(stream: Node) -> Node:
 
 
 def _chain(arg: Node) -> list[Node]:
-    """Views from an argument back to what it is a part of; empty where it is no part."""
+    """Returns the views from an argument back to the sliced array; empty if there is none."""
     found: list[Node] = []
     while is_view(arg) and not repeats(arg):
         found.append(arg)
@@ -63,7 +63,7 @@ def _chain(arg: Node) -> list[Node]:
 
 
 def _is_most(part: Node, parts: set[Node]) -> bool:
-    """Whether the parts of an array are half of it or more."""
+    """True if the parts are at least half of an array."""
     (whole,) = part.args
     sizes = [p.tensor.size for p in parts if p.args[0] is whole]
     total = sum(s for s in sizes if isinstance(s, int))
@@ -77,7 +77,7 @@ def _rebuilt(
     chains: Mapping[Node, list[Node]],
     args: list[Node],
 ) -> Block:
-    """The block on parameters `start`, then `own`, with the views of each argument inside."""
+    """Returns the block on the parameters `start` and `own`, with the views inside."""
     done: dict[Node, Node] = {p: p for p in start}
     for (old, chain), arg in zip(chains.items(), args, strict=True):
         made = own[arg]

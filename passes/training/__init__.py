@@ -1,1 +1,1 @@
-"""Forward and backward pass in one function, and where it is cut: what ``partition`` is made of."""
+"""Joint forward and backward pass in one function, and its partition: parts of ``partition``."""

@@ -12,20 +12,21 @@ from stack.ir.traits import is_input, mixes, reads_by_data
 
 
 class Joint:
-    """Which values of a function belong to the forward pass, and which to the backward pass.
+    """Classifies the values of a joint function by forward and backward pass.
 
     Args:
-        results: how many of the results, the first, are those of the forward pass.
-        tangents: how many of the parameters, the last, are incoming gradients.
+        func: the joint function.
+        results: number of the leading results that belong to the forward pass.
+        tangents: number of the trailing parameters that are incoming gradients.
 
     Attributes:
         outputs, gradients: the results of the two passes.
-        late: values with an incoming gradient in them: only the backward pass can compute them.
-        forward: values that the results of the forward pass are computed from.
-        needed: values that gradients are computed from.
-        open: those of them that either pass may compute.
-        wanted: those of them that something late reads, or that are gradients.
-        users: the nodes that read a value, for each value.
+        late: values that depend on an incoming gradient: only the backward pass can compute them.
+        forward: values that the results of the forward pass depend on.
+        needed: values that gradients depend on.
+        open: values in `needed` that either pass may compute.
+        wanted: values in `open` that are gradients, or that a value in `late` reads.
+        users: for each value, the nodes that read it.
     """
 
     def __init__(self, func: Func, results: int, tangents: int) -> None:
@@ -56,19 +57,19 @@ class Joint:
         return frozenset(found)
 
     def name(self, node: Node) -> str:
-        """`%x`, as the text of the function has it."""
+        """Returns `%x`, as in the text of the function."""
         if is_input(node):
             return f"%{node.attrs['name']}"
         return f"%{self.func.body.names.get(node, node.op)}"
 
     def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        """Source lines of nodes, each once."""
+        """Returns the source lines of nodes, without duplicates."""
         locs = self.func.body.locs
         return tuple(dict.fromkeys(line for n in nodes for line in locs.get(n, ())))
 
     @cached_property
     def barriers(self) -> dict[Node, int]:
-        """How many kernels at least come before a value: products and the like on the way to it."""
+        """Returns for each value the least number of kernels before it: matmuls and the like."""
         found: dict[Node, int] = {}
         for node in topological(self.func.results):
             before = [found[d] + reads_memory(d) for d in deps(node)]
@@ -77,12 +78,12 @@ class Joint:
 
 
 def reads_memory(node: Node) -> bool:
-    """Whether the operands of a node are in memory: of products, steps, scans, sorts, scatters."""
+    """True if a node reads operands from memory: matmuls, steps, scans, sorts, scatters."""
     return lookup(node.op).kind in ("contraction", "control", "foreign") or mixes(node)
 
 
 def is_in_memory(node: Node) -> bool:
-    """Whether a result is: a gather may be taken before what its operand is made by."""
+    """True if a node's result is in memory; a gather may be moved before its operand's producer."""
     return reads_memory(node) or reads_by_data(node)
 
 

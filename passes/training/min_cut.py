@@ -1,6 +1,6 @@
-"""The cheapest cut of a network: Dinic's algorithm (Dinitz 1970) for the largest flow.
+"""Minimum cut of a network: Dinic's algorithm (Dinitz 1970) for the maximum flow.
 
-What the largest flow fills is the cheapest cut (Ford and Fulkerson 1956).
+The edges that a maximum flow saturates contain a minimum cut (Ford and Fulkerson 1956).
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ SOURCE, SINK = 0, 1  # nodes of a network
 
 
 class Network:
-    """Nodes by number, SOURCE and SINK among them, with edges of integer capacities."""
+    """Nodes by number, with SOURCE and SINK, and edges of integer capacities."""
 
     def __init__(self, size: int) -> None:
         self.edges: list[list[int]] = [[] for _ in range(size)]  # numbers of outgoing edges
         self.ends: list[int] = []
-        self.room: list[int] = []  # what an edge still takes; edge `e ^ 1` is the way back
+        self.room: list[int] = []  # residual capacity; edge `e ^ 1` is the reverse edge
 
     def add(self, start: int, end: int, capacity: int) -> None:
-        """An edge, and its way back, which is empty."""
+        """Adds an edge, and its reverse edge without capacity."""
         for a, b, room in ((start, end, capacity), (end, start, 0)):
             self.edges[a].append(len(self.ends))
             self.ends.append(b)
             self.room.append(room)
 
     def source_side(self) -> set[int]:
-        """The nodes on the source's side of a cheapest cut, the smallest such set.
+        """Returns the nodes on the source's side of a minimum cut, the smallest such set.
 
-        Raises ValueError where every cut goes through an edge without a price.
+        Raises ValueError if every cut contains an edge of infinite capacity.
         """
         total = 0
         while (levels := self._levels())[SINK] >= 0:
@@ -39,7 +39,7 @@ class Network:
         return {node for node, level in enumerate(levels) if level >= 0}
 
     def _levels(self) -> list[int]:
-        """How far each node is from the source, through edges with room; -1: not to be reached."""
+        """Returns each node's distance from the source in the residual network, or -1."""
         levels = [-1] * len(self.edges)
         levels[SOURCE] = 0
         pending = deque([SOURCE])
@@ -53,7 +53,7 @@ class Network:
         return levels
 
     def _fill(self, levels: list[int]) -> int:
-        """Send all that goes along shortest paths."""
+        """Sends a blocking flow along shortest paths; returns its amount."""
         total = 0
         tried = [0] * len(self.edges)
         path: list[int] = []

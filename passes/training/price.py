@@ -1,12 +1,12 @@
-"""What it costs to keep a value for the backward pass, and to recompute it there.
+"""Cost model for saving a value for the backward pass, and for recomputing it there.
 
-Both in bytes of memory traffic. What is kept is read once more, and written too if the forward pass
-would not have had it in memory: then an elementwise op would have been fused with its readers. What
-is computed again costs its operations, at the target's rate; where a kernel of its own must hold it
-(the operand of a product), it is written and read.
+Both are in bytes of memory traffic. A saved value is read once more. It is written too, if the
+forward pass would not have it in memory because an elementwise op fuses with its readers. A
+recomputed value costs its operations, at the target's rate. If a kernel needs it in memory (the
+operand of a matmul), it is written and read.
 
-A product much larger than its operands, which reductions take in, may never be in memory: a stream
-computes it. Keeping it then means to write and read a table; its operations may cost less.
+A matmul result much larger than its operands, which reductions read, may never be in memory: a
+stream computes it. Saving it then means to write and read a table. Its operations may cost less.
 """
 
 from __future__ import annotations
@@ -29,22 +29,25 @@ from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
 from stack.rewrite.streamed import streamed
 
-RATE = 16.0  # scalar operations in the time of one byte: of no target, joint graphs come before it
+RATE = 16.0  # scalar operations in the time of one byte, for any target: joint graphs precede it
 MAPPED = ("elementwise", "movement")
 
 
 class Prices:
-    """Prices of the values of a joint function.
+    """Costs of the values of a joint function.
 
     Args:
-        balance: operations of products in the time of one byte; 0 where a product always goes
-            through memory, and is never computed twice.
-        is_asked: whether the program wants a value of this name recomputed: it is, at no price.
+        joint: the joint function.
+        balance: operations of matmuls in the time of one byte; 0 if a matmul always goes through
+            memory, and is never computed twice.
+        is_asked: returns True if the program wants the value of this name recomputed: then it is,
+            at no cost.
 
     Attributes:
-        known: values that are made of no data, such as a mask of positions: formulas, to a kernel.
-        streamed: products, and what is made of them element by element, that end in reductions.
-        asked: what the program wants recomputed, and can be; and what the gradients make of it.
+        known: values without data, such as a mask of positions: formulas, to a kernel.
+        streamed: matmuls, and elementwise values of them, that end in reductions.
+        asked: values that the program wants recomputed, if they can be; and gradients' values of
+            them.
     """
 
     def __init__(self, joint: Joint, balance: float, is_asked: Callable[[str], bool]) -> None:
@@ -62,9 +65,9 @@ class Prices:
         self.recompute = cache(self._recompute)
 
     def _keep(self, node: Node) -> int:
-        """What it costs to give a value to the backward pass.
+        """Returns the cost of saving a value for the backward pass.
 
-        Views are not kept, what they view is; nor is what is known without any data.
+        Views are not saved, only their sources. Values without data are not saved.
         """
         if not isinstance(node.type, TensorType) or ops.is_whole_view(node):
             return INFINITE
@@ -73,7 +76,7 @@ class Prices:
         return bytes_of(node) * (1 if self.in_memory(node) else 2)
 
     def _recompute(self, node: Node) -> int:
-        """What it costs to compute a value in the backward pass, where its operands are there."""
+        """Returns the cost of computing a value in the backward pass from available operands."""
         kind = ops.lookup(node.op).kind
         if self.is_free(node) or node in self.asked:
             return 0
@@ -93,11 +96,11 @@ class Prices:
         return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_later(node) else 0)
 
     def is_free(self, node: Node) -> bool:
-        """Whether a value is no work: a view, or a formula."""
+        """True if a value costs nothing: a view, or a formula."""
         return _is_view(node) or node in self.known
 
     def in_memory(self, node: Node) -> bool:
-        """Whether the forward pass has a value in memory, kept or not."""
+        """True if the forward pass has a value in memory, saved or not."""
         if is_input(node) or node in self.joint.outputs:
             return True
         if node in self.streamed or node not in self.joint.forward:
@@ -111,14 +114,14 @@ class Prices:
         return len({self.joint.barriers[u] for u in users}) > 1
 
     def _is_stored_later(self, node: Node) -> bool:
-        """Whether the backward pass needs a value in memory."""
+        """True if the backward pass needs a value in memory."""
         if node in self.streamed:
             return False
         late = [u for u in self._readers(node) if u in self.joint.late]
         return any(reads_memory(u) for u in late) or ops.lookup(node.op).kind == "contraction"
 
     def _readers(self, node: Node) -> list[Node]:
-        """What reads a value, through views of it."""
+        """Returns the nodes that read a value, directly or through views."""
         found: list[Node] = []
         pending = [node]
         while pending:
@@ -140,10 +143,10 @@ class Prices:
 
 
 def _is_view(node: Node) -> bool:
-    """Whether what reads a value reads what that is a view of."""
+    """True if a reader of a node reads the node's source."""
     return ops.is_view(node) or is_item(node)
 
 
 def _is_unique(node: Node) -> bool:
-    """Whether a value could not be recomputed: inputs, and what was drawn at random."""
+    """True if a value cannot be recomputed: inputs, and random draws."""
     return is_input(node) or "effect" in maker(node).attrs

@@ -76,7 +76,7 @@ def test_json_lists_the_collectives(file: str, capsys: pytest.CaptureFixture[str
         (
             "dp=2",
             ("h: dp", "h: -, dp"),
-            "%h (m.py:3) is told to lie in two ways, 'h: dp' and 'h: -, dp': keep one",
+            "%h (m.py:3) has two shardings, 'h: dp' and 'h: -, dp': keep one",
         ),
         ("dp=2", ("z: dp",), "@f has no value 'z'; there are: down, h, up, x, y"),
     ],

@@ -123,7 +123,7 @@ NEAR: dict[str, str] = {
     "nan minus nan": "an infinity minus itself is a nan",
     "nan equals nan": "a nan is not equal to itself",
     "a third has no exact inverse": "1 / 3 is no float: a product rounds twice",
-    "cast through integers": "i64 does not hold every value of f32",
+    "cast through integers": "i64 cannot represent every value of f32",
     "a sum of floats keeps its order": "a sum of f32 depends on its order",
 }
 

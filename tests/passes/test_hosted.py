@@ -85,7 +85,7 @@ def test_by_hand_where_there_is_code(folds: Op) -> None:
 def test_no_code_for_a_device(folds: Op) -> None:
     text, notes = run(program(folds), "device=cuda, prefer=hand")
     assert "custom" not in text
-    assert notes == ["toys.folds decomposed: nobody wrote code for cuda"]
+    assert notes == ["toys.folds decomposed: no handwritten code for cuda"]
 
 
 @pytest.mark.parametrize(

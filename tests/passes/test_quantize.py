@@ -64,7 +64,7 @@ def test_any_operator_that_packs_is_a_scheme(scheme: str) -> None:
         (product(WEIGHT), "group=48", "groups of 48 do not divide rows of 128 weights"),
         (product(WEIGHT), "least=10000", "8192 weights are fewer than 10000"),
         (product(WEIGHT), "group=32, worst=0.01", "more than 1.0%"),
-        (product(WEIGHT, "a b k, k n -> b a n"), "group=32", "no product of rows with a matrix"),
+        (product(WEIGHT, "a b k, k n -> b a n"), "group=32", "does not multiply rows by a matrix"),
     ],
 )
 def test_what_stays_says_why(func: stack.Func, options: str, why: str) -> None:

@@ -129,7 +129,7 @@ def test_what_a_scheme_does_not_take_says_why(options: str, why: str) -> None:
     ("options", "told"),
     [
         ("calibrate=gpt", "no calibrator 'qgemm.gpt'; did you mean 'qgemm.gptq'"),
-        ("calibrate=gptq+awq", "gptq.awq: what packs the weight comes last"),
+        ("calibrate=gptq+awq", "gptq.awq: the packing calibrator must be last"),
         ("calibrate=awq, sample=nowhere.npz", "there is no sample 'nowhere.npz'"),
     ],
 )
@@ -154,5 +154,5 @@ def test_a_sample_of_other_arguments_is_refused(
 
 
 def test_integers_are_not_drawn() -> None:
-    with pytest.raises(UsageError, match=r"nobody knows what 'x' .* holds: give sample=FILE"):
+    with pytest.raises(UsageError, match=r"no random values for 'x' .*: give sample=FILE"):
         Pipeline("quantize{calibrate=awq}").run(layers("i32"))

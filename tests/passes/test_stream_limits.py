@@ -174,4 +174,4 @@ def test_much_work_pays() -> None:
     names = torch.empty(4, 4096, dtype=torch.int64, device="meta")
     text = str(Pipeline(PREPARE).run(stack.trace(documents, q, k, v, names, names)).func)
     (record,) = Pipeline("stream_limits").run(parse(text)).records
-    assert record.changed and "found first" in record.notes[0]
+    assert record.changed and "computed first" in record.notes[0]

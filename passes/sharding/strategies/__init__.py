@@ -1,4 +1,4 @@
-"""Strategies: who holds what of weights, gradients, optimizer state, batch and sequence.
+"""Strategies: the sharding of weights, gradients, optimizer state, batch and sequence.
 
-Each is a pass that adds mesh axes to places; several one after the other are their product.
+Each is a pass that adds mesh axes to shardings; several in sequence combine.
 """

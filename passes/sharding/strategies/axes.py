@@ -1,4 +1,4 @@
-"""Axes of parameters followed through a program: which dims of other values they are."""
+"""Track axes of parameters through a program: the dims of other values that correspond to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Dims = Mapping[Node, frozenset[int]]
 
 
 def along(func: Func, starts: Mapping[Node, int]) -> Dims:
-    """For each value its dims that run along these dims of others, or along copies of them."""
+    """Returns for each value the dims that run along these dims, or along copies of them."""
     found = {node: frozenset({dim}) for node, dim in starts.items()}
     for node in func.nodes:
         if node.blocks or len(node.types) > 1 or not any(a in found for a in node.args):
@@ -30,7 +30,7 @@ def along(func: Func, starts: Mapping[Node, int]) -> Dims:
 
 
 def first_reduction(func: Func, node: Node, dim: int) -> int:
-    """How soon something is summed (or maximized, ...) along a dim of a value, by node number."""
+    """Returns the number of the first node that reduces along a dim of a value."""
     reached = along(func, {node: dim})
     for number, user in enumerate(func.nodes):
         if any(a in reached for a in user.args) and len(user.types) == 1 and not user.blocks:

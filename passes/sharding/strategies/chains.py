@@ -1,8 +1,8 @@
-"""Sums over a gathered axis that depend on each other as one stream, so that one way around does.
+"""Turn dependent sums over a gathered axis into one stream, so that one ring pass is enough.
 
-A softmax takes a maximum, a sum and a product, each of which needs the one before. The algebra of
-streams says how what was computed of a part is corrected; here it is told to look at no more than
-the sums, and at what lies between them.
+A softmax computes a maximum, a sum and a matmul, and each depends on the one before. The stream
+pass derives how partial results are corrected. Here it sees only the sums, and the nodes between
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stack.rewrite import Log, Pipeline
 
 
 def chained(func: Func, axis: str, log: Log) -> Func:
-    """A rank's program with chains of sums over a gathered axis as streams."""
+    """Returns a rank's program with chains of sums over a gathered axis as streams."""
     turns = Turns(func, axis)
     done: dict[Node, Node] = {p: p for p in func.params}
     for ends in _chains(turns):
@@ -33,7 +33,7 @@ def chained(func: Func, axis: str, log: Log) -> Func:
         few = Func("chain", Block(list(params.values()), [copy[n] for n in ends]), func.level)
         made = Pipeline([Stream(min_axis=1)]).run(few).func
         if sum(map(is_stream, made.nodes)) != 1:
-            log.note(f"{names} are in no one stream: each takes a ring of its own")
+            log.note(f"{names} do not form one stream: each gets its own ring")
             continue
         log.note(f"{names} are one stream")
         done = remade(leaves, done)
@@ -45,7 +45,7 @@ def chained(func: Func, axis: str, log: Log) -> Func:
 
 
 def _chains(turns: Turns) -> list[list[Node]]:
-    """Runs of reductions each of which needs one before it, through nothing but what they read."""
+    """Returns runs of reductions, each of which depends on one before it by its operands only."""
     chains: list[list[Node]] = []
     for end in turns.ends:
         if not reduced_axes(end):
@@ -58,7 +58,7 @@ def _chains(turns: Turns) -> list[list[Node]]:
 
 
 def _follows(turns: Turns, chain: Sequence[Node], end: Node) -> bool:
-    """Whether a reduction depends on a chain, and on nothing else that does."""
+    """True if a reduction depends on a chain, and on nothing else that depends on it."""
     inner = _between(turns, [*chain, end])
     later = _after(turns.func, chain)
     leaves = {a for n in inner for a in n.args if a not in inner}
@@ -67,7 +67,7 @@ def _follows(turns: Turns, chain: Sequence[Node], end: Node) -> bool:
 
 
 def _between(turns: Turns, ends: Sequence[Node]) -> set[Node]:
-    """What a chain computes: its ends, what the gathered axis passes, what is made of ends."""
+    """Returns the nodes of a chain: its ends, nodes along the gathered axis, values of ends."""
     made = set(ends)
     for node in turns.func.nodes:
         args = [a for a in node.args if not is_inline(a)]

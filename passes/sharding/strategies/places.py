@@ -1,7 +1,7 @@
-"""Places under construction: mesh axes are added to dims of values, strategy after strategy.
+"""Shardings under construction: strategies add mesh axes to dims of values, one after another.
 
-The parts of a training step are known by name, see `stack.run.step`: what a parameter becomes lies
-as the parameter does.
+The values of a training step are found by name, see `stack.run.step`. The updated parameter has the
+sharding of the parameter.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stack.run.step import GRADIENT, NEXT, STATE
 
 
 class Places:
-    """The places of a function's values, those that it has and those that are added.
+    """The shardings of a function's values, those that it has and those that are added.
 
-    Raises UsageError for a mesh that is none, or is not that of the function.
+    Raises UsageError for an invalid mesh, or one that differs from the function's.
     """
 
     def __init__(self, func: Func, mesh: str) -> None:
@@ -29,7 +29,7 @@ class Places:
         except RuleError as error:
             raise UsageError(str(error)) from error
         if any(other != self.mesh for other in func.meshes):
-            raise UsageError(f"@{func.name} lies on mesh {func.meshes[0]}, not on {self.mesh}")
+            raise UsageError(f"@{func.name} is on mesh {func.meshes[0]}, not on {self.mesh}")
         self.old = func
         self.params = {str(p.attrs["name"]): p for p in func.params}
         self.values = {name: node for node, name in func.body.names.items()}
@@ -38,14 +38,17 @@ class Places:
         self.gathered: dict[Node, Sharding] = {}
 
     def axis(self, name: str) -> MeshAxis:
-        """An axis of the mesh. Raises UsageError with those that there are."""
+        """Returns an axis of the mesh. Raises UsageError with the existing ones."""
         try:
             return self.mesh.axis(name)
         except RuleError as error:
             raise UsageError(str(error)) from error
 
     def named(self, globs: Sequence[str]) -> dict[str, Node]:
-        """The parameters that patterns name. Raises UsageError for a pattern that names none."""
+        """Returns the parameters that patterns match.
+
+        Raises UsageError for a pattern without a match.
+        """
         found: dict[str, Node] = {}
         for glob in globs:
             own = {name: p for name, p in self.params.items() if fnmatchcase(name, glob)}
@@ -57,7 +60,7 @@ class Places:
     # ---- what is added
 
     def of(self, node: Node) -> list[DimSharding]:
-        """Where a value lies so far; parameters are whole, other values open."""
+        """Returns the sharding of a value so far; parameters start whole, other values open."""
         known = node.tensor.sharding
         start = WHOLE if node in self.old.params else OPEN
         return self.dims.setdefault(
@@ -65,35 +68,35 @@ class Places:
         )
 
     def split(self, node: Node, dim: int, axis: MeshAxis, name: str = "") -> None:
-        """Split a dim further. Raises UsageError where the value cannot lie so."""
+        """Splits a dim further. Raises UsageError if the value cannot be sharded so."""
         _extend(self.of(node), dim, axis)
         self.check(node, self.of(node), name)
 
     def split_weight(self, name: str, dim: int, axis: MeshAxis) -> None:
-        """Split a parameter, its gradient and its optimizer state further."""
-        self.split_gradient(name, dim, axis)  # it starts where the parameter lay
+        """Splits a parameter, its gradient and its optimizer state further."""
+        self.split_gradient(name, dim, axis)  # starts from the parameter's sharding
         self.split(self.params[name], dim, axis, name)
         self.split_state(name, dim, axis)
 
     def split_gradient(self, name: str, dim: int, axis: MeshAxis) -> None:
-        """Split the gradient of a parameter as the update reads it, if there is one."""
+        """Splits the gradient of a parameter as the update reads it, if there is one."""
         if name + GRADIENT in self.values:
             _extend(self.read_at(self.values[name + GRADIENT], self.params[name]), dim, axis)
 
     def split_state(self, name: str, dim: int, axis: MeshAxis) -> None:
-        """Split what the optimizer keeps of a parameter."""
+        """Splits the optimizer state of a parameter."""
         for tail in STATE:
             if name + tail in self.params:
                 self.split(self.params[name + tail], dim, axis, name + tail)
 
     def read_at(self, node: Node, like: Node) -> list[DimSharding]:
-        """Where the update reads a value: as a strategy said, or where a parameter lies."""
+        """Returns the sharding in which the update reads a value: given, or the parameter's."""
         said = node.tensor.sharding if node.op == "reshard" else None
         found = list(said.dims) if said is not None else list(self.of(like))
         return self.results.setdefault(node, found)
 
     def check(self, node: Node, dims: Sequence[DimSharding], name: str = "") -> None:
-        """Raises UsageError, with the choices, where a value cannot lie so."""
+        """Raises UsageError, with the choices, if a value cannot be sharded so."""
         try:
             Sharding(self.mesh, tuple(dims)).check(node.shape)
         except RuleError as error:
@@ -102,20 +105,20 @@ class Places:
             ) from error
 
     def free_dim(self, node: Node, axis: MeshAxis) -> int | None:
-        """The longest dim that an axis cuts evenly on top of what cuts it already."""
+        """Returns the longest dim that an axis splits evenly, in addition to present axes."""
         sharding = Sharding(self.mesh, tuple(self.of(node)))
         local = [int(str(n)) for n in sharding.local_shape(node.shape)]
         fits = [d for d, n in enumerate(local) if n % axis.size == 0]
         return max(fits, key=lambda d: local[d], default=None)
 
     def gather(self, node: Node) -> None:
-        """Let all but the update read a parameter with its dims as they are now."""
+        """Lets all but the update read a parameter in its current sharding."""
         self.gathered.setdefault(node, Sharding(self.mesh, tuple(self.of(node))))
 
-    # ---- the function again
+    # ---- the resulting function
 
     def func(self) -> Func:
-        """The function with these places."""
+        """Returns the function with these shardings."""
         self._carry()
         block = self.old.body
         readers = self._readers() if self.gathered else frozenset[Node]()
@@ -138,7 +141,7 @@ class Places:
         return node.tensor.with_sharding(Sharding(self.mesh, tuple(self.dims[node])))
 
     def _carry(self) -> None:
-        """What a parameter becomes lies where the parameter does."""
+        """Gives the updated parameter and the gradient the sharding of the parameter."""
         for name, param in self.params.items():
             if name + NEXT in self.values:
                 self.results[self.values[name + NEXT]] = list(self.of(param))
@@ -146,7 +149,7 @@ class Places:
                 self.read_at(self.values[name + GRADIENT], param)
 
     def _readers(self) -> frozenset[Node]:
-        """All that losses and gradients are computed from: what is not the update."""
+        """Returns all nodes that losses and gradients depend on: everything but the update."""
         grads = [node for name, node in self.values.items() if name.endswith(GRADIENT)]
         new = {node for name, node in self.values.items() if name.endswith(NEXT)}
         return frozenset(topological([*grads, *(r for r in self.old.results if r not in new)]))

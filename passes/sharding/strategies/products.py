@@ -1,4 +1,4 @@
-"""The products that read a weight, through whatever views of it."""
+"""The matmuls that read a weight, through views of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VIEWS = ("transpose", "reshape", "reshard")
 
 
 def products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
-    """Products that read a view of a weight: which operand it is, and where dims went."""
+    """Yields matmuls that read a view of a weight, with the operand number and a map of dims."""
     views = {weight: {dim: dim for dim in range(weight.tensor.rank)}}
     for node in func.nodes:
         if is_contraction(node):

@@ -1,10 +1,10 @@
-"""Gathered values in turns: each rank holds one part at a time, and passes it on around a ring.
+"""Ring exchange of gathered values: each rank has one part at a time, and passes it on.
 
-What is computed of a part is what the program computes of the whole, on the part. Sums over the
-gathered axis stay with the rank, and are merged turn by turn; where they depend on each other they
-are a stream, whose `correct` says how. Sums that end in a reduce-scatter travel: each rank adds
-what it has for the part that the sum is of, and passes it on. So a ring sends what the gather and
-the reduce-scatter would, and never holds more than two parts of what they make.
+On each part the program computes what it would compute on the whole. Sums over the gathered axis
+stay on the rank and are merged step by step. If they depend on each other they are a stream, whose
+`correct` merges them. Sums that end in a reduce-scatter travel: each rank adds its share to the
+part's sum, and passes it on. So a ring sends the same bytes as the gather and the reduce-scatter,
+and a rank never has more than two parts of their results.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from stack.rewrite.engine import inline_block
 
 
 def ringed(func: Func, axis: str) -> Func:
-    """A rank's program with what was gathered along a mesh axis in turns, where that can be."""
+    """Returns a rank's program with ring exchanges in place of gathers, if possible."""
     turns = Turns(func, axis)
     return _Writer(turns).written() if turns.sources else func
 
 
 @dataclass(frozen=True)
 class _Ring:
-    """One way around: in turn t a rank has the part of the rank that is `way * t` after it."""
+    """One ring pass: in step t a rank has the part of the rank that is `way * t` after it."""
 
     over: Mapping[str, str]
     order: tuple[int, ...]
@@ -54,11 +54,11 @@ class _Ring:
     way: int
 
     def passed(self, x: Node) -> Node:
-        """What comes when every rank passes on what it has."""
+        """Returns the part received when every rank passes on its own."""
         return make("permute", (x,), {"mesh": self.over["mesh"], "order": self.order})
 
     def part(self, whole: Node, axis: int, turn: int) -> Node:
-        """The part of a value that all ranks have."""
+        """Returns this step's part of a value that all ranks have whole."""
         size = int(str(whole.shape[axis]))
         first = self.way * turn % self.ranks * (size // self.ranks)
         if first:
@@ -87,12 +87,13 @@ def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
 
 @dataclass
 class _Writer:
-    """The program again, end after end.
+    """Rebuilds the program, one ring end after another.
 
     Attributes:
-        done: what stands for each node.
-        level: how many ends lie one behind the other up to a node.
-        ways: for each gather which way it went at which level.
+        turns: the analysis of the program.
+        done: the new node of each node.
+        level: the number of ring ends on the path to a node.
+        ways: for each gather, its direction at each level.
     """
 
     turns: Turns
@@ -101,7 +102,7 @@ class _Writer:
     ways: dict[Node, dict[int, int]] = field(default_factory=dict[Node, dict[int, int]])
 
     def written(self) -> Func:
-        """The function."""
+        """Returns the function."""
         func = self.turns.func
         self.done.update({p: p for p in func.params})
         for node in func.nodes:
@@ -133,7 +134,7 @@ class _Writer:
             self.done[node] = total
 
     def _way(self, node: Node) -> _Ring:
-        """The way that its gathers go; later the other way, so that no part is kept till then."""
+        """Returns the direction of an end's gathers; a later pass goes back, so no part is kept."""
         sources, level = self.turns.ends[node], self.level[node]
         found = [self.ways[s] for s in sources if s in self.ways]
         together = [ways[level] for ways in found if level in ways]
@@ -144,7 +145,7 @@ class _Writer:
         return _ring(next(iter(sources)), way)
 
     def _merged(self, stream: Node, ring: _Ring) -> list[Node]:
-        """The states of a stream, those of each part merged with those before."""
+        """Returns the states of a stream, merged part by part."""
         states, correct = stream.blocks[0].results, stream.blocks[1]
         hiding = dict(hiding_selects(stream.blocks[0]))
         held = Part(self, ring, 0).states(stream)
@@ -159,7 +160,7 @@ class _Writer:
         return held
 
     def _travelling(self, node: Node, ring: _Ring) -> Node:
-        """A sum that each rank adds its share to; its own rank is the last one."""
+        """Returns a sum to which each rank adds its share; the owner of the part is last."""
         value, axis = node.args[0], int(node.attrs["axis"])
         shares = [Part(self, ring, t).value(value, axis) for t in (*range(1, ring.ranks), 0)]
         total = shares[0]
@@ -173,7 +174,7 @@ def _combined(state: Node, first: Node, second: Node) -> Node:
 
 
 def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
-    """New states where anything is seen, else the old ones; what moves between ranks moves."""
+    """Returns new states if any element is visible, else old ones; always communicates."""
     known = set(topological([*old, seen]))
 
     def is_inside(node: Node) -> bool:
@@ -193,7 +194,7 @@ def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
 
 
 def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
-    """State `index` of `old` as it would be with the new values of those before it."""
+    """Returns state `index` of `old`, corrected for the new values of those before it."""
     given = [*old, *new, *old[len(new) :]]
     result = correct.results[index]
     return remade([result], dict(zip(correct.params, given, strict=True)))[result]
@@ -201,7 +202,7 @@ def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[No
 
 @dataclass
 class Part:
-    """The program on the part that a rank has in one turn."""
+    """The program on the part that a rank has in one step."""
 
     writer: _Writer
     ring: _Ring
@@ -212,7 +213,7 @@ class Part:
     given: dict[Node, Node] = field(default_factory=dict[Node, Node])
 
     def states(self, stream: Node) -> list[Node]:
-        """The states of a stream of this part alone."""
+        """Returns the states of a stream for this part alone."""
         block = stream.blocks[0]
         self.given = dict(zip(block.params, stream.args, strict=True))
         for state in block.results:
@@ -220,11 +221,11 @@ class Part:
         return [self.made[state, None] for state in block.results]
 
     def seen(self, hiding: Mapping[Node, int]) -> Node | None:
-        """Whether a select shows anything of this part; None where none hides from all states."""
+        """Returns a test for visible elements in this part; None if no select hides any."""
         for (node, _), made in self.made.items():
             chosen = choice(made) if node in hiding else None
             if chosen is not None:
-                kind = "or" if hiding[node] == 1 else "and"  # the operand that is shown
+                kind = "or" if hiding[node] == 1 else "and"  # the number of the visible operand
                 test = chosen.test
                 while is_whole_view(test):
                     test = test.args[0]
@@ -234,12 +235,12 @@ class Part:
         return None
 
     def state(self, node: Node) -> Node:
-        """A reduction over this part alone."""
+        """Returns a reduction over this part alone."""
         args = [self.value(value, axis) for value, axis in streamed_axes(node)]
         return make(node.op, args, node.attrs, hint=node.type)
 
     def value(self, node: Node, axis: int | None) -> Node:
-        """A value on this part; its axis `axis` is the gathered one (None: it has none)."""
+        """Returns a value on this part; its axis `axis` is the gathered one (None: it has none)."""
         key = (node, axis)
         if key not in self.made:
             self.made[key] = self._value(node, axis)
@@ -270,7 +271,7 @@ class Part:
         return held
 
     def _passed(self, node: Node, axis: int) -> Node | None:
-        """A node on the part, by its axis rule; None where the axis does not pass through."""
+        """Returns a node on the part, by its axis rule; None if the axis does not pass through."""
         try:
             axes = operand_axes(node, axis) if node.args else None
         except RuleError:

@@ -1,9 +1,9 @@
-"""A program of losses and gradients, cut into the stages of a pipeline.
+"""Pipeline parallelism: split a program of losses and gradients into stages.
 
-The loss is computed through a chain of values, such as the residual stream of a transformer: where
-one value alone connects what comes before it with what comes after, the program can be cut. What
-is computed backward belongs to the stage whose values it reads. Each stage has three programs:
-forward, gradients of activations, and gradients of weights, which nobody waits for.
+The loss is computed through a chain of values, such as the residual stream of a transformer. The
+program can be cut at a value that alone connects what comes before it with what comes after.
+Backward code belongs to the stage whose values it reads. Each stage has three programs: forward,
+gradients of activations, and gradients of weights, which no other stage waits for.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class Stages:
     """A program in parts.
 
     Attributes:
-        parts: by place.
-        results: for each result of the whole program the place that makes it, and its name.
+        parts: by stage and kind.
+        results: for each result of the whole program, the part that computes it, and its name.
     """
 
     parts: dict[Place, Part]
     results: tuple[tuple[Place, str], ...]
 
     def sent(self) -> dict[str, tuple[Place, tuple[Place, ...]]]:
-        """Values that go from one stage to others: who makes them, and who reads them."""
+        """Returns the values sent between stages: the sender, and the receivers."""
         makers = {name: place for place, part in self.parts.items() for name in part.makes}
         found: dict[str, tuple[Place, tuple[Place, ...]]] = {}
         for name, maker in makers.items():
@@ -49,15 +49,16 @@ class Stages:
 
 
 def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) -> Stages:
-    """Cut a program whose first result is a loss and whose others are gradients.
+    """Splits a program whose first result is a loss and whose others are gradients.
 
     Args:
-        count: how many stages.
+        func: the program.
+        count: number of stages.
         chain: the parameter that the chain of values starts with.
-        balance: operations of products in the time of one byte, where what computes parts has
-            streams: then each part computes scores of attention itself.
+        balance: operations of matmuls in the time of one byte, if the backend builds streams: then
+            each part recomputes the scores of attention.
 
-    Raises UsageError where there are not as many values to cut at.
+    Raises UsageError if there are too few values to cut at.
     """
     start = next((p for p in func.params if p.attrs["name"] == chain), None)
     if start is None:
@@ -68,12 +69,12 @@ def stages_of(func: Func, count: int, chain: str = "x", balance: float = 0.0) ->
     place = _placed(func, forward, moving, cuts, count)
     for node in streamed(func.nodes, func.results, balance):
         for value in (node, *filter(repeats, node.args)):
-            place.pop(value, None)  # computed where it is read
+            place.pop(value, None)  # recomputed by its readers
     return _parts(func, place)
 
 
 def _reached(func: Func, start: Node) -> set[Node]:
-    """All that depends on a parameter."""
+    """Returns all nodes that depend on a parameter."""
     found = {start}
     for node in func.nodes:
         if not found.isdisjoint(node.args):
@@ -82,7 +83,7 @@ def _reached(func: Func, start: Node) -> set[Node]:
 
 
 def _cuts(forward: Sequence[Node], count: int) -> list[Node]:
-    """Values that connect all before them with all after them, with work shared out evenly."""
+    """Returns values that connect all nodes before them with all after them, at even work."""
     order = {node: i for i, node in enumerate(forward)}
     last = dict(order)
     for node in forward:
@@ -92,7 +93,7 @@ def _cuts(forward: Sequence[Node], count: int) -> list[Node]:
     found: list[tuple[Node, int]] = []
     work = reach = 0
     for node in forward:
-        # what is still to be read must be this value alone
+        # no other value may be live here
         if reach <= order[node] < last[node] and not is_input(node):
             found.append((node, work + _work(node)))
         work += _work(node)
@@ -114,7 +115,7 @@ def _work(node: Node) -> int:
 def _placed(
     func: Func, forward: Sequence[Node], moving: set[Node], cuts: Sequence[Node], count: int
 ) -> dict[Node, Place]:
-    """The place of every node that depends on the batch; the others are computed where read."""
+    """Returns the part of every node that depends on the batch; readers recompute the others."""
     place: dict[Node, Place] = {}
     stage = 0
     for node in forward:
@@ -125,16 +126,16 @@ def _placed(
     for node in func.nodes:
         if node not in moving or node in place:
             continue
-        # what a stage was given is its own to read
+        # a stage reads the values that it received as its own
         read = [place[a][1] + (a in cuts) for a in node.args if a in place]
-        if read:  # of inputs alone: computed where it is read
+        if read:  # nodes of inputs alone are computed by their readers
             place[node] = "W", min([*read, *(homes[a] for a in node.args if a in homes)])
     _part_weights(func, place)
     return place
 
 
 def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
-    """The stage of each parameter that one stage alone reads forward, and of views of it."""
+    """Returns the stage of each parameter, or view of it, that a single stage reads forward."""
     found: dict[Node, set[int]] = {}
     for node in reversed(func.nodes):
         own = {place[node][1]} if node in place else found.get(node, set[int]())
@@ -149,7 +150,7 @@ def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
 
 
 def _part_weights(func: Func, place: dict[Node, Place]) -> None:
-    """What other stages wait for is B; what is left is W."""
+    """Marks nodes that other stages wait for as B; the others stay W."""
     needed: set[Node] = set()
     for node in reversed(func.nodes):
         if place.get(node, ("F", 0))[0] == "F":
@@ -164,7 +165,7 @@ def _part_weights(func: Func, place: dict[Node, Place]) -> None:
 
 
 def _parts(func: Func, place: dict[Node, Place]) -> Stages:
-    """The programs of all places, with names for what goes between them."""
+    """Returns the programs of all parts, with names for the values sent between them."""
     numbers = {node: f"v{i}" for i, node in enumerate(func.nodes)}
     results = [r for r in func.results if r in place]
     if len(results) != len(func.results):
@@ -182,7 +183,7 @@ def _parts(func: Func, place: dict[Node, Place]) -> Stages:
 
 
 def _needs(func: Func, place: dict[Node, Place], at: Place) -> Iterable[Node]:
-    """Values of other places that one reads, also through what is computed where it is read."""
+    """Returns values of other parts that a part reads, directly or through recomputed nodes."""
     own = [n for n in func.nodes if place.get(n) == at]
     inside = topological(own, lambda n: n not in place or place[n] == at)
     return dict.fromkeys(a for n in inside for a in n.args if place.get(a, at) != at)

@@ -1,8 +1,7 @@
-"""What of a rank's program can take gathered values a part at a time, and where that ends.
+"""Analyze which gathered values of a rank's program can be consumed part by part.
 
-A gathered dim passes through nodes that take it as it is, and ends where a reduction, a stream or a
-reduce-scatter runs along it. Where all that reads a gathered value ends so, no rank has to hold the
-whole of it.
+A gathered dim passes through nodes that preserve it. It ends at a reduction, a stream or a
+reduce-scatter along it. If all readers of a gathered value end so, no rank needs the whole of it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ Sources = frozenset[Node]  # gathers
 
 @dataclass
 class Turns:
-    """A rank's program, as far as it can go by parts.
+    """The ring analysis of a rank's program.
 
     Attributes:
+        func: the program.
         axis: the mesh axis along which values were gathered.
-        sources: gathers of which nobody needs the whole.
-        ends: for each node that ends a gathered dim the gathers that it reads, in order.
+        sources: gathers that no node needs whole.
+        ends: for each node that ends a gathered dim, the gathers that it reads, in order.
+        reached: for each node, its gathered dims and the gathers that they come from.
     """
 
     func: Func
@@ -43,16 +44,16 @@ class Turns:
             self.sources -= escaped
 
     def gathers(self, node: Node) -> bool:
-        """Whether a node gathers along the mesh axis."""
+        """True if a node gathers along the mesh axis."""
         return node.op == "all_gather" and axes_text(group_of(node.attrs)[1]) == self.axis
 
     def scatters(self, node: Node) -> bool:
-        """Whether a node adds up and cuts along the mesh axis."""
+        """True if a node reduce-scatters a sum along the mesh axis."""
         is_sum = node.op == "reduce_scatter" and node.attrs["kind"] == "sum"
         return is_sum and axes_text(group_of(node.attrs)[1]) == self.axis
 
     def _walk(self) -> set[Node]:
-        """Follow gathered dims; the gathers of which somebody needs the whole."""
+        """Follows gathered dims; returns the gathers that some node needs whole."""
         self.ends.clear()
         self.reached = {n: {n.attrs["axis"]: frozenset({n})} for n in self.sources}
         escaped: set[Node] = set()
@@ -67,7 +68,7 @@ class Turns:
         return escaped & self.sources
 
     def _step(self, node: Node, number: int, dim: int, sources: Sources) -> bool:
-        """Whether a node takes a gathered dim of an operand by parts."""
+        """True if a node can consume a gathered dim of an operand part by part."""
         if self._end(node, number) == dim:
             self.ends[node] = self.ends.get(node, frozenset[Node]()) | sources
             return True
@@ -78,14 +79,14 @@ class Turns:
             if axes is None or axes[number] != dim:
                 continue
             if any(axis is None and a in self.reached for a, axis in zip(node.args, axes)):
-                return False  # another gathered value would be whole in each part
+                return False  # another gathered value would be needed whole for each part
             own = self.reached.setdefault(node, {})
             own[to] = own.get(to, frozenset[Node]()) | sources
             return True
         return False
 
     def _end(self, node: Node, number: int) -> int | None:
-        """The dim of an operand along which a node combines; None where it does not."""
+        """Returns the dim of an operand along which a node combines; None if there is none."""
         if self.scatters(node):
             return int(node.attrs["axis"])
         if is_stream(node):
@@ -97,7 +98,7 @@ class Turns:
 
 
 def reduced_axes(node: Node) -> Sequence[int]:
-    """Where each operand of a reduction has the one axis that it runs along; empty for others."""
+    """Returns for each operand of a reduction the axis that is reduced; empty for other nodes."""
     if not fold_of(node):
         return ()
     try:

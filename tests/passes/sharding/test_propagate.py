@@ -157,7 +157,7 @@ def test_a_mesh_that_is_too_large() -> None:
 
 
 def test_annotations_that_contradict_each_other() -> None:
-    told = r"%w is told to lie in two ways, '\*: dp' and 'w: tp': keep one"
+    told = r"%w has two shardings, '\*: dp' and 'w: tp': keep one"
     with pytest.raises(UsageError, match=told):
         propagated(CHAIN, "*: dp", "w: tp")
     assert lies(propagated(CHAIN, "w: tp", "w: tp, -"), "w").startswith("f32[16{tp}")

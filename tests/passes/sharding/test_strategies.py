@@ -88,7 +88,7 @@ def test_what_cannot_be() -> None:
         Pipeline([Zero(FLAT, stage=4)]).run(step())
     with pytest.raises(UsageError, match=r"no parameter '.*gate"):
         Pipeline([TensorParallel(FLAT, "dp", ("*.gate",))]).run(step())
-    with pytest.raises(UsageError, match="lies on mesh"):
+    with pytest.raises(UsageError, match="is on mesh"):
         Pipeline([data(FLAT), Zero(PAIR)]).run(step())
     with pytest.raises(UsageError, match=r"8 element.* for 16 parts"):
         Pipeline([data("dp=16")]).run(step())

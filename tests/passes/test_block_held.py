@@ -14,9 +14,9 @@ from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
-from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.passes.policies import row_space
 from stack.passes.policies import rows as row_policy
+from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

@@ -14,8 +14,8 @@ from stack.ir import Func, parse, verify
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
-from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.passes.blocking.stream_private import is_lane_private
+from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

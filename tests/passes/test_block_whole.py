@@ -14,8 +14,8 @@ from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
-from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.passes.blocking.stream_whole import WholeTiler
+from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

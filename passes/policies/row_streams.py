@@ -35,6 +35,7 @@ from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.steps.all import (
     Bind,
     Blocked,
+    Evict,
     Hold,
     Launch,
     Pipeline,
@@ -91,6 +92,11 @@ class RowStreams(Stepped[Gpu]):
             self._registers(made, walk, loop, schedule, block)
         for name, extent in walk.around.items():
             made.take(Bind(name, "grid").because(f"{extent} programs"))
+        if loop.is_first and count > 1 and not loop.is_whole:
+            for number, array in enumerate(self.group.blocks[0].params):
+                if array.tensor.rank > 1 and static(array.shape[-1]) == self.extent:
+                    why = "the cache keeps a row until its second walk"
+                    made.take(Evict(f"p{number}", "reuse").because(why))
         results = self.group.blocks[2].results
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))

@@ -3,8 +3,9 @@
     store(%o0, ...)        evict o0 first        store(%o0, ...) {evict="first"}
 
 Caches evict lines with the hint `first` early: use it for data that is not reused. Lines with the
-hint `last` stay longest. Only accesses to blocks get the hint. Legal for a parameter of the kernel.
-Only GPUs have the hint.
+hint `last` stay longest. `reuse` is for a memory that two loops load: `last` in loops that reduce,
+`first` for its other loads. Only accesses to blocks get the hint. Legal for a parameter of the
+kernel. Only GPUs have the hint.
 
 Source: eviction priorities of PTX (`evict_first`, `evict_last`); `eviction_policy` of Triton.
 """
@@ -16,13 +17,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_load, is_store
-from stack.passes.steps.edit import Edit
+from stack.ir.traits import is_load, is_loop, is_store
+from stack.passes.steps.edit import Edit, Visit
+from stack.passes.steps.loops import is_memory, starts_of
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.stored import memory_of
 from stack.target import Target
 
-WHEN = ("first", "last")
+REUSE = "reuse"
+WHEN = ("first", "last", REUSE)
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Evict(Step):
 
     Attributes:
         memory: the name of a parameter of the kernel.
-        when: `first` or `last` to be evicted.
+        when: `first` or `last` to be evicted, or `reuse`.
     """
 
     name: ClassVar[str] = "evict"
@@ -43,7 +46,7 @@ class Evict(Step):
         if why:
             return why
         if self.when not in WHEN:
-            return f"memory {self.memory}: the hint is {' or '.join(WHEN)}, not {self.when!r}"
+            return f"memory {self.memory}: the hint is {', '.join(WHEN)}, not {self.when!r}"
         names = [str(p.attrs["name"]) for p in kernel.blocks[0].params]
         if self.memory not in names:
             return f"no memory {self.memory!r}; there are: {', '.join(names)}"
@@ -52,13 +55,20 @@ class Evict(Step):
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
         held = memory_of(kernel.blocks[0])
+        usual = "first" if self.when == REUSE else self.when
 
-        def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
-            made = old.rebuilt(args, blocks=blocks)
-            is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
-            if not is_access or str(held(old.args[0]).attrs["name"]) != self.memory:
-                return made
-            is_block = not any(a.tensor.rank for a in old.args[1 if is_load(old) else 2 :])
-            return made.rebuilt(attrs={**old.attrs, "evict": self.when}) if is_block else made
+        def hinted(when: str) -> Visit:
+            def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+                made = old.rebuilt(args, blocks=blocks)
+                if is_loop(old) and self.when == REUSE and not all(map(is_memory, starts_of(old))):
+                    (block,) = blocks
+                    return old.rebuilt(args, blocks=[edit.rewritten(block, hinted("last"))])
+                is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
+                if not is_access or str(held(old.args[0]).attrs["name"]) != self.memory:
+                    return made
+                is_block = not any(a.tensor.rank for a in old.args[1 if is_load(old) else 2 :])
+                return made.rebuilt(attrs={**old.attrs, "evict": when}) if is_block else made
 
-        return edit.finished(edit.rewritten(edit.block, visit))
+            return visit
+
+        return edit.finished(edit.rewritten(edit.block, hinted(usual)))

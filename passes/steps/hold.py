@@ -64,18 +64,19 @@ class Hold(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
-        first, *_ = (loop for loop, _ in loops_along(kernel, self.axis))
+        order = [loop for loop, _ in loops_along(kernel, self.axis)]
+        held: set[Node] = set()
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             count = extent_of(old) - self.turns
-            turns, is_again = range(count, count + self.turns), old is not first
+            turns, again = range(count, count + self.turns), order.index(old)
             values: Sequence[Node] = starts_of(loop)
             if _stores(loop):
-                values = _written_out(edit, block, values, turns, is_again)
+                values = _written_out(edit, block, values, turns, again, held)
                 return _first(edit, old, block, values, count)
             values = _first(edit, old, block, values, count)
-            return _written_out(edit, block, values, turns, is_again)
+            return _written_out(edit, block, values, turns, again, held)
 
         return edit.change_loops(self.axis, change)
 
@@ -96,7 +97,7 @@ def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: i
 
 
 def _written_out(
-    edit: Edit, block: Block, values: Sequence[Node], turns: range, again: bool
+    edit: Edit, block: Block, values: Sequence[Node], turns: range, again: int, held: set[Node]
 ) -> list[Node]:
     """The results of some iterations, unrolled.
 
@@ -105,19 +106,29 @@ def _written_out(
         block: the body of the loop.
         values: the carried values before these iterations.
         turns: the iterations.
-        again: whether the tiles that they load are in registers already.
+        again: the number of loops before that have used the same tiles. Each one converts tiles of
+            16-bit floats on its own, so that registers hold the narrow ones.
+        held: the tiles that loops before have loaded; those of this loop are added.
     """
-    var, *held = block.params
+    var, *carried = block.params
     loads = [n for n in block.all_nodes if is_load(n) and var in n.vars]
-    narrow = [n for n in loads if n.dtype.bits == 16 and n.tensor.rank] if again else []
     for turn in turns:
-        known = {**dict(zip(held, values, strict=True)), **_indices(block, var, turn)}
-        if narrow:
-            tiles = edit.remade(narrow, known)
-            known |= {n: make("again", (tiles[n],)) for n in narrow}
+        known = {**dict(zip(carried, values, strict=True)), **_indices(block, var, turn)}
+        tiles = edit.remade(loads, known)
+        for load in loads:
+            if load.dtype.bits == 16 and load.tensor.rank and tiles[load] in held:
+                known[load] = _narrow(tiles[load], again)
+        held.update(tiles[load] for load in loads)
         done = edit.remade(block.results, known)
         values = [done[r] for r in block.results]
     return list(values)
+
+
+def _narrow(tile: Node, again: int) -> Node:
+    """A tile that is in registers, to be converted once more."""
+    for _ in range(again):
+        tile = make("again", (tile,))
+    return tile
 
 
 def _indices(block: Block, var: Node, turn: int) -> dict[Node, Node]:

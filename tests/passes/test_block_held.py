@@ -12,9 +12,7 @@ import stack
 from stack.ir import Block, Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream_grid
-from stack.passes.policies import row_space
+from stack.passes.policies import reduction_loops, row_space, row_streams
 from stack.passes.policies import rows as row_policy
 from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.rewrite import Pipeline
@@ -26,9 +24,9 @@ Tensor = Any
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
-    for module in (stream_grid, row_space):
+    for module in (row_streams, row_space):
         monkeypatch.setattr(module, "TWICE", ReductionLoop(64, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
+    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def rms(x: Tensor, gain: Tensor) -> Tensor:
@@ -122,8 +120,7 @@ def test_reductions_that_are_no_stream(
     width: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a tile needs of the whole row is computed before the tiles that are held."""
-    for module in (block_reduce, row_policy):
-        monkeypatch.setattr(module, "MAX_WHOLE", 64)
+    monkeypatch.setattr(row_policy, "MAX_WHOLE", 64)
 
     def mixed(x: Tensor) -> Tensor:
         y = x.float() if x.dtype != torch.float64 else x

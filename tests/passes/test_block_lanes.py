@@ -10,7 +10,9 @@ from gpu_cases import assert_near
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.blocking.stream_lanes import Loose, loose_states
+from stack.passes.nest.emit import emit
+from stack.passes.steps import online
+from stack.passes.steps.loops import all_loops
 from stack.rewrite import Pipeline
 
 STREAM = "canonicalize,stream{min_axis=2},canonicalize"
@@ -96,18 +98,21 @@ def test_inf_and_nan_stay_in_their_rows(rng: np.random.Generator) -> None:
     assert np.isnan(got[0])  # as -inf - -inf is
 
 
-def loose_of(name: str) -> list[Loose | None]:
+def scaled_of(name: str) -> list[online.Scaled | None]:
+    """For each state in order whether it is a sum that only its own update reads."""
     (stream,) = [n for n in streamed(name, 40000).nodes if n.op == "stream"]
-    found = loose_states(*stream.blocks[:2])
-    return [found.get(i) for i in range(len(stream.blocks[0].results))]
+    block = next(loop for loop, _ in all_loops(emit(stream)) if len(loop.types) > 0).blocks[0]
+    while not (states := online.states_of(block)):
+        block = next(n for n in block.nodes if n.op == "loop").blocks[0]
+    return [online.scaled(block, state) for state in states]
 
 
-def test_which_states_are_loose() -> None:
-    top, total = loose_of("log_sum_exp")
+def test_which_sums_are_kept_for_each_lane() -> None:
+    top, total = scaled_of("log_sum_exp")
     assert top is None and total is not None  # the sum reads the maximum
     assert total.factor is not None and total.addend is None
-    assert loose_of("scaled") == [Loose()]
-    *others, squares = loose_of("moments")
+    assert scaled_of("scaled") == [online.Scaled()]
+    *others, squares = scaled_of("moments")
     assert others[0] is None  # the squares read the mean
     assert squares is not None and squares.factor is None and squares.addend is not None
 

@@ -12,10 +12,10 @@ from stream_inputs import inputs
 import stack
 from stack.ir import Func, parse, verify
 from stack.ir.node import walk
-from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream_grid
-from stack.passes.blocking.stream_private import is_lane_private
+from stack.passes.nest.emit import emit
+from stack.passes.policies import reduction_loops, row_streams
 from stack.passes.policies.reduction_loops import ReductionLoop
+from stack.passes.policies.row_streams import Walk
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
@@ -24,9 +24,9 @@ Tensor = Any
 
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_grid, "ONCE", ReductionLoop(16, 1))
-    monkeypatch.setattr(stream_grid, "PRIVATE", ReductionLoop(32, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
+    monkeypatch.setattr(row_streams, "ONCE", ReductionLoop(16, 1))
+    monkeypatch.setattr(row_streams, "PRIVATE", ReductionLoop(32, 1, 0, True))
+    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def layer(x: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def skewness(x: Tensor) -> tuple[Tensor, Tensor]:
 def lowered(fn: Any, x: Tensor) -> Func:
     func, notes = streamed(prepared(stack.trace(fn, x)))
     (stream,) = (n for n in func.nodes if n.op == "stream")
-    assert is_lane_private(stream), notes
+    assert Walk(emit(stream)).is_private, notes
     result = Pipeline("fuse,blocks").run(func).func
     verify(result)
     assert parse(str(result)) is result
@@ -102,4 +102,4 @@ def test_dear_corrections_and_lone_sums_stay_together(name: str, rng: np.random.
     func, _ = streamed(prepared(stack.trace(PROGRAMS[name], *args)))
     found = [n for n in func.nodes if n.op == "stream"]
     assert found
-    assert not any(map(is_lane_private, found))
+    assert not any(Walk(emit(stream)).is_private for stream in found)

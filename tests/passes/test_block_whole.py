@@ -12,11 +12,11 @@ import stack
 from stack.ir import Func, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
-from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream_grid
-from stack.passes.blocking.stream_whole import WholeTiler
+from stack.passes.policies import reduction_loops, row_streams
 from stack.passes.policies.reduction_loops import ReductionLoop
+from stack.passes.policies.row_streams import RowStreams
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -25,9 +25,9 @@ Tensor = Any
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 elements, one for a thread, and rows of at most 20 of them in f32."""
-    for module in (block_reduce, stream_grid):
-        monkeypatch.setattr(module, "WHOLE", ReductionLoop(32, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 20 / 64)
+    for module in (reduction_loops, row_streams):
+        monkeypatch.setattr(module, "WHOLE", ReductionLoop(32, 1, 0, True, True))
+    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 20 / 64)
 
 
 def layer(x: Tensor) -> Tensor:
@@ -105,16 +105,8 @@ def test_held_tiles_stay_narrow(rng: np.random.Generator) -> None:
     [(rms, 64, False), (variance, 64, False), (layer, 640, True), (layer, 641, False)],
     ids=["one state", "read once", "fits", "too long"],
 )
-def test_what_is_held_whole(
-    fn: Any, width: int, is_whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-    original = WholeTiler.run_whole
-
-    def counted(self: WholeTiler, *args: Any) -> Any:
-        calls.append(1)
-        return original(self, *args)
-
-    monkeypatch.setattr(WholeTiler, "run_whole", counted)
-    lowered(fn, torch.zeros(3, width))
-    assert bool(calls) == is_whole
+def test_what_is_held_whole(fn: Any, width: int, is_whole: bool) -> None:
+    func, _ = streamed(prepared(stack.trace(fn, torch.zeros(3, width))))
+    (stream,) = (n for n in func.nodes if n.op == "stream")
+    steps = [text for text, _, _ in RowStreams(stream, as_gpu(None)).shown()]
+    assert ("block r" in steps) == is_whole

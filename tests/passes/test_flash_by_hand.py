@@ -1,4 +1,4 @@
-"""Attention by a list of steps: the values, and the work of the kernel that the tiler builds."""
+"""Attention by a list of steps: the values, and the work of the kernel that the policy builds."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stack.explore.lowering import Settings, inspect_target
 from stack.explore.target import Program
 from stack.ir import Node
 from stack.ir.traits import is_loop, is_stream
-from stack.passes.blocking.stream import StreamTiler
 from stack.passes.nest.emit import emit
+from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.steps.all import parse_steps, run_steps
 from stack.passes.steps.loops import axes
 from stack.target import load
 
 torch = pytest.importorskip("torch")
 
-# the tiler cuts loops where a mask of positions hides blocks, and reads tables by position once
+# the policy also cuts loops where a mask of positions hides blocks, and loads runs of tables
 ELSE = {
     *("causal", "alibi", "softcap", "gqa", "finite_mask", "sink_column", "sink_floor"),
     *("softmax_plus_one", "learned"),
@@ -67,7 +67,7 @@ def test_work(name: str) -> None:
     kernel = emit(stream)
     made = run_steps(kernel, parse_steps(by_hand(kernel)), load("sm_90"))
     attrs = {**stream.attrs, "schedule": "m=64@grid k=64@serial"}
-    tiled = StreamTiler(stream.rebuilt(attrs=attrs), target=load("sm_90")).kernel()
+    tiled = ProductStreams(stream.rebuilt(attrs=attrs), load("sm_90")).kernel()
     assert (work(made) == work(tiled)) == (name not in ELSE)
     products = [n for n in work(made).elements() if n.startswith("dot")]
     assert len(products) == (4 if name == "differential" else 2)

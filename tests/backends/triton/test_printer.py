@@ -15,8 +15,8 @@ from stack.backends.triton.printer import print_kernel
 from stack.backends.triton.source import Source
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, parse, tensor
-from stack.passes.blocking.stream import StreamTiler
 from stack.passes.policies.blocks import lowering_of
+from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.tiling.bare import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
@@ -91,7 +91,9 @@ func @main(%q: bf16[64, 64], %k: bf16[512, 64], %r: bf16[64, 16], %p: bf16[512, 
   return %z
 }""")
     (stream,) = Pipeline("stream").run(func).func.nodes
-    text = "\n".join(body(print_kernel(StreamTiler(stream).kernel(), "kernel", readable=True)))
+    text = "\n".join(
+        body(print_kernel(ProductStreams(stream, as_gpu(None)).kernel(), "kernel", readable=True))
+    )
     first = re.search(r"(\w+) = tl.dot\(\w+, tl.trans\(\w+\)\)", text)
     assert first, text
     assert re.search(rf"tl.dot\(\w+, tl.trans\(\w+\), {first[1]}\)", text), text

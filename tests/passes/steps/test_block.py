@@ -13,8 +13,8 @@ from stream_nests import attention, softmax, stream_in, stream_nests, streamed, 
 from stack.ir import Node, parse
 from stack.ir.tile_contract import breaches
 from stack.ir.traits import is_loop
-from stack.passes.blocking.stream import StreamTiler
 from stack.passes.nest.emit import emit
+from stack.passes.policies.gpu_streams import ProductStreams
 from stack.passes.steps.all import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.passes.steps.loops import axis_of
 from stack.target import load
@@ -238,14 +238,14 @@ def serial(kernel: Node) -> Node:
     return loop
 
 
-def test_flash_attention_by_hand_is_the_kernel_of_the_tiler() -> None:
+def test_flash_attention_by_hand_does_the_work_of_the_policy() -> None:
     gpu = load("sm_90")
     stream = stream_in(streamed(attention(128, 192, 64, "f16")))
     for _, made in applied(emit(stream), parse_steps(FLASH), gpu):
         func = around(made)
         assert parse(str(func)) is func and not list(breaches(made))
-    tiled = StreamTiler(
-        stream.rebuilt(attrs={**stream.attrs, "schedule": "m=64@grid k=64@serial"}), target=gpu
+    tiled = ProductStreams(
+        stream.rebuilt(attrs={**stream.attrs, "schedule": "m=64@grid k=64@serial"}), gpu
     ).kernel()
     assert work(serial(made)) == work(serial(tiled))
     stores = [[n for n in k.blocks[0].all_nodes if n.op == "store"] for k in (made, tiled)]

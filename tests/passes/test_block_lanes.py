@@ -121,7 +121,7 @@ def test_a_row_that_is_read_twice_is_kept_in_the_cache() -> None:
     once = str(lowered(streamed("log_sum_exp", 40000)))
     assert "evict" not in once and "ahead=3" in once
     twice = str(lowered(streamed("scaled", 40000)))
-    assert re.findall(r'evict="(\w+)"', twice) == ["last", "first", "first"]
+    assert sorted(re.findall(r'evict="(\w+)"', twice)) == ["first", "first", "last"]
     assert "warps=32" in twice
 
 

@@ -8,7 +8,7 @@ A total becomes the reduction of a tile, a running total becomes a scan. A load 
 stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
 loop-carried values are totals or running totals. A tile must fit in the registers, unless it is a
 product of tiles that is summed at once: step `launch` asks about those. On a CPU, a tile has one
-axis.
+axis. On a GPU, the number of lanes is a power of two.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -51,7 +51,7 @@ from stack.passes.steps.stored import why_shared
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Target
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,9 @@ class Vectorize(Step):
             why = why_no_running(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
             if why:
                 return why
+            lanes = extent_of(loop)
+            if isinstance(target, Gpu) and lanes & (lanes - 1):
+                return f"axis {self.axis}: {lanes} lanes; tiles of a GPU have a power of two"
         return ""
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:

@@ -68,9 +68,11 @@ class Specialize(Step):
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:
             mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
-            if not mine:
-                return old.rebuilt(args, blocks=[block])
-            return old.rebuilt(args, blocks=[_in_ranges(edit, block, mine[0], points)])
+            # loops over one axis may have different extents, after `partition` or `peel`
+            own = [p for p in points if mine and p < int(mine[0].attrs["extent"])]
+            if own:
+                block = _in_ranges(edit, block, mine[0], own)
+            return old.rebuilt(args, blocks=[block])
 
         return edit.change_loops(self.at or self.axis, change)
 

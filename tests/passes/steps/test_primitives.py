@@ -1029,6 +1029,33 @@ def test_a_tile_fits_in_registers() -> None:
         run_steps(emit(fused(text)), parse_steps("vectorize j"), as_gpu(load("sm_90")))
 
 
+CONCAT = """func @f(%x: f32[3, 5], %y: f32[3, 12]) -> (f32[3, 17]) at tensor {
+  %z = concat(%x, %y) {axis=1} : f32[3, 17]
+  return %z
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "specialize j",
+        "partition j 9; specialize j",  # the guard changes in the first loop only
+        "peel j 14; specialize j",  # in neither of them
+        "partition j 2,8; reorder i j; specialize j at=i",
+        "split j 5 tail=peel; specialize j.1",
+        "specialize j; specialize j",
+    ],
+)
+def test_ranges_of_loops_of_different_lengths(text: str) -> None:
+    nest = emit(fused(CONCAT))
+    kernel = nest
+    for step in parse_steps(text):
+        kernel = kernel if step.why_not(kernel) else step.apply(kernel)
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 0)
+
+
 UNREADABLE = {
     "tensorise r": "no primitive 'tensorise'; there are: bind, block, compute_with",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",

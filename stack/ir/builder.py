@@ -266,7 +266,14 @@ def remade_block(
 
 
 def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
-    """An open block among the nodes that stand for those outside of it."""
+    """An open block among the nodes that stand for those outside of it.
+
+    Two loops may share a variable. If the one outside is renamed, the block's own is not: nodes
+    that depend on it mean another value inside.
+    """
+    renamed = {p for p in block.params if outer.get(p, p) is not p}
+    if renamed:
+        outer = {n: new for n, new in outer.items() if renamed.isdisjoint(n.vars)}
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
     return Block(block.params, [done[r] for r in block.results])
 

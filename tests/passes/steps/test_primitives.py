@@ -6,7 +6,7 @@ import pytest
 from nest_cases import around, fused, inside, kernel_of, random_inputs, results, wrong
 
 from stack.errors import UsageError
-from stack.ir import parse
+from stack.ir import parse, verify
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
 from stack.passes.steps.loops import axes
@@ -1054,6 +1054,38 @@ def test_ranges_of_loops_of_different_lengths(text: str) -> None:
         kernel = kernel if step.why_not(kernel) else step.apply(kernel)
     arrays = random_inputs(around(nest))
     assert not wrong(kernel, arrays, results(around(nest), arrays), 0)
+
+
+TOTAL_TWICE = """func @f(%x: f32[3, 8, 5]) -> (f32[], f32[]) at tensor {
+  %z = pad(%x, 1.0:f32) {high=[0, 2, 0], interior=[0, 0, 0], low=[2, 0, 0]} : f32[5, 10, 5]
+  %t = reduce(%z) {axes=[0, 1, 2], kind="sum"} : f32[]
+  %w = broadcast(%t) {axes=[]} : f32[5, 10, 5]
+  %y = mul(%z, %w) : f32[5, 10, 5]
+  %m = reduce(%y) {axes=[0, 1, 2], kind="max"} : f32[]
+  return %t, %m
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "peel r 1",
+        "peel r_1 3",
+        "split r 2 tail=peel",
+        "partition r_1 8; peel r 2",
+        "peel r_2 1",
+        "unroll r_2; peel r 1",
+        "fuse r_1 r_2; peel r 3",
+    ],
+)
+def test_loops_that_share_variables_are_renamed_apart(text: str) -> None:
+    """The second loop reads the total of the first one, whose loops have the same variables."""
+    nest = emit(fused(TOTAL_TWICE))
+    kernel = run_steps(nest, parse_steps(text))
+    verify(around(kernel))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
 
 
 UNREADABLE = {

@@ -955,6 +955,24 @@ REFUSED = {
         "a tile of 524288 elements, and a program has 65536 registers",
     ),
     "warps": (NEG, "launch 3", 1, "3 warps: the number is not a power of two"),
+    "a rest that no program runs": (
+        NEG,
+        "peel i 1; bind i grid; launch 1",
+        3,
+        "axis i.last is not bound to the grid, and i beside it is",
+    ),
+    "a first part that no program runs": (
+        NEG,
+        "peel i 1; bind i.last grid; launch 1",
+        3,
+        "axis i is not bound to the grid, and i.last beside it is",
+    ),
+    "a rest inside of programs": (
+        NEG,
+        "bind i grid; peel j 1; bind j grid; launch 1",
+        4,
+        "axis j.last is not bound to the grid, and j beside it is",
+    ),
     "threads": (NEG, "launch 64", 1, "2048 threads, and a program has at most 1024"),
 }
 

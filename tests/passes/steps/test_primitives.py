@@ -1106,6 +1106,25 @@ def test_loops_that_share_variables_are_renamed_apart(text: str) -> None:
     assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "split i 4; specialize i.1 at=r",
+        "split i 4; specialize i.1 at=r; unroll i.1",
+        "split i 4; split r 2; specialize i.1 at=r.1; partition r.1 1",
+        "split i 4; split r 2; specialize i.1 at=r.0",
+        "split i 4; specialize i.1",
+    ],
+)
+def test_ranges_use_the_results_of_loops_before(text: str) -> None:
+    """The total of a row is not computed again for each of its elements."""
+    nest = emit(fused(TWICE.replace("[2", "[3")))
+    kernel = run_steps(nest, parse_steps(text))
+    verify(around(kernel))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
+
+
 UNREADABLE = {
     "tensorise r": "no primitive 'tensorise'; there are: bind, block, compute_with",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",

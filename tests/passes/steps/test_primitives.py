@@ -1125,6 +1125,31 @@ def test_ranges_use_the_results_of_loops_before(text: str) -> None:
     assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
 
 
+PADDED = """func @f(%x: f32[8, 6, 3]) -> (f32[9, 6, 7]) at tensor {
+  %y = pad(%x, 1.0:f32) {high=[1, 0, 2], interior=[0, 0, 0], low=[0, 0, 2]} : f32[9, 6, 7]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "split i 1; vectorize i.1; launch 1",
+        "split i 1; split j 8; vectorize j.1; vectorize i.1; launch 1",
+        "split i 2; split j 4; vectorize j.1; vectorize i.1; launch 1",
+        "split i 1; vectorize i.1; split k 1; vectorize k.1; bind i.0 grid; launch 1",
+        "split j 1; vectorize j.1; split i 16; vectorize i.1; launch 1",
+    ],
+)
+def test_masked_blocks_stay_inside_of_memory(text: str) -> None:
+    """A block of one element is past the end as a whole; the mask is that of another axis."""
+    nest = emit(fused(PADDED))
+    kernel = run_steps(nest, parse_steps(text), as_gpu(load("sm_90")))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 0)
+
+
 UNREADABLE = {
     "tensorise r": "no primitive 'tensorise'; there are: bind, block, compute_with",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",

@@ -155,10 +155,12 @@ def _scalars(kernel: Node) -> list[str]:
 
 
 def drawn(rng: random.Random, kernel: Node) -> Step:
-    """A step that may be legal for a kernel, or not."""
+    """A step that may be legal for a kernel, or not: of any primitive."""
     known = [*axes(kernel), "z"]
     axis, other = rng.choice(known), rng.choice(known)
     size = rng.choice(AXIS_SIZES)
+    memory = rng.choice([str(p.attrs["name"]) for p in kernel.blocks[0].params])
+    points = ",".join(map(str, sorted(rng.sample(range(1, 9), rng.choice((1, 2))))))
     texts = [
         *(f"split {axis} {size} tail={tail}" for tail in ("mask", "front", "peel", "overlap")),
         *(f"{name} {axis}" for name in ("vectorize", "unroll", "rfactor", "compute_with", "block")),
@@ -168,6 +170,8 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
         *("rewrite reciprocals", "tensorize", "threads 2 2", f"rasterize {axis} 2"),
         "microkernel",
         f"stage {rng.choice(_scalars(kernel))} local",
+        *(f"partition {axis} {points}", f"specialize {axis}", f"specialize {axis} at={other}"),
+        *(f"stage_mem {memory} {axis}", f"launch {size}"),
     ]
     (step,) = parse_steps(rng.choice(texts))
     return step

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType
@@ -66,17 +67,21 @@ def roots_of(block: Block) -> dict[Node, Node]:
                 found[node] = found[node.args[0]]
             elif is_item(node) and is_memory(node):
                 source = node.args[0]
-                found[node] = found[source.args[int(node.attrs["index"])]]
+                found[node] = found[_start(source)[int(node.attrs["index"])]]
             if node.op == "loop" and is_memory(node):
-                found[node] = found[node.args[0]]
+                found[node] = found[_start(node)[0]]
 
     visit(block)
     return found
 
 
+def _start(loop: Node) -> Sequence[Node]:
+    """The values that a loop carries into its first iteration."""
+    return loop_parts(loop.args, loop.attrs)[1]
+
+
 def _enter(loop: Node, found: dict[Node, Node]) -> None:
-    carried = loop.blocks[0].params[1:]
-    for p, init in zip(carried, loop.args[-len(carried) :], strict=True):
+    for p, init in zip(loop.blocks[0].params[1:], _start(loop), strict=True):
         if is_memory(p):
             found[p] = found[init]
 

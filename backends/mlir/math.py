@@ -31,7 +31,8 @@ ERF_SMALL += (-0.00078297552, 7.25112623e-05)
 ERFC_BIG = (0.00038569342, -0.00292096566, 0.0103399307, -0.0224671867, 0.0328693055)
 ERFC_BIG += (-0.0330770314, 0.0217959955, -0.00656444998, -0.00402808888, 0.00600553025)
 ERFC_BIG += (-0.00204809383, -0.000873330398, 0.000582750188)
-ERF_SPLIT, ERF_END = 1.1, 3.92  # below: erf(x) / x - 1 in x x; above: 1 - erf(x); then 1
+ERF_SPLIT, ERF_FITTED = 1.1, 3.92  # below: erf(x) / x - 1 in x x; above: a fit of 1 - erf(x)
+ERF_END = 3.9  # from here on erf is 1: at 3.92 the rounding of the fit is as large as its value
 # 2 / ln 2 / (2k + 1), and (ln 2)^k / k!: pow works in f64, where plain series are precise enough
 LOG2_ATANH = tuple(2 / LN2 / (2 * k + 1) for k in range(9))
 
@@ -149,7 +150,7 @@ def _erf(b: Body) -> str:
 
 
 def _erf_by_polynomials(b: Body) -> str:
-    x, half = "%x0", (ERF_END - ERF_SPLIT) / 2
+    x, half = "%x0", (ERF_FITTED - ERF_SPLIT) / 2
     square = b.mul(x, x)
     small = b.fma(x, b.polynomial(square, ERF_SMALL), x)
     size = b.op("math.absf", x)

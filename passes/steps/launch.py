@@ -3,7 +3,8 @@
     kernel(...) {...}        launch 4 stages=3        kernel(...) {stages=3, warps=4}
 
 Legal if the number of warps is a power of two, the target allows that many threads in a program,
-all tiles fit in registers, and the operands of all stages fit in shared memory. GPUs only.
+all tiles fit in registers, and the operands of all stages fit in shared memory. If a loop is bound
+to the grid, so are the loops beside it: programs run nothing else. GPUs only.
 
 Source: `num_warps` and `num_stages` of Triton.
 """
@@ -13,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Node
-from stack.ir.traits import is_loop
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_loop, is_store
 from stack.ir.warp_ops import WARP
+from stack.passes.steps.loops import axis_of
 from stack.passes.steps.masked_blocks import with_masks
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.tiles import loaded_bytes, why_no_registers
@@ -48,7 +50,11 @@ class Launch(Step):
             return f"stages={self.stages}: at least 1"
         if isinstance(target, Gpu) and self.warps * WARP > target.threads:
             return f"{self.warps * WARP} threads, and a program has at most {target.threads}"
-        return why_no_registers(kernel, target) or self._why_no_room(kernel, target)
+        return (
+            _why_no_program(kernel.blocks[0])
+            or why_no_registers(kernel, target)
+            or self._why_no_room(kernel, target)
+        )
 
     def _why_no_room(self, kernel: Node, target: Target | None) -> str:
         """Why the operands of all stages do not fit in shared memory; "" if they do."""
@@ -66,3 +72,20 @@ class Launch(Step):
         if self.programs:
             held["programs"] = self.programs
         return with_masks(kernel.rebuilt(attrs={**kernel.attrs, **held}))
+
+
+def _why_no_program(block: Block) -> str:
+    """Why no program runs some part of a block; "" if programs run all of it.
+
+    Programs run the bodies of the loops that are bound to the grid.
+    """
+    bound = [node for node in block.nodes if is_loop(node, "grid")]
+    if not bound:
+        return ""
+    for node in block.nodes:
+        if is_loop(node) and not is_loop(node, "grid"):
+            axis, other = axis_of(node), axis_of(bound[0])
+            return f"axis {axis} is not bound to the grid, and {other} beside it is"
+        if is_store(node):
+            return f"a store is outside of the loop over {axis_of(bound[0])}, which is on the grid"
+    return next(filter(None, (_why_no_program(loop.blocks[0]) for loop in bound)), "")

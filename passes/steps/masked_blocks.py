@@ -15,6 +15,7 @@ from stack.ir.traits import is_load, is_store
 from stack.ir.types import TensorType
 from stack.passes.steps.access import parts_of, spread_along
 from stack.passes.steps.edit import Edit
+from stack.passes.steps.intervals import stays_inside
 from stack.passes.tiling.frame import static
 
 
@@ -39,11 +40,11 @@ def _masked(node: Node) -> Node:
     lead = memory.tensor.rank - len(tile)
     test = spread_along(mask, (), tile)
     for axis, size in enumerate(tile):
-        first = index[lead + axis]
-        if size == 1:
+        first, extent = index[lead + axis], static(memory.shape[lead + axis])
+        if stays_inside(first, size, extent):
             continue
         steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (size,), "tile"))
-        end = constant(static(memory.shape[lead + axis]), first.dtype)
+        end = constant(extent, first.dtype)
         inside = make("lt", (make("add", (first, steps)), end))
         test = make("and", (test, spread_along(inside, (axis,), tile)))
     attrs = {k: v for k, v in node.attrs.items() if k != "clip"}

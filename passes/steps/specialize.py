@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
+from stack.ir.traits import is_loop
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import split_points
 from stack.passes.steps.loops import axis_of, held_like, loops_along, why_not_free
@@ -68,9 +69,11 @@ class Specialize(Step):
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:
             mine = [v for v in variables if v is block.params[0] or v in _needed(block)]
-            if not mine:
-                return old.rebuilt(args, blocks=[block])
-            return old.rebuilt(args, blocks=[_in_ranges(edit, block, mine[0], points)])
+            # loops over one axis may have different extents, after `partition` or `peel`
+            own = [p for p in points if mine and p < int(mine[0].attrs["extent"])]
+            if own:
+                block = _in_ranges(edit, block, mine[0], own)
+            return old.rebuilt(args, blocks=[block])
 
         return edit.change_loops(self.at or self.axis, change)
 
@@ -85,6 +88,12 @@ def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Bl
     held = block.params[1:]
     extent = int(var.attrs["extent"])
     values: Sequence[Node] = held
+    # loops before this one have their results already
+    fixed = {
+        n: n
+        for n in topological(block.results)
+        if is_loop(n) and var in n.vars and n.vars.isdisjoint(block.params)
+    }
     for begin, end in zip([0, *points], [*points, extent], strict=True):
         tests = [make("ge", (var, constant(begin, var.dtype)))] if begin else []
         tests += [make("lt", (var, constant(end, var.dtype)))] if end < extent else []
@@ -94,7 +103,7 @@ def _in_ranges(edit: Edit, block: Block, var: Node, points: Sequence[int]) -> Bl
         once = Node("var", (), {"name": name, "extent": 1}, var.type)
         own = held_like(held, edit.names)
         # indices depend on the inner variable, so that no load is hoisted out of its guard
-        known = {var: make("add", (var, once)), **dict(zip(held, own, strict=True))}
+        known = {var: make("add", (var, once)), **fixed, **dict(zip(held, own, strict=True))}
         ranges = {var: (begin, end - 1)}
         inside = Block((once, *own), substituted(edit, block.results, known, ranges))
         attrs = {"kind": "serial", "limited": True}

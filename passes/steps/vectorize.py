@@ -8,7 +8,7 @@ A total becomes the reduction of a tile, a running total becomes a scan. A load 
 stride becomes one of a block. Legal for a serial loop with independent iterations, whose other
 loop-carried values are totals or running totals. A tile must fit in the registers, unless it is a
 product of tiles that is summed at once: step `launch` asks about those. On a CPU, a tile has one
-axis.
+axis. On a GPU, the number of lanes is a power of two.
 
 Source: `vectorize` of Halide; outer-loop vectorization of Nuzman and Zaks (PACT 2008).
 """
@@ -40,6 +40,7 @@ from stack.passes.steps.access import (
 )
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
+from stack.passes.steps.intervals import stays_inside
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
@@ -52,7 +53,7 @@ from stack.passes.steps.stored import why_shared
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
-from stack.target import Target
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,9 @@ class Vectorize(Step):
             why = why_no_running(loop) or why_shared(loop) or self._why_no_tiles(loop, target)
             if why:
                 return why
+            lanes = extent_of(loop)
+            if isinstance(target, Gpu) and lanes & (lanes - 1):
+                return f"axis {self.axis}: {lanes} lanes; tiles of a GPU have a power of two"
         return ""
 
     def _why_no_tiles(self, loop: Node, target: Target | None) -> str:
@@ -361,24 +365,24 @@ class _Wide:
         test = None if mask is None else self.lanes.spread(self.new(mask), shape, mask in self.wide)
         if "clip" in node.attrs:
             inside = self._clip_mask(index, tile, node.args[0])
-            test = inside if test is None else make("and", (test, inside))
+            both = [one for one in (test, inside) if one is not None]
+            test = make("and", both) if len(both) == 2 else next(iter(both), None)
         if test is None:
             return []
         if is_store(node):
             return [test]
         return [test, constant(0, node.dtype) if other is None else self.new(other)]
 
-    def _clip_mask(self, index: Sequence[Node], tile: tuple[int, ...], memory: Node) -> Node:
-        """The bounds check of a clipped block, as a mask over its elements."""
+    def _clip_mask(self, index: Sequence[Node], tile: tuple[int, ...], memory: Node) -> Node | None:
+        """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
         test: Node | None = None
         rank = memory.tensor.rank
         for axis, place in enumerate(self._places(index, tile, rank)):
-            at = axis - (rank - len(tile))
-            if at < 0 or tile[at] == 1:
+            at, extent = axis - (rank - len(tile)), static(memory.shape[axis])
+            if at < 0 or stays_inside(index[axis], tile[at], extent):
                 continue
-            one = make("lt", (place, constant(static(memory.shape[axis]), place.dtype)))
+            one = make("lt", (place, constant(extent, place.dtype)))
             test = one if test is None else make("and", (test, one))
-        assert test is not None
         return test
 
     def _block(

@@ -271,7 +271,14 @@ def remade_block(
 
 
 def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
-    """Rebuilds an open block with outer nodes replaced by `outer`."""
+    """Rebuilds an open block with outer nodes replaced by `outer`.
+
+    Two loops may share a variable. If the variable of the outer loop is replaced, that of the block
+    is not: nodes that depend on it mean another value inside.
+    """
+    renamed = {p for p in block.params if outer.get(p, p) is not p}
+    if renamed:
+        outer = {n: new for n, new in outer.items() if renamed.isdisjoint(n.vars)}
     done = remade(block.results, {**outer, **{p: p for p in block.params}})
     return Block(block.params, [done[r] for r in block.results])
 

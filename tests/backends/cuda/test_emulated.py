@@ -23,12 +23,17 @@ from gpu_cases import (
     several,
 )
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
+from nest_cases import fused
 from rounding_cases import chain, in_f32, numbers
 
 from stack.backends.cuda import BACKEND
 from stack.ir import Node
+from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.nest.emit import emit
+from stack.passes.steps.all import parse_steps, run_steps
 from stack.run.compile import lower
 from stack.run.record import Run
+from stack.target import load
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 NO_BLOCKS = ("scatter_rows", "scatter_set", "running_max_back")  # a library does them
@@ -173,3 +178,25 @@ def test_precision_between_ops(
     run = Run("", "", "cuda")
     (kernel,) = (n for n in lower(func, BACKEND, run, rounds=rounds).nodes if n.op == "kernel")
     np.testing.assert_array_equal(emulate(kernel, arrays, tmp_path)[0], want[0])
+
+
+# loops with limits of their own: of one range, of several ranges, inside of a loop, of programs
+SPECIALIZED = (
+    "specialize j; bind i grid; launch 1",
+    "partition j 5,20; specialize j; launch 2",
+    "reorder i j; specialize j at=i; launch 1",
+    "specialize j; bind i grid; split j 2; launch 2",
+)
+
+
+@pytest.mark.parametrize("steps", SPECIALIZED)
+def test_specialized_loops(steps: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    text = """func @f(%x: f32[4, 17], %y: f32[4, 17]) -> (f32[4, 34]) at tensor {
+  %z = concat(%x, %y) {axis=1} : f32[4, 34]
+  return %z
+}
+"""
+    arrays = [floats((4, 17), "f32", rng) for _ in range(2)]
+    kernel = run_steps(emit(fused(text)), parse_steps(steps), load("sm_90"))
+    (found,) = emulate(distribute_gpu_kernel(kernel, load("sm_90")), arrays, tmp_path)
+    np.testing.assert_array_equal(found, np.concatenate(arrays, 1))

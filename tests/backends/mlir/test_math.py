@@ -131,6 +131,16 @@ def test_unary(name: str, lanes: int, scalef: bool) -> None:
         assert error[worst] <= ULPS.get(name, 1.6), (x[worst], got[worst], want[worst])
 
 
+@pytest.mark.parametrize("scalef", sorted({SCALEF, False}))
+@pytest.mark.parametrize("name", ["erf", "tanh", "sigmoid"])
+def test_functions_reach_1(name: str, scalef: bool) -> None:
+    """Far from 0 the result is 1 itself: a program may compare it, or truncate it to an integer."""
+    x = np.linspace(17.5, 127, 64).astype(np.float32)
+    np.testing.assert_array_equal(apply(name, x, scalef=scalef), np.ones(64))
+    if name != "sigmoid":
+        np.testing.assert_array_equal(apply(name, -x, scalef=scalef), -np.ones(64))
+
+
 @pytest.mark.parametrize("lanes", [1, 9, 33, 64])
 def test_erf_has_the_same_bits_on_any_number_of_lanes(lanes: int) -> None:
     x = everyday()[: lanes * 1600].copy()

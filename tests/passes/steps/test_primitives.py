@@ -6,7 +6,7 @@ import pytest
 from nest_cases import around, fused, inside, kernel_of, random_inputs, results, wrong
 
 from stack.errors import UsageError
-from stack.ir import parse
+from stack.ir import parse, verify
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
 from stack.passes.steps.loops import axes
@@ -847,7 +847,7 @@ REFUSED = {
         1,
         "there is no loop over 'q'; the axes are: i of 3, j of 5",
     ),
-    "split by zero": (NEG, "vectorize j; split i 0", 2, "the block size is at least 1, not 0"),
+    "split by zero": (NEG, "split j 4; split i 0", 2, "the block size is at least 1, not 0"),
     "no memory of its own": (TWICE, "stage e local", 1, "a program of a GPU has no memory for e"),
     "no such tail": (NEG, "split j 4 tail=drop", 1, "the tail is one of mask, front, peel"),
     "a sum in overlapping blocks": (
@@ -904,13 +904,23 @@ REFUSED = {
     ),
     "no product": (SUM, "tensorize", 1, "no matrix product: no sum of products of two tiles"),
     "no such precision": (MATMUL, "tensorize bf16", 1, "precision 'bf16' is not tf32"),
-    "one tile too few": (MATMUL, "vectorize k; vectorize j; tensorize", 3, "no matrix product"),
+    "one tile too few": (
+        MATMUL,
+        "split k 16; vectorize k.1; vectorize j; tensorize",
+        4,
+        "no matrix product",
+    ),
     "a small product": (
         MATMUL,
         "split k 8; vectorize k.1; vectorize j; vectorize i; tensorize",
         5,
         "a product of 16 x 32 x 8: instructions take 16 or more along each axis",
     ),
+    "five lanes": (NEG, "vectorize j", 1, "axis j: 5 lanes; tiles of a GPU have a power of two"),
+    "six lanes of a sum": (SUM, "vectorize r", 1, "axis r: 6 lanes"),
+    "three lanes of a block": (SUM, "split r 3; vectorize r.1", 2, "axis r.1: 3 lanes"),
+    "three lanes beside a rest of two": (NEG, "peel j 2; vectorize j", 2, "axis j: 3 lanes"),
+    "six lanes that run": (RUNNING, "vectorize i", 1, "axis i: 6 lanes"),
     "no such rule": (NEG, "rewrite logs", 1, "no rule 'logs'"),
     "no such memory": (NEG, "evict p9 first", 1, "no memory 'p9'; there are: p0, o0"),
     "rasterized too early": (NEG, "rasterize j 8", 1, "axis j is not bound to the grid"),
@@ -945,6 +955,24 @@ REFUSED = {
         "a tile of 524288 elements, and a program has 65536 registers",
     ),
     "warps": (NEG, "launch 3", 1, "3 warps: the number is not a power of two"),
+    "a rest that no program runs": (
+        NEG,
+        "peel i 1; bind i grid; launch 1",
+        3,
+        "axis i.last is not bound to the grid, and i beside it is",
+    ),
+    "a first part that no program runs": (
+        NEG,
+        "peel i 1; bind i.last grid; launch 1",
+        3,
+        "axis i is not bound to the grid, and i.last beside it is",
+    ),
+    "a rest inside of programs": (
+        NEG,
+        "bind i grid; peel j 1; bind j grid; launch 1",
+        4,
+        "axis j.last is not bound to the grid, and j beside it is",
+    ),
     "threads": (NEG, "launch 64", 1, "2048 threads, and a program has at most 1024"),
 }
 
@@ -1017,6 +1045,109 @@ def test_a_tile_fits_in_registers() -> None:
     text = NEG.replace("[3, 5]", "[3, 100000]")
     with pytest.raises(IllegalStep, match="a tile of 100000 elements, and a program has 65536"):
         run_steps(emit(fused(text)), parse_steps("vectorize j"), as_gpu(load("sm_90")))
+
+
+CONCAT = """func @f(%x: f32[3, 5], %y: f32[3, 12]) -> (f32[3, 17]) at tensor {
+  %z = concat(%x, %y) {axis=1} : f32[3, 17]
+  return %z
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "specialize j",
+        "partition j 9; specialize j",  # the guard changes in the first loop only
+        "peel j 14; specialize j",  # in neither of them
+        "partition j 2,8; reorder i j; specialize j at=i",
+        "split j 5 tail=peel; specialize j.1",
+        "specialize j; specialize j",
+    ],
+)
+def test_ranges_of_loops_of_different_lengths(text: str) -> None:
+    nest = emit(fused(CONCAT))
+    kernel = nest
+    for step in parse_steps(text):
+        kernel = kernel if step.why_not(kernel) else step.apply(kernel)
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 0)
+
+
+TOTAL_TWICE = """func @f(%x: f32[3, 8, 5]) -> (f32[], f32[]) at tensor {
+  %z = pad(%x, 1.0:f32) {high=[0, 2, 0], interior=[0, 0, 0], low=[2, 0, 0]} : f32[5, 10, 5]
+  %t = reduce(%z) {axes=[0, 1, 2], kind="sum"} : f32[]
+  %w = broadcast(%t) {axes=[]} : f32[5, 10, 5]
+  %y = mul(%z, %w) : f32[5, 10, 5]
+  %m = reduce(%y) {axes=[0, 1, 2], kind="max"} : f32[]
+  return %t, %m
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "peel r 1",
+        "peel r_1 3",
+        "split r 2 tail=peel",
+        "partition r_1 8; peel r 2",
+        "peel r_2 1",
+        "unroll r_2; peel r 1",
+        "fuse r_1 r_2; peel r 3",
+    ],
+)
+def test_loops_that_share_variables_are_renamed_apart(text: str) -> None:
+    """The second loop reads the total of the first one, whose loops have the same variables."""
+    nest = emit(fused(TOTAL_TWICE))
+    kernel = run_steps(nest, parse_steps(text))
+    verify(around(kernel))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "split i 4; specialize i.1 at=r",
+        "split i 4; specialize i.1 at=r; unroll i.1",
+        "split i 4; split r 2; specialize i.1 at=r.1; partition r.1 1",
+        "split i 4; split r 2; specialize i.1 at=r.0",
+        "split i 4; specialize i.1",
+    ],
+)
+def test_ranges_use_the_results_of_loops_before(text: str) -> None:
+    """The total of a row is not computed again for each of its elements."""
+    nest = emit(fused(TWICE.replace("[2", "[3")))
+    kernel = run_steps(nest, parse_steps(text))
+    verify(around(kernel))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 1e-5)
+
+
+PADDED = """func @f(%x: f32[8, 6, 3]) -> (f32[9, 6, 7]) at tensor {
+  %y = pad(%x, 1.0:f32) {high=[1, 0, 2], interior=[0, 0, 0], low=[0, 0, 2]} : f32[9, 6, 7]
+  return %y
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "split i 1; vectorize i.1; launch 1",
+        "split i 1; split j 8; vectorize j.1; vectorize i.1; launch 1",
+        "split i 2; split j 4; vectorize j.1; vectorize i.1; launch 1",
+        "split i 1; vectorize i.1; split k 1; vectorize k.1; bind i.0 grid; launch 1",
+        "split j 1; vectorize j.1; split i 16; vectorize i.1; launch 1",
+    ],
+)
+def test_masked_blocks_stay_inside_of_memory(text: str) -> None:
+    """A block of one element is past the end as a whole; the mask is that of another axis."""
+    nest = emit(fused(PADDED))
+    kernel = run_steps(nest, parse_steps(text), as_gpu(load("sm_90")))
+    arrays = random_inputs(around(nest))
+    assert not wrong(kernel, arrays, results(around(nest), arrays), 0)
 
 
 UNREADABLE = {

@@ -17,7 +17,7 @@ import stack
 torch = pytest.importorskip("torch")
 Tensor = Any
 Program = Callable[..., Any]
-M, N = 40, 53
+M, N = 40, 93
 LEAST = torch.finfo(torch.float32).min
 
 

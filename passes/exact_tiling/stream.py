@@ -26,9 +26,9 @@ from stack.passes.exact_tiling.stream_axes import stream_axes
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_powers import with_powers_of_two
 from stack.passes.exact_tiling.stream_results import StreamResults
-from stack.passes.policies.stream_shape import memory_side
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.stream_operands import operand_place
+from stack.passes.positions.stream_shape import memory_side
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
 from stack.target import Mma, Target, as_cpu
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from stack.ir.alike import once_alike
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.policies.stream_shape import stream_shape
 from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_shape import stream_shape
 from stack.passes.tiling.frame import CannotTile
 
 

@@ -20,8 +20,8 @@ from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.policies.stream_policy import StreamPolicy
-from stack.passes.policies.stream_shape import StreamShape, stream_shape
 from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_shape import StreamShape, stream_shape
 from stack.passes.steps.all import (
     Assume,
     Bind,

@@ -29,9 +29,9 @@ from stack.passes.policies.reduction_loops import (
 )
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.policies.stream_shape import StreamShape, stream_shape
 from stack.passes.policies.walk_policy import WalkPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_shape import StreamShape, stream_shape
 from stack.passes.steps.all import (
     Bind,
     Blocked,

@@ -11,7 +11,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.policies.stream_extents import extents, in_parts
-from stack.passes.policies.stream_shape import StreamShape, is_in_memory
+from stack.passes.positions.stream_shape import StreamShape, is_in_memory
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu

@@ -7,7 +7,7 @@ from math import prod
 
 from stack.ir.warp_ops import WARP
 from stack.passes.policies.reduction_loops import ReductionLoop
-from stack.passes.policies.stream_shape import StreamShape
+from stack.passes.positions.stream_shape import StreamShape
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 

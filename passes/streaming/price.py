@@ -22,7 +22,7 @@ from stack.ir.traits import contractions, is_contraction
 from stack.passes.exact_tiling.gemm import column_cost
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.policies.blocks import stream_lowering
-from stack.passes.policies.stream_shape import memory_side
+from stack.passes.positions.stream_shape import memory_side
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static

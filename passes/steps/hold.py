@@ -1,14 +1,15 @@
 """hold: keep the last tiles that a reduction loop loads in registers for the loops after it.
 
     for r.0 < 8: total += x[r.0]          hold r.0 2       for r.0 < 6: total += x[r.0]
-    for r.0 < 8: y[r.0] = x[r.0] / total                   total += x[6]; total += x[7]
-                                                           y[6] = x[6] / total; y[7] = ...
+    for r.0 < 8: y[r.0] = x[r.0] / total                   total += t6 = x[6]; total += t7 = x[7]
+                                                           y[6] = t6 / total; y[7] = t7 / total
                                                            for r.0 < 6: y[r.0] = x[r.0] / total
 
-The last iterations of all loops are unrolled, so that each of their tiles is loaded once. The loop
-that stores runs them first, which frees the registers early. Tiles of 16-bit floats are kept as
-they are loaded, not after their conversion to 32 bits. Legal for two or more serial loops over the
-axis, of which one reduces, if all have at least N iterations and use no local memory. GPUs only.
+The last iterations of the first loop also give the tiles that they load. Those of later loops are
+unrolled, and use these tiles. A loop that stores runs them first, which frees the registers early.
+Tiles of 16-bit floats are kept as they are loaded, not after their conversion to 32 bits. Legal for
+two or more serial loops over the axis, of which one reduces, if all have at least N iterations and
+use no local memory. GPUs only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
+from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
@@ -32,6 +34,8 @@ from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
+
+Tiles = dict[Node, Node]  # a load of a tile, and the tile in registers
 
 
 @dataclass(frozen=True)
@@ -65,18 +69,21 @@ class Hold(Step):
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
         order = [loop for loop, _ in loops_along(kernel, self.axis)]
-        held: set[Node] = set()
+        held: Tiles = {}
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             count = extent_of(old) - self.turns
             turns, again = range(count, count + self.turns), order.index(old)
             values: Sequence[Node] = starts_of(loop)
-            if _stores(loop):
-                values = _written_out(edit, block, values, turns, again, held)
-                return _first(edit, old, block, values, count)
-            values = _first(edit, old, block, values, count)
-            return _written_out(edit, block, values, turns, again, held)
+            if not again:
+                values = _first(edit, old, block, values, count)
+                return _loaded(edit, old, block, values, turns, held)
+            if not _stores(loop):
+                values = _first(edit, old, block, values, count)
+                return _reused(edit, block, values, turns, again, held)
+            values = _reused(edit, block, values, turns, again, held)
+            return _first(edit, old, block, values, count)
 
         return edit.change_loops(self.axis, change)
 
@@ -96,10 +103,41 @@ def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: i
     return results_of(make("loop", values, old.attrs, (body,)))
 
 
-def _written_out(
-    edit: Edit, block: Block, values: Sequence[Node], turns: range, again: int, held: set[Node]
+def _loaded(
+    edit: Edit, old: Node, block: Block, values: Sequence[Node], turns: range, held: Tiles
 ) -> list[Node]:
-    """The results of some iterations, unrolled.
+    """The results of some iterations of the first loop, which also give the tiles that they load.
+
+    Each is a loop of one iteration: its tiles are not loaded before the loops before it end.
+    """
+    var, *carried = block.params
+    loads = [n for n in block.all_nodes if is_load(n) and var in n.vars and n.tensor.rank]
+    for turn in turns:
+        own = along(str(var.attrs["name"]), turn + 1, var)
+        done = edit.remade([*block.results, *loads], {var: own})
+        starts = [_zeros(load) for load in loads]
+        tiles = [Node("var", (), {"name": edit.names.own("held")}, s.type) for s in starts]
+        results = [done[n] for n in (*block.results, *loads)]
+        limits = [constant(turn, var.dtype), constant(turn + 1, var.dtype)]
+        attrs = {**old.attrs, "limited": True}
+        body = Block((own, *carried, *tiles), results)
+        made = results_of(make("loop", [*limits, *values, *starts], attrs, (body,)))
+        values = made[: len(carried)]
+        known = edit.remade(loads, _indices(block, var, turn))
+        held.update(zip((known[n] for n in loads), made[len(carried) :], strict=True))
+    return list(values)
+
+
+def _zeros(load: Node) -> Node:
+    """A tile of zeros like a load."""
+    hint = TensorType(load.dtype, load.shape, "tile")
+    return make("broadcast", (constant(0, load.dtype),), {"axes": ()}, hint=hint)
+
+
+def _reused(
+    edit: Edit, block: Block, values: Sequence[Node], turns: range, again: int, held: Tiles
+) -> list[Node]:
+    """The results of some iterations of a later loop, unrolled.
 
     Args:
         edit: the rewrite that this is part of.
@@ -108,7 +146,7 @@ def _written_out(
         turns: the iterations.
         again: the number of loops before that have used the same tiles. Each one converts tiles of
             16-bit floats on its own, so that registers hold the narrow ones.
-        held: the tiles that loops before have loaded; those of this loop are added.
+        held: the tiles that the first loop has loaded.
     """
     var, *carried = block.params
     loads = [n for n in block.all_nodes if is_load(n) and var in n.vars]
@@ -116,9 +154,9 @@ def _written_out(
         known = {**dict(zip(carried, values, strict=True)), **_indices(block, var, turn)}
         tiles = edit.remade(loads, known)
         for load in loads:
-            if load.dtype.bits == 16 and load.tensor.rank and tiles[load] in held:
-                known[load] = _narrow(tiles[load], again)
-        held.update(tiles[load] for load in loads)
+            if tiles[load] in held:
+                tile = held[tiles[load]]
+                known[load] = _narrow(tile, again) if load.dtype.bits == 16 else tile
         done = edit.remade(block.results, known)
         values = [done[r] for r in block.results]
     return list(values)

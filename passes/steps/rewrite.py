@@ -7,8 +7,8 @@
 
 - `reciprocals`: division by an f32 constant becomes multiplication by its reciprocal. The result
   may differ in the last place. Always legal.
-- `inverses`: in an online loop, division of a tile by one number becomes multiplication by its
-  reciprocal: one division for all elements. The result may differ in the last place.
+- `inverses`: division of a tile by one number becomes multiplication by its reciprocal: one
+  division for all elements. The result may differ in the last place. Always legal.
 - `scale`: multiplication by a positive constant moves behind a maximum or minimum over a tile, and
   behind a mask with -inf: fewer elements are multiplied. The result is the same.
 - `exp2`: exp(a - b) of tiles, with b the same along an axis, becomes exp2(a * L - b * L) with
@@ -48,8 +48,7 @@ from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, Place, place_of
-from stack.passes.steps.loops import all_loops, is_constant
-from stack.passes.steps.online import is_online
+from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static
 from stack.target import Target
@@ -76,13 +75,10 @@ class Rewrite(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit, rule = Edit(kernel), RULES[self.rule]
-        loops = (loop for loop, _ in all_loops(kernel) if is_online(loop))
-        inside = {n for loop in loops for n in loop.blocks[0].nodes}
 
         def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
             made = old.rebuilt(args, blocks=blocks)
-            is_left = self.rule in ONLINE and old not in inside
-            return made if is_left else rule(made) or made
+            return rule(made) or made
 
         return edit.finished(edit.rewritten(edit.block, visit))
 
@@ -97,14 +93,15 @@ def _reciprocal(node: Node) -> Node | None:
 
 
 def _inverse(node: Node) -> Node | None:
-    """A division by one number for all elements of a tile."""
-    if not divides(node) or not node.dtype.is_float or not repeats(node.args[1]):
+    """A division of all elements of a tile by one number."""
+    if not divides(node) or not node.dtype.is_float or not node.tensor.rank:
         return None
-    (number_,) = node.args[1].args
-    if number_.tensor.rank:
+    left, right = node.args
+    if repeats(right):
+        (right,) = right.args
+    if right.tensor.rank or not left.tensor.rank:
         return None
-    one = make("div", (constant(1.0, number_.dtype), number_))
-    return make("mul", (node.args[0], spread_along(one, (), tuple(map(static, node.shape)))))
+    return make("mul", (left, make("div", (constant(1.0, right.dtype), right))))
 
 
 def _scaled(node: Node) -> Node | None:
@@ -189,6 +186,4 @@ RULES: dict[str, Callable[[Node], Node | None]] = {
     "exp2": _power,
     "positions": _positions,
 }
-ONLINE = ("inverses",)  # rules for the bodies of online loops
-
 __all__ = ["Rewrite"]

@@ -37,10 +37,9 @@ BEFORE = """
       %sub = sub(%acc, %select_2) : f32[]
       %exp = exp(%sub) : f32[]
       %mul_1 = mul(%acc_1, %exp) : f32[]
-      %sub_1 = sub(%load, %select_2) : f32[]
+      %sub_1 = sub(%select_1, %select_2) : f32[]
       %exp_1 = exp(%sub_1) : f32[]
-      %select_3 = select(%lt, %exp_1, 0.0:f32) : f32[]
-      %add_1 = add(%mul_1, %select_3) : f32[]
+      %add_1 = add(%mul_1, %exp_1) : f32[]
       return %max, %add_1
     }
     %item = item(%loop_2) {index=0} : f32[]
@@ -72,10 +71,10 @@ EXPECTED = """
       %add_1 = add(%mul, %r.1) : i32[]
       %lt = lt(%add_1, 6:i32) : bool[]
       %load = load(%p0, %i, %add_1, %lt, 0.0:f32) : f32[]
-      %sub_1 = sub(%load, %select_1) : f32[]
+      %select_2 = select(%lt, %load, -inf:f32) : f32[]
+      %sub_1 = sub(%select_2, %select_1) : f32[]
       %exp_1 = exp(%sub_1) : f32[]
-      %select_3 = select(%lt, %exp_1, 0.0:f32) : f32[]
-      %add_2 = add(%acc_5, %select_3) : f32[]
+      %add_2 = add(%acc_5, %exp_1) : f32[]
       return %add_2
     }
     %add = add(%mul_1, %loop_3) : f32[]
@@ -190,7 +189,6 @@ REFUSED = {
     "from outside": (sums(2, 6), "split r 2; block r.0", 2, "does more than rescale"),
     "a block of 0": (sums(2, 6), "split r 0; block r.1", 1, "the block size is at least 1"),
     "not added": (sums(2, 6), "vectorize r", 1, "rescales what it carries: step `block` adds"),
-    "order": (sums(2, 6), "split r 2; reorder r.0 r.1", 2, "rescales what it carries"),
 }
 
 

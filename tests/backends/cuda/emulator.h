@@ -109,7 +109,8 @@ template <int bytes, class T, int n> void store_block(T* to, const T (&from)[n])
   memcpy(to, from, sizeof from);
 }
 
-template <int n, class T> void load_run(T* to, const T* from, bool is_there = true, T other = {}) {
+template <int n, class T, class U = T>
+void load_run(T* to, const T* from, bool is_there = true, U other = {}) {
   if (is_there) {
     check(from, n * sizeof(T));
     memcpy(to, from, n * sizeof(T));

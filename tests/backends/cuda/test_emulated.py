@@ -27,7 +27,7 @@ from nest_cases import fused
 from rounding_cases import chain, in_f32, numbers
 
 from stack.backends.cuda import BACKEND
-from stack.ir import Node
+from stack.ir import DTYPES, Node
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.nest.emit import emit
 from stack.passes.steps.all import parse_steps, run_steps
@@ -200,3 +200,16 @@ def test_specialized_loops(steps: str, rng: np.random.Generator, tmp_path: Path)
     kernel = run_steps(emit(fused(text)), parse_steps(steps), load("sm_90"))
     (found,) = emulate(distribute_gpu_kernel(kernel, load("sm_90")), arrays, tmp_path)
     np.testing.assert_array_equal(found, np.concatenate(arrays, 1))
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i8", "u16", "i16", "u32"])
+def test_masked_loads_of_integers(dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """Neighbours are loaded together; masked lanes are 0."""
+    text = f"""func @f(%x: {dtype}[5, 5, 2]) -> ({dtype}[5, 5, 2]) at tensor {{
+  %z = reverse(%x) {{axes=[0]}} : {dtype}[5, 5, 2]
+  return %z
+}}
+"""
+    x = rng.integers(0, 99, (5, 5, 2)).astype(DTYPES[dtype].numpy)
+    (found,) = emulate(gpu_kernel(fused(text)), [x], tmp_path)
+    np.testing.assert_array_equal(found, x[::-1])

@@ -1,6 +1,6 @@
 """stream_limits: find the blocks that a data-dependent mask hides, so that streams skip them.
 
-A comparison of positions shows by itself which steps of a stream it hides (`blocking.limits`). A
+A comparison of positions shows by itself which steps of a stream it hides (step `bound`). A
 mask of data, such as equal ids of a row and a column, does not. So the hidden blocks of rows and
 columns are found before the stream (`positions.intervals`): the first and the last visible block of
 each row of blocks, and the blocks that are fully visible. The stream gets them as arguments. It
@@ -23,10 +23,10 @@ from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
-from stack.passes.blocking.limits import index_in_pass
 from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, Part, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
+from stack.passes.positions.stream_operands import index_in_pass
 from stack.passes.positions.visible import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
@@ -139,7 +139,7 @@ def _is_data(source: Node, place: Index) -> bool:
 
 
 def _is_told(comparison: Node, place: Index) -> bool:
-    """True if `blocking.limits` derives from the comparison itself what it hides."""
+    """True if step `bound` derives from the comparison itself what it hides."""
     if data_limit(comparison, place, True) is not None:
         return True
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)

@@ -1,1 +1,1 @@
-"""One fusion group to one kernel of blocks, as Triton wants it."""
+"""Tile sizes of matrix products on a GPU."""

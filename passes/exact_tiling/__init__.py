@@ -1,1 +1,1 @@
-"""Tiles of matrix products; kernels of streams in exact blocks, the last of which may overlap."""
+"""Tiles of matrix products on a CPU."""

@@ -6,12 +6,13 @@ from stack.ir.node import Node
 from stack.ir.traits import contractions, is_stream, mixes
 from stack.passes.exact_tiling.gemm import check_worth, is_row_of_sums
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.exact_tiling.stream import StreamTiler
-from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.policies.cpu_products import CpuProducts
+from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
+from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.steps.all import Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
 from stack.schedule import Policy
@@ -23,7 +24,8 @@ def lowering_of(group: Node, cpu: Cpu) -> Lowering:
     if written(group):
         return ByHand(group, cpu)
     if is_stream(group):
-        return StreamTiler(group, target=cpu)
+        has_products = bool(contractions(group.blocks[0].nodes))
+        return CpuStreams(group, cpu) if has_products else CpuRowStreams(group, cpu)
     body = group.blocks[0]
     dots = contractions(body.nodes)
     if dots:
@@ -47,7 +49,7 @@ def cpu_policy(group: Node, cpu: Cpu) -> Policy | None:
         CannotTile: the group has no kernel.
     """
     if is_stream(group):
-        return PanelPolicy(group, cpu)
+        return PanelPolicy(group, cpu) if contractions(group.blocks[0].nodes) else None
     policy = gemm_policy(group, cpu)
     if policy is not None:
         check_worth(policy.dot, cpu)

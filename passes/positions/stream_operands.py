@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, symbol
-from stack.ir.node import Node
+from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import is_reduction
+from stack.ir.traits import is_elementwise, is_reduction
 from stack.passes.tiling.frame import static
 
 
@@ -35,3 +36,32 @@ def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
     for side, (operand, position) in enumerate(streamed_axes(state)):
         key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
         yield operand, operand_place(state, place, key, side)
+
+
+def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
+    """Where a node is read in a step; None where that is not at one place."""
+    found: set[Index] = set()
+    for state in states.results:
+        for operand, place in operands_of(state, at[state]):
+            found |= _indices_of(operand, place, target)
+    return found.pop() if len(found) == 1 else None
+
+
+def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
+    """Where the target is read, from where an operand of a state is."""
+    pending: list[tuple[Node, Index]] = [(root, place)]
+    seen: set[tuple[Node, Index]] = set()
+    found: set[Index] = set()
+    while pending:
+        node, index = pending.pop()
+        if node is target:
+            found.add(index)
+            continue
+        if (node, index) in seen:
+            continue
+        seen.add((node, index))
+        if is_elementwise(node):
+            pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
+        elif ops.is_whole_view(node):
+            pending.append((node.args[0], ops.pull(node, index)[0]))
+    return found

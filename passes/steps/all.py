@@ -18,10 +18,12 @@ from stack.passes.steps.partition import Partition
 from stack.passes.steps.peel import Peel
 from stack.passes.steps.pipeline import Pipeline
 from stack.passes.steps.rasterize import Rasterize
+from stack.passes.steps.register_tile import RegisterTile
 from stack.passes.steps.reorder import Reorder
 from stack.passes.steps.reverse import Reverse
 from stack.passes.steps.rewrite import Rewrite
 from stack.passes.steps.rfactor import Rfactor
+from stack.passes.steps.sink import Sink
 from stack.passes.steps.specialize import Specialize
 from stack.passes.steps.split import Split
 from stack.passes.steps.stage import Stage
@@ -51,10 +53,12 @@ __all__ = [
     "Peel",
     "Pipeline",
     "Rasterize",
+    "RegisterTile",
     "Reorder",
     "Reverse",
     "Rewrite",
     "Rfactor",
+    "Sink",
     "Specialize",
     "Split",
     "Stage",

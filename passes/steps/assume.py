@@ -11,7 +11,7 @@ step `bound` can leave whole blocks out. If some row of a program has no such ma
 because all of it is masked, the program runs the loop as it was written.
 
 Legal for an online loop over tiles, if such a mask hides elements from all states (`assumed.py`),
-and its condition limits the iterations (`bounds.py`). GPUs only.
+and its condition limits the iterations (`bounds.py`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.passes.steps.assumed import Assumed, assumed
-from stack.passes.steps.bounds import bounds_of
+from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import held_like, is_serial, loops_along, starts_of, why_no_axis
 from stack.passes.steps.online import is_online
-from stack.passes.steps.step import Step, why_no_gpu
+from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 
@@ -40,7 +40,7 @@ class Assume(Step):
     axis: str
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
-        why = why_no_gpu(self, target) or why_no_axis(kernel, self.axis)
+        why = why_no_axis(kernel, self.axis)
         if why:
             return why
         if not any(_found(loop) for loop, _ in loops_along(kernel, self.axis)):
@@ -66,9 +66,8 @@ def _found(loop: Node) -> Assumed | None:
     found = assumed(block)
     if found is None:
         return None
-    var = block.params[0]
     tests = ((mask.args[0], side == 2) for mask, side in found.masks.items())
-    limits = [b for test, shown in tests for b in bounds_of(test, shown, var).found]
+    limits = [b for test, shown in tests for b in bounds_in(block, test, shown).found]
     return found if any(not b.is_tail(extent_of(loop)) for b in limits) else None
 
 

@@ -21,6 +21,7 @@ from stack.ir.traits import (
     divides,
     is_contraction,
     is_exponential,
+    is_loop,
     is_number,
     is_reduction,
     multiplies,
@@ -28,7 +29,7 @@ from stack.ir.traits import (
     shows,
     signs,
 )
-from stack.passes.steps.online import State, states_of
+from stack.passes.steps.online import State, states_of, total_of
 
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
 UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
@@ -61,7 +62,7 @@ def assumed(block: Block) -> Assumed | None:
     states = states_of(block)
     masks: dict[Node, int] = {}
     floors: dict[Node, float] = {}
-    for select in block.nodes if states else ():
+    for select in block.all_nodes if states else ():
         side = _filled(select)
         if not side:
             continue
@@ -105,7 +106,12 @@ class _Hidden:
         self.below: dict[Node, float] = {}
         self.zero: set[Node] = set()
         self.maxima: dict[Node, float] = {}
+        self._follow(block, select)
+
+    def _follow(self, block: Block, select: Node) -> None:
         for node in block.nodes:
+            if is_loop(node):
+                self._follow(node.blocks[0], select)
             if node is not select:
                 self._visit(node)
 
@@ -114,8 +120,12 @@ class _Hidden:
         if node in self.new and KIND_OF[node.op] == "max":
             if self.new[node].part in self.level:
                 self.maxima[node] = self.level[self.new[node].part]
+        elif is_loop(node):
+            total = total_of(node)
+            if total is not None:
+                self._kept(node, total.part, KIND_OF[total.new.op])
         elif shows(node) or is_reduction(node):
-            self._kept(node)
+            self._kept(node, args[0], node.attrs["kind"] if is_reduction(node) else "")
         elif is_contraction(node):
             if not self.zero.isdisjoint(args):
                 self.zero.add(node)
@@ -131,10 +141,8 @@ class _Hidden:
         elif len(args) == 2:
             self._combine(node, *args)
 
-    def _kept(self, node: Node) -> None:
+    def _kept(self, node: Node, source: Node, kind: str) -> None:
         """A view, a conversion or a reduction: a sum of zeros, or a maximum of what is low."""
-        (source,) = node.args
-        kind = node.attrs["kind"] if is_reduction(node) else ""
         for found in (self.level, self.below):
             if source in found and kind in ("", "max"):
                 found[node] = found[source]

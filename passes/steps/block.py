@@ -15,7 +15,7 @@ one pass over the row for each state.
 
 Legal if the loop is online and carries states: each iteration rescales a state by the new values of
 earlier states, and adds a part that does not depend on carried values. Also legal if the loop
-carries totals only: it is the inverse of `compute_with`.
+carries totals only: it is the inverse of `compute_with`. A single total then starts from nothing.
 
 Source: Milakov and Gimelshein (2018); FlashAttention (Dao et al., NeurIPS 2022); `rfactor` of
 Halide (Suriana et al., CGO 2017).
@@ -23,7 +23,7 @@ Halide (Suriana et al., CGO 2017).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,23 +51,42 @@ class Blocked(Step):
         if why:
             return why
         loops = [loop for loop, _ in loops_along(kernel, self.axis) if _carries_values(loop)]
-        if not any(len(starts_of(loop)) > 1 for loop in loops):
-            return f"no loop over {self.axis} carries two values besides memory"
+        if not any(len(starts_of(loop)) > 1 or _is_continued(loop) for loop in loops):
+            return f"no loop over {self.axis} carries two values, or goes on with one"
         return next((why for loop in loops if (why := _why_together(loop))), "")
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
+        known: dict[tuple[Node, Node], Node] = {}
+
+        def loop_of(var: Node, state: State, part: Node) -> Node:
+            """The loop that adds parts to a state; equal ones are one loop."""
+            if (var, part) not in known:
+                known[var, part] = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
+            acc = known[var, part]
+            total = edit.locate(state.new, make(state.new.op, (acc, part)))
+            own = make("loop", [state.none], {"kind": "serial"}, (Block((var, acc), [total]),))
+            return edit.locate(state.new, own)
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             states = states_of(block) if _carries_values(loop) else None
-            return loop if states is None else _apart(edit, loop, states)
+            return loop if states is None else _apart(edit, loop, states, loop_of)
 
         return edit.change_loops(self.axis, change)
 
 
 def _carries_values(loop: Node) -> bool:
     return not all(map(is_memory, starts_of(loop)))
+
+
+def _is_continued(loop: Node) -> bool:
+    """Whether a loop goes on with a total: it does not start from nothing."""
+    block = loop.blocks[0]
+    return any(
+        not is_memory(held) and is_total(block, held, new) and not is_none(start, new.op)
+        for held, new, start in zip(block.params[1:], block.results, starts_of(loop), strict=True)
+    )
 
 
 def _why_together(loop: Node) -> str:
@@ -84,8 +103,10 @@ def _why_together(loop: Node) -> str:
     return ""
 
 
-def _apart(edit: Edit, loop: Node, states: Sequence[State]) -> list[Node]:
-    """The results of a loop, each computed by a loop of its own."""
+def _apart(
+    edit: Edit, loop: Node, states: Sequence[State], loop_of: Callable[[Node, State, Node], Node]
+) -> list[Node]:
+    """The results of a loop, each computed by a loop of its own, which `loop_of` builds."""
     block = loop.blocks[0]
     _, *held = block.params
     start_of = dict(zip(held, starts_of(loop), strict=True))
@@ -93,7 +114,7 @@ def _apart(edit: Edit, loop: Node, states: Sequence[State]) -> list[Node]:
     made: dict[Node, Node] = {}
     for state in states:
         part = edit.remade([state.part], made)[state.part]
-        own = _added(edit, loop, state, part)
+        own = _added(loop, state, part, loop_of)
         if is_first:
             made[state.new] = own
             continue
@@ -102,12 +123,11 @@ def _apart(edit: Edit, loop: Node, states: Sequence[State]) -> list[Node]:
     return [edit.note(new, made[new]) for new in block.results]
 
 
-def _added(edit: Edit, loop: Node, state: State, part: Node) -> Node:
+def _added(
+    loop: Node, state: State, part: Node, loop_of: Callable[[Node, State, Node], Node]
+) -> Node:
     """What all iterations of a loop contribute to a state."""
     var = loop.blocks[0].params[0]
     if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
         return make("mul", (part, constant(extent_of(loop), part.dtype)))
-    acc = Node("var", (), {"name": edit.names.own("acc")}, state.new.type)
-    total = edit.locate(state.new, make(state.new.op, (acc, part)))
-    body = Block((var, acc), [total])
-    return edit.locate(state.new, make("loop", [state.none], {"kind": "serial"}, (body,)))
+    return loop_of(var, state, part)

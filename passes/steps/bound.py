@@ -11,7 +11,8 @@
 
 With `cut`, the iterations in which the mask hides nothing get a loop of their own, without it: up
 to three loops. Legal for an online loop, if a comparison of positions hides elements from all its
-states (`hiding.py`), and is affine in the loop variable (`bounds.py`).
+states (`hiding.py`), and is affine in the loop variable (`bounds.py`). Elements are those of tiles,
+and of the iterations of loops inside, as a CPU computes them.
 
 Source: index-set splitting (Wolfe, High Performance Compilers, 1996); causal block skipping in
 FlashAttention-2 (Dao, 2023).
@@ -26,7 +27,7 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
-from stack.passes.steps.bounds import Bound, Bounds, bounds_of, extreme
+from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.hiding import Mask, masks_of
 from stack.passes.steps.intervals import Place
@@ -152,7 +153,7 @@ def _limits(block: Block) -> Limits:
     A partial block at the end is left to its mask, unless another mask hides blocks at the end.
     """
     var = block.params[0]
-    found = [(mask, bounds_of(mask.test, mask.shown == 1, var)) for mask in masks_of(block)]
+    found = [(mask, bounds_in(block, mask.test, mask.shown == 1)) for mask in masks_of(block)]
     found = [(mask, own) for mask, own in found if own.found]
     count = int(var.attrs["extent"])
     sides = {b.step > 0 for _, own in found for b in own.found if not b.is_tail(count)}
@@ -178,7 +179,7 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     step, is_lower = abs(bound.step), bound.step > 0
     # lower: ceil(-rest / step); upper: floor(rest / step) + 1
     moved = bound.rest.times(-1 if is_lower else 1).plus(Place(more=step - is_lower))
-    found = extreme(moved, 1 if some != is_lower else -1, var.dtype)
+    found = extreme(moved, 1 if some != is_lower else -1, var.dtype, bound.inner)
     if is_number(found):
         return constant(min(max(int(number(found)), 0), count * step) // step, var.dtype)
     inside = make("min", (_least(found), constant(count * step, var.dtype)))

@@ -9,16 +9,17 @@ Positions are affine in loop variables and in the axes of a tile (`intervals.py`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from stack.ir.builder import constant, make
-from stack.ir.node import Node
+from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of
 from stack.ir.traits import (
     connective,
     divides,
     is_contraction,
+    is_loop,
     is_number,
     is_positions,
     is_reduction,
@@ -37,14 +38,16 @@ class Bound(NamedTuple):
     Attributes:
         step: the factor of the loop variable; not 0.
         rest: what does not depend on it; it may differ between the elements of a tile.
+        inner: the variables of loops inside, over which elements differ too.
     """
 
     step: int
     rest: Place
+    inner: frozenset[Node] = frozenset()
 
     def is_tail(self, count: int) -> bool:
         """Whether it hides only a part of the first or the last of some blocks, in all programs."""
-        if not all(map(is_positions, self.rest.terms)):
+        if not all(t in self.inner or is_positions(t) for t in self.rest.terms):
             return False
         ends = self.rest.ends(WHOLE)
         return ends is not None and min(0, self.step * (count - 1)) + ends[1] >= 0
@@ -77,6 +80,16 @@ def bounds_of(test: Node, positive: bool, var: Node) -> Bounds:
     if found is None or bound is None:
         return Bounds((), exact=False)
     return Bounds((bound,), found[1])
+
+
+def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
+    """The bounds that hold in the body of a loop where a condition does, or does not.
+
+    A block has the elements of all tiles, and of all iterations of the loops inside.
+    """
+    inner = frozenset(n.blocks[0].params[0] for n in block.all_nodes if is_loop(n))
+    found, exact = bounds_of(test, positive, block.params[0])
+    return Bounds(tuple(bound._replace(inner=inner) for bound in found), exact)
 
 
 def _compared(test: Node, positive: bool) -> tuple[Place, bool] | None:
@@ -146,12 +159,20 @@ def _without_quotient(place: Place, term: Node) -> Place | None:
     return more if sign > 0 else Place(more.terms, more.more + size - 1)
 
 
-def extreme(place: Place, sign: int, dtype: DType) -> Node:
-    """The greatest (sign 1) or the smallest (-1) value of an index over the elements of a tile."""
+def extreme(place: Place, sign: int, dtype: DType, inner: Collection[Node] = frozenset()) -> Node:
+    """The greatest (sign 1) or the smallest (-1) value of an index over the elements of a tile.
+
+    Args:
+        place: the index.
+        sign: which of the two.
+        dtype: the type of indices.
+        inner: variables of loops, over whose iterations the index is greatest or smallest too.
+    """
     more, terms = place.more, list[Node]()
     for term, count in place.terms.items():
-        if is_positions(term):
-            size = static(term.shape[int(term.attrs["axis"])])
+        if term in inner or is_positions(term):
+            size = term.attrs["extent"] if term in inner else term.shape[int(term.attrs["axis"])]
+            size = static(size)
             more += count * (size - 1) if count * sign > 0 else 0
             continue
         scalar = _extreme_of(term, "max" if count * sign > 0 else "min", dtype)

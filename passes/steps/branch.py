@@ -71,7 +71,8 @@ def _masks(block: Block) -> dict[Mask, Node]:
     """The masks that can be branches, each with a scalar: whether it may hide an element."""
     found: dict[Mask, Node] = {}
     for mask in masks_of(block):
-        if mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
+        is_inside = mask.select not in block.nodes
+        if is_inside or mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
             continue
         own = bounds_of(mask.test, mask.shown == 1, block.params[0])
         if own.exact and all(b.is_tail(int(block.params[0].attrs["extent"])) for b in own.found):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from stack.ir.builder import make, results_of
@@ -59,13 +60,14 @@ class ComputeWith(Step):
         return edit.finished(self._joined(edit, edit.block))
 
     def _joined(self, edit: Edit, block: Block) -> Block:
-        inside = {
-            node: node.rebuilt(blocks=[self._joined(edit, b) for b in node.blocks])
-            for node in block.nodes
-            if node.blocks
-        }
-        done = edit.remade(block.results, {**inside, **{p: p for p in block.params}})
-        made = Block(block.params, [done[r] for r in block.results])
+        made = block
+        for place in range(sum(bool(n.blocks) for n in block.nodes)):
+            # those that follow may use its results, also inside of their blocks
+            node = next(islice((n for n in made.nodes if n.blocks), place, None), None)
+            if node is not None:
+                inner = node.rebuilt(blocks=[self._joined(edit, b) for b in node.blocks])
+                done = edit.remade(made.results, {node: inner, **{p: p for p in made.params}})
+                made = Block(made.params, [done[r] for r in made.results])
         for group in list(_groups(made, self.axis)):
             known = _as_one(edit, group)
             done = edit.remade(made.results, {**known, **{p: p for p in made.params}})

@@ -7,9 +7,10 @@
                                                              store(%o0, exp(load(%m, %i)), %i)
 
 The value is the result of an inner loop. It is kept in local memory, one element or tile for each
-iteration. Legal for a serial loop whose body has one loop over the inner axis that carries values,
-not memory, and does not depend on what the outer loop carries. CPUs only: a program of a GPU has no
-local memory.
+iteration. If several loops contain the same inner loop, one first loop serves all of them. Legal
+for serial loops of which at least one has a loop over the inner axis in its body. The first such
+loop of a body is taken: it carries values, not memory, and does not depend on what the outer loop
+carries. CPUs only: a program of a GPU has no local memory.
 
 Source: loop distribution with scalar expansion (Kuck et al., POPL 1981).
 """
@@ -26,7 +27,15 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import axis_of, is_memory, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import (
+    along,
+    axes,
+    axis_of,
+    is_memory,
+    loops_along,
+    starts_of,
+    why_not_free,
+)
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
@@ -40,11 +49,13 @@ class Fission(Step):
     Attributes:
         axis: the axis.
         inner: the axis of the loop whose results are kept in local memory.
+        into: the axis of the first loop; by default the same.
     """
 
     name: ClassVar[str] = "fission"
     axis: str
     inner: str
+    into: str = ""
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if isinstance(target, Gpu):
@@ -52,19 +63,19 @@ class Fission(Step):
         why = why_not_free(kernel, self.axis)
         if why:
             return why
-        for loop, _ in loops_along(kernel, self.axis):
-            why = self._why_not_apart(loop)
-            if why:
-                return why
-        return ""
+        loops = [loop for loop, _ in loops_along(kernel, self.axis)]
+        if not any(_inner(loop.blocks[0], self.inner) for loop in loops):
+            return f"the body of {self.axis} has no loop over {self.inner}"
+        if self.into in axes(kernel):
+            return f"axis {self.into} exists already"
+        return next((why for loop in loops if (why := self._why_not_apart(loop))), "")
 
     def _why_not_apart(self, loop: Node) -> str:
         block = loop.blocks[0]
         found = _inner(block, self.inner)
-        if len(found) != 1:
-            count = f"{len(found)} loops" if found else "no loop"
-            return f"the body of {self.axis} has {count} over {self.inner}, not one"
-        (inner,) = found
+        if not found:
+            return ""
+        inner = found[0]
         if any(map(is_memory, starts_of(inner))):
             return f"the loop over {self.inner} carries memory, not values"
         held = next((p for p in block.params[1:] if p in inner.vars), None)
@@ -78,25 +89,37 @@ class Fission(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
+        first: dict[tuple[Node, Node], Sequence[Node]] = {}
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
-            (inner,) = _inner(block, self.inner)
-            var, values = block.params[0], results_of(inner)
-            memories = [_memory(edit, v, extent_of(old)) for v in values]
-            kept = [Node("var", (), {"name": edit.names.own("sums")}, m.type) for m in memories]
-            stores = [
-                make("store", (k, v, *_place(var, v))) for k, v in zip(kept, values, strict=True)
-            ]
-            first = make("loop", memories, {"kind": "serial"}, (Block((var, *kept), stores),))
+            found = _inner(block, self.inner)
+            if not found:
+                return results_of(old.rebuilt(args, blocks=[block]))
+            inner, var = found[0], block.params[0]
+            if (var, inner) not in first:
+                first[var, inner] = self._first(edit, var, results_of(inner))
             known = {
                 v: edit.note(v, make("load", (full, *_place(var, v)), hint=v.type))
-                for v, full in zip(values, results_of(first), strict=True)
+                for v, full in zip(results_of(inner), first[var, inner], strict=True)
             }
             done = edit.remade(block.results, known)
             rest = Block(block.params, [done[r] for r in block.results])
             return results_of(old.rebuilt(args, blocks=[rest]))
 
         return edit.change_loops(self.axis, change)
+
+    def _first(self, edit: Edit, var: Node, values: Sequence[Node]) -> Sequence[Node]:
+        """The first loop: it stores values of each iteration. Returns the memories after it."""
+        own = along(self.into, int(var.attrs["extent"]), var) if self.into else var
+        done = edit.remade(values, {var: own})
+        memories = [_memory(edit, v, int(var.attrs["extent"])) for v in values]
+        kept = [Node("var", (), {"name": edit.names.own("sums")}, m.type) for m in memories]
+        stores = [
+            make("store", (k, done[v], *_place(own, v))) for k, v in zip(kept, values, strict=True)
+        ]
+        return results_of(
+            make("loop", memories, {"kind": "serial"}, (Block((own, *kept), stores),))
+        )
 
 
 def _inner(block: Block, axis: str) -> list[Node]:

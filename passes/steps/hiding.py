@@ -20,6 +20,7 @@ from stack.ir.space import identity
 from stack.ir.traits import (
     choice,
     is_contraction,
+    is_loop,
     is_number,
     is_reduction,
     number,
@@ -27,7 +28,7 @@ from stack.ir.traits import (
 )
 from stack.passes.positions.visible import known_value
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.online import State, identity_like, states_of
+from stack.passes.steps.online import State, identity_like, states_of, total_of
 
 
 class Mask(NamedTuple):
@@ -49,7 +50,7 @@ class Mask(NamedTuple):
 
 def masks_of(block: Block) -> Iterator[Mask]:
     """The selections in the body of an online loop that hide elements from all states."""
-    for node in block.nodes:
+    for node in block.all_nodes:
         chosen = choice(node)
         if chosen is None or not node.dtype.is_float:
             continue
@@ -65,12 +66,29 @@ def hides(block: Block, start: Node, fill: float) -> bool:
     if not states:
         return False
     known: dict[Node, float] = {start: fill}
-    for node in block.nodes:
-        if node not in known and not known.keys().isdisjoint(node.args):
-            value = _value(node, known)
-            if value in (0.0, -math.inf):
-                known[node] = value
+    _follow(block, known)
     return all(known.get(s.part) == identity(KIND_OF[s.new.op], s.new.dtype) for s in states)
+
+
+def _follow(block: Block, known: dict[Node, float]) -> None:
+    """Adds the values of a block, and of the loops in it, that are 0 or -inf because others are."""
+    for node in block.nodes:
+        if is_loop(node):
+            _follow(node.blocks[0], known)
+        if node in known or not (is_loop(node) or not known.keys().isdisjoint(node.args)):
+            continue
+        value = _total(node, known) if is_loop(node) else _value(node, known)
+        if value in (0.0, -math.inf):
+            known[node] = value
+
+
+def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
+    """What a loop adds up that adds the identity in each iteration; None for another loop."""
+    state = total_of(loop)
+    if state is None:
+        return None
+    none = identity(KIND_OF[state.new.op], state.new.dtype)
+    return none if known.get(state.part) == none else None
 
 
 def _value(node: Node, known: Mapping[Node, float]) -> float | None:

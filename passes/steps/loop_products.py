@@ -8,7 +8,7 @@ loop(...) {(%i < 8, %o)                           rows, if the loop only stores 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from stack.ir.builder import make
@@ -46,8 +46,10 @@ class LoopProduct:
             is_narrow: whether an instruction multiplies operands as they are in memory.
         """
         made = self.dot.built(is_narrow)
-        if not self.places:
-            return made
+        return self.stored(made, start) if self.places else made
+
+    def stored(self, made: Node, start: Node) -> Node:
+        """The memory after the `dot` is stored in it."""
         rows, lanes = self.dot.shape
         first = next(i for i, place in enumerate(self.places) if place.over)
         shape = (rows, *[1] * (len(self.places) - first - 2), lanes)
@@ -63,17 +65,33 @@ def products_in(kernel: Node) -> list[LoopProduct]:
     inputs = kernel.blocks[0].params[: len(kernel.args)]
     found: list[LoopProduct] = []
     for loop, around in all_loops(kernel):
-        if any(product.loop in around for product in found):
-            continue
-        rows = _stored_rows(loop)
-        if rows is not None:
-            sums, places = rows
-            dot = _dot(sums, loop.blocks[0].params[0], inputs)
-        else:
-            dot, places = _dot(loop, None, inputs), ()
-        if dot is not None:
-            found.append(LoopProduct(loop, around, dot, places))
+        if not any(product.loop in around for product in found):
+            product = product_of(loop, around, inputs.__contains__)
+            found += [product] if product is not None else []
     return found
+
+
+def product_of(
+    loop: Node,
+    around: tuple[Node, ...],
+    is_operand: Callable[[Node], bool],
+    windows: bool = True,
+) -> LoopProduct | None:
+    """The matrix product that a loop computes; None if it does something else.
+
+    Args:
+        loop: the loop.
+        around: the loops around it, outermost first.
+        is_operand: tells whether operands may be in a memory.
+        windows: whether operands may be read through windows.
+    """
+    rows = _stored_rows(loop)
+    if rows is None:
+        dot, places = _dot(loop, None, is_operand, windows), ()
+    else:
+        sums, places = rows
+        dot = _dot(sums, loop.blocks[0].params[0], is_operand, windows)
+    return LoopProduct(loop, around, dot, places) if dot is not None else None
 
 
 def _stored_rows(loop: Node) -> tuple[Node, tuple[Axis, ...]] | None:
@@ -98,7 +116,9 @@ def _stored_rows(loop: Node) -> tuple[Node, tuple[Axis, ...]] | None:
     return (sums, known) if is_block else None
 
 
-def _dot(loop: Node, row: Node | None, inputs: Collection[Node]) -> BlockDot | None:
+def _dot(
+    loop: Node, row: Node | None, is_operand: Callable[[Node], bool], windows: bool
+) -> BlockDot | None:
     """The product that a loop over a reduction axis adds up; None if it does something else."""
     depth, product = _summed(loop)
     if product is None:
@@ -106,7 +126,9 @@ def _dot(loop: Node, row: Node | None, inputs: Collection[Node]) -> BlockDot | N
     (lanes,) = map(static, product.shape)
     lane = make("iota", (), {"axis": 0}, hint=tile_of(depth[0].dtype, (lanes,)))
     variables = [*([row] if row is not None else []), lane, *depth]
-    first, second = (_operand(f, variables, depth, lane, inputs) for f in product.args)
+    first, second = (
+        _operand(f, variables, depth if windows else (), lane, is_operand) for f in product.args
+    )
     if first is None or second is None:
         return None
     both = first.over & second.over
@@ -144,13 +166,13 @@ def _operand(
     variables: Collection[Node],
     depth: Collection[Node],
     lane: Node,
-    inputs: Collection[Node],
+    is_operand: Callable[[Node], bool],
 ) -> Operand | None:
-    """The block of an input that a factor of a product reads; None if it reads something else."""
+    """The block of memory that a factor of a product reads; None if it reads something else."""
     value = factor
     while repeats(value) or (converts(value) and holds_all(value.dtype, value.args[0].dtype)):
         (value,) = value.args
-    if not is_load(value) or value.args[0] not in inputs:
+    if not is_load(value) or not is_operand(value.args[0]):
         return None
     index, mask, _ = access_parts(value)
     if mask is not None or not index:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make, remade
+from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import multiplies, signs
@@ -109,6 +110,14 @@ def is_none(start: Node, op: str) -> bool:
     return is_constant(start, identity(KIND_OF[op], start.dtype))
 
 
+def total_of(loop: Node) -> State | None:
+    """The only value that a loop carries, if iterations add to it from nothing on."""
+    states = states_of(loop.blocks[0]) or []
+    if len(states) != 1 or states[0].kept is not states[0].held:
+        return None
+    return states[0] if is_none(loop_parts(loop.args, loop.attrs)[1][0], states[0].new.op) else None
+
+
 def states_of(block: Block) -> list[State] | None:
     """The states of the body of a loop, each one after those on whose new value it depends.
 
@@ -142,4 +151,5 @@ __all__ = [
     "scaled",
     "serial_like",
     "states_of",
+    "total_of",
 ]

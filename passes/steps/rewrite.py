@@ -20,6 +20,10 @@
 - `positions`: a conversion of a sum of positions along several axes of a tile to a float becomes
   the sum of two floats: that of the first element, and the steps from there, which are the same in
   all iterations. The result is the same: integers up to 2^24 are floats.
+- `powers`: exp(a - m) becomes exp2((a - m) * log2(e)) if m is a maximum: a CPU computes exp2 in
+  fewer instructions. The product is rounded, so that the error grows with m - a. The result is
+  small then, and a sum of such results is at least 1.
+- `unrounded`: an f32 value that is rounded to 16 bits and converted back is used as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     choice,
     converts,
@@ -43,7 +47,7 @@ from stack.ir.traits import (
     repeats,
     signs,
 )
-from stack.ir.types import TensorType
+from stack.ir.types import F32, TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
@@ -62,7 +66,7 @@ class Rewrite(Step):
     """Apply a rewrite rule to all values of a kernel.
 
     Attributes:
-        rule: `reciprocals`, `inverses`, `scale`, `exp2` or `positions`.
+        rule: `reciprocals`, `inverses`, `scale`, `exp2`, `positions`, `powers` or `unrounded`.
     """
 
     name: ClassVar[str] = "rewrite"
@@ -179,11 +183,33 @@ def _positions(node: Node) -> Node | None:
     return make("add", (spread_along(first, (), shape), steps))
 
 
+def _relative_power(node: Node) -> Node | None:
+    if node.op != "exp" or node.dtype != F32 or node.args[0].op != "sub":
+        return None
+    (relative,) = node.args
+    behind = topological([relative.args[1]])
+    found = {n.op for n in behind} | {r.op for n in behind for b in n.blocks for r in b.results}
+    if "max" not in found:
+        return None
+    scaled = make("mul", (relative, constant(LOG2E, F32)))
+    return make("exp2", (scaled,))
+
+
+def _unrounded(node: Node) -> Node | None:
+    if not (converts(node) and converts(node.args[0])):
+        return None
+    short, value = node.args[0], node.args[0].args[0]
+    is_rounded = short.dtype.is_float and short.dtype.bits == 16 and node.dtype == value.dtype
+    return value if is_rounded and value.dtype == F32 else None
+
+
 RULES: dict[str, Callable[[Node], Node | None]] = {
     "reciprocals": _reciprocal,
     "inverses": _inverse,
     "scale": _scaled,
     "exp2": _power,
     "positions": _positions,
+    "powers": _relative_power,
+    "unrounded": _unrounded,
 }
 __all__ = ["Rewrite"]

@@ -8,27 +8,32 @@ becomes, by `stage e local`,
     %m = loop(0.0, alloc()) {(%r < 64, ...)  add(%acc, %e), store(%m, %e, %r)}
     loop(%o0) {(%r < 64, ...)  div(load(%m, %r), %total)}
 
-The first loop that computes the value stores it, the others load it. Legal for a scalar that two or
-more loops of one block over the same axis compute, and that depends on this axis and on enclosing
-loops only. CPUs only: a program of a GPU has no local memory.
+The first loop that computes the value stores it, the others load it. They may be inside of loops on
+which the value does not depend; if all of them are, a loop of its own stores it:
+
+    loop(%o0) {(%k < 64, ...)                                 %m = loop(alloc()) {(%r < 8, ...)
+      loop(0.0) {(%r < 8, ...)  add(%acc, mul(%e, ...)) }       store(%m, %e, %r) }
+                                                              loop(%o0) {(%k < 64, ...) ...
+
+Legal for a scalar or a tile that depends on the axis of these loops and on enclosing loops only.
+CPUs only: a program of a GPU has no local memory.
 
 Source: `compute_at` and `store_at` of Halide (Ragan-Kelley et al., PLDI 2013).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from stack.ir.builder import make, results_of
-from stack.ir.node import Block, Node
+from stack.ir.builder import constant, make, results_of
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import is_loop
 from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import all_loops, axis_of, is_memory, is_serial, starts_of
 from stack.passes.steps.step import Step
-from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
 
 
@@ -55,37 +60,34 @@ class Stage(Step):
         if not named:
             return f"no value is called {self.value!r}"
         (value,) = named
-        if not isinstance(value.type, TensorType) or value.tensor.rank or is_memory(value):
-            return f"{self.value} is {value.type}, not a scalar"
-        found = _home(kernel.blocks[0], value)
-        if found is None:
+        if not isinstance(value.type, TensorType) or is_memory(value):
+            return f"{self.value} is {value.type}, not a scalar or a tile"
+        home = _home(kernel.blocks[0], value)
+        if home is None:
             return f"no two loops of one block compute {self.value}"
-        _, loops = found
-        if not all(map(is_serial, loops)):
+        if not all(map(is_serial, home.loops)):
             return f"a loop that computes {self.value} is bound: stage it before"
-        around = next(around for loop, around in all_loops(kernel) if loop is loops[0])
-        known = {loop.blocks[0].params[0] for loop in (loops[0], *around)}
+        around = next(around for loop, around in all_loops(kernel) if loop in home.loops)
+        known = {home.axis, *(loop.blocks[0].params[0] for loop in around)}
         extra = [v for v in value.vars if "extent" in v.attrs and v not in known]
         return f"{self.value} also depends on {extra[0].attrs['name']}" if extra else ""
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
         (value,) = (n for n, name in kernel.blocks[0].names.items() if name == self.value)
-        found = _home(kernel.blocks[0], value)
-        assert found is not None
-        home, loops = found
-        held = TensorType(value.dtype, (extent_of(loops[0]),), "local")
+        home = _home(kernel.blocks[0], value)
+        assert home is not None
+        shape = int(home.axis.attrs["extent"]), *value.shape
+        held = TensorType(value.dtype, shape, "local")
         memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=held)
 
         def rebuilt(block: Block) -> Block:
-            inner = {
-                n: n.rebuilt(blocks=[rebuilt(b) for b in n.blocks])
-                for n in block.nodes
-                if is_loop(n) and block is not home
-            }
-            known = {**inner, **{p: p for p in block.params}}
-            if block is home:
-                known.update(_kept(edit, value, memory, loops))
+            known = {p: p for p in block.params}
+            if block is home.block:
+                known.update(_kept(edit, value, memory, home))
+            else:
+                (loop,) = (n for n in block.nodes if _contains(n, home.block))
+                known[loop] = loop.rebuilt(blocks=[rebuilt(loop.blocks[0])])
             done = edit.remade(block.results, known)
             return Block(block.params, [done[r] for r in block.results])
 
@@ -113,7 +115,7 @@ def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool
                 if node in done or is_loop(node) or not isinstance(node.type, TensorType):
                     continue
                 done.add(node)
-                is_one = var in node.vars and not node.tensor.rank and not is_memory(node)
+                is_one = var in node.vars and not is_memory(node)
                 if is_one and is_slow(node, var) and node.vars.isdisjoint(held):
                     if node in seen:
                         found[node] = None
@@ -131,53 +133,92 @@ def _blocks(block: Block) -> Iterator[Block]:
             yield from _blocks(inner)
 
 
-def _home(block: Block, value: Node) -> tuple[Block, list[Node]] | None:
-    """The block in which two or more loops over one axis compute a value, and these loops."""
-    loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].nodes]
-    along = [n for n in loops if n.blocks[0].params[0] is loops[0].blocks[0].params[0]]
-    if len(along) > 1 and not _carried_in(value, along):
-        return block, along
+def _contains(loop: Node, block: Block) -> bool:
+    """Whether a block is that of a loop, or of a loop inside of it."""
+    return any(b is block or any(_contains(n, block) for n in b.nodes) for b in loop.blocks)
+
+
+class _Home(NamedTuple):
+    """Where a value is stored.
+
+    Attributes:
+        block: the block.
+        axis: the variable of the loops that compute the value.
+        first: the loop of the block that stores it; None if it needs a loop of its own.
+        others: the loops of the block that load it, or in which it is loaded.
+    """
+
+    block: Block
+    axis: Node
+    first: Node | None
+    others: list[Node]
+
+    @property
+    def loops(self) -> list[Node]:
+        """All loops of the block that need the value."""
+        return [*([] if self.first is None else [self.first]), *self.others]
+
+
+def _home(block: Block, value: Node) -> _Home | None:
+    """The outermost block in which a value can be stored for several loops."""
+    loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
+    along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
+    if along:
+        axis = along[0][1]
+        users = [n for n, own in along if own is axis]
+        direct = [n for n in users if n.blocks[0].params[0] is axis]
+        if len(direct) > 1 or len(users) > len(direct):
+            before = set(topological(direct[:1]))
+            first = direct[0] if direct and before.isdisjoint(set(users) - {direct[0]}) else None
+            return _Home(block, axis, first, [n for n in users if n is not first])
     inner = (_home(b, value) for n in block.nodes for b in n.blocks)
     return next((found for found in inner if found is not None), None)
 
 
-def _carried_in(value: Node, loops: Sequence[Node]) -> bool:
-    """Whether a value depends on a loop-carried value."""
-    return any(not value.vars.isdisjoint(loop.blocks[0].params[1:]) for loop in loops)
+def _axis(loop: Node, value: Node) -> Node | None:
+    """The variable of the loop that computes a value: this loop, or one inside of it.
+
+    None if the value depends on what these loops carry, or on a loop between them.
+    """
+    block = loop.blocks[0]
+    var, *held = block.params
+    if not value.vars.isdisjoint(held):
+        return None
+    if value in block.nodes:
+        return var
+    inner = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
+    found = {_axis(n, value) for n in inner}
+    return found.pop() if len(found) == 1 and var not in value.vars else None
 
 
-def _kept(edit: Edit, value: Node, memory: Node, loops: Sequence[Node]) -> dict[Node, Node]:
-    """Lets the first loop store a value, and the others load it.
+def _kept(edit: Edit, value: Node, memory: Node, home: _Home) -> dict[Node, Node]:
+    """Lets one loop store a value, and the others load it.
 
     Returns:
         The replacements of the results of these loops.
     """
-    first, *others = loops
-    var, *held = first.blocks[0].params
     kept = Node("var", (), {"name": edit.names.own("keep")}, memory.type)
-    store = make("store", (kept, value, var))
-    body = Block((var, *held, kept), [*first.blocks[0].results, store])
-    made = make("loop", [*starts_of(first), memory], first.attrs, (body,))
-    *results, full = results_of(made)
-    known = dict(zip(results_of(first), results, strict=True))
-    for old, new in known.items():
-        edit.note(old, new)
-    load = make("load", (full, var), hint=value.type)
-    edit.note(value, load)
-    for loop in others:
-        block = loop.blocks[0]
-        before = edit.remade([full], known)[full]
-        again = edit.remade([load], {full: before})[load]
-        own = {p: p for p in block.params}
-        done = edit.remade(block.results, {**known, **own, value: again})
-        starts = edit.remade(starts_of(loop), known)
-        new = make(
-            "loop",
-            [starts[s] for s in starts_of(loop)],
-            loop.attrs,
-            (Block(block.params, [done[r] for r in block.results]),),
-        )
-        known.update(zip(results_of(loop), results_of(new), strict=True))
-        for old, made_of in zip(results_of(loop), results_of(new), strict=True):
-            edit.note(old, made_of)
+    place = [home.axis, *[constant(0, home.axis.dtype)] * value.tensor.rank]
+    store = make("store", (kept, value, *place))
+    old: list[Node] = []
+    starts: Sequence[Node] = ()
+    body = Block((home.axis, kept), (store,))
+    attrs: Mapping[str, object] = {"kind": "serial"}
+    if home.first is not None:
+        block = home.first.blocks[0]
+        old, starts, attrs = results_of(home.first), starts_of(home.first), home.first.attrs
+        body = Block((*block.params, kept), (*block.results, store))
+    *results, full = results_of(make("loop", [*starts, memory], attrs, (body,)))
+    load = edit.note(value, make("load", (full, *place), hint=value.type))
+    known = {before: edit.note(before, new) for before, new in zip(old, results, strict=True)}
+
+    def visit(node: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
+        return load if node is value else node.rebuilt(args, blocks=blocks)
+
+    for loop in home.others:
+        done = edit.remade((*loop.args, *loop.blocks[0].captures), known)
+        inner = edit.rewritten(loop.blocks[0], visit, done)
+        made = loop.rebuilt([done[a] for a in loop.args], blocks=[inner])
+        for before, new in zip(results_of(loop), results_of(made), strict=True):
+            known[before] = edit.note(before, new)
     return known

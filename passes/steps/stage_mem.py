@@ -1,6 +1,6 @@
 """stage_mem: copy what a loop reads from memory, or stores to it, through local memory.
 
-The copy is one block, and is transposed on its way:
+The copy is one block in the order of the loops, and is transposed on its way if it has to be:
 
     loop {(%i < 16, ...)                        %block = load(%p0, 0, %b) : f32<96x16>
       loop {(%r < 96, ...)                      %m = store(alloc(), transpose(%block), 0, 0)
@@ -9,9 +9,12 @@ The copy is one block, and is transposed on its way:
                          stage_mem p0 i             load(%m, %i, %r)
 
 Each cache line of %p0 is then read once, and accesses along %r have unit stride. An output is
-copied after the loop. Legal if the last index of an access has unit stride in the staged axis,
-another index has unit stride in one inner loop, and no guard masks the access. Only a CPU has local
-memory.
+copied after the loop. With an element type, as in `stage_mem p0 i f32`, the copy is converted, and
+the loop no longer converts what it loads.
+
+Legal if one index of an access has unit stride in the staged axis, another one in an inner loop or
+in the lanes of a vector, and no guard masks the access. The loop must convert all that it loads to
+the element type, which holds all values of the memory. Only a CPU has local memory.
 
 Source: `stage_mem` of Exo (Ikarashi et al., PLDI 2022); `cache_read` and `cache_write` of TensorIR.
 """
@@ -20,24 +23,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar, NamedTuple
 
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant, make, results_of
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_item, is_load, is_loop, is_store
-from stack.ir.types import DType, TensorType
+from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeats
+from stack.ir.types import DTYPES, DType, TensorType, holds_all
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import memory_of
+from stack.passes.tiling.frame import static
 from stack.target import Gpu, Target
 
 
 class Strided(NamedTuple):
-    """An access that is contiguous along a loop, and strided along an inner loop.
+    """An access of a block, by a loop over lines and an inner loop.
 
     Attributes:
         node: the load or the store.
@@ -45,8 +50,9 @@ class Strided(NamedTuple):
         dtype: of the memory.
         rank: of the memory.
         line: the variable of the loop.
-        lane: the variable of the inner loop.
+        lane: the variable of the inner loop, or the number of each lane of a vector.
         axis: the axis of the memory that the inner loop indexes.
+        along: the axis of the memory that the loop indexes.
         corner: the first element of the block that both loops access.
     """
 
@@ -57,23 +63,45 @@ class Strided(NamedTuple):
     line: Node
     lane: Node
     axis: int
+    along: int
     corner: tuple[Node, ...]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Iterations of the loop and of the inner loop."""
-        return int(self.line.attrs["extent"]), int(self.lane.attrs["extent"])
+        lanes = static(self.lane.shape[0]) if self.is_vector else int(self.lane.attrs["extent"])
+        return int(self.line.attrs["extent"]), lanes
 
     @property
-    def local(self) -> TensorType:
+    def is_vector(self) -> bool:
+        """Whether the access is one of a vector."""
+        return self.lane.op == "iota"
+
+    @property
+    def place(self) -> tuple[Node, Node]:
+        """The index of the access in local memory."""
+        return self.line, constant(0, self.line.dtype) if self.is_vector else self.lane
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether lines are along the last axis of the memory."""
+        return self.axis < self.along
+
+    @property
+    def gap(self) -> int:
+        """Elements along the axes of the memory between those that both loops index."""
+        first, last = sorted((self.along, self.axis))
+        return prod(map(static, self.node.args[0].shape[first + 1 : last]))
+
+    def local(self, dtype: DType) -> TensorType:
         """The local memory: one line for each iteration of the loop."""
-        return TensorType(self.dtype, self.shape, "local")
+        return TensorType(dtype, self.shape, "local")
 
     @property
     def block(self) -> TensorType:
         """The block, in the order of the memory's axes."""
-        lines, lanes = self.shape
-        shape = (lanes, *(1,) * (self.rank - self.axis - 2), lines)
+        sizes = {self.along: self.shape[0], self.axis: self.shape[1]}
+        shape = tuple(sizes.get(axis, 1) for axis in range(min(sizes), self.rank))
         return TensorType(self.dtype, shape, "tile")
 
 
@@ -83,11 +111,14 @@ class StageMem(Step):
 
     Attributes:
         memory: a parameter of the kernel.
+        axis: the axis of the loops.
+        dtype: the element type of the copy; by default that of the memory.
     """
 
     name: ClassVar[str] = "stage_mem"
     memory: str
     axis: str
+    dtype: str = ""
 
     def why_not(self, kernel: Node, target: Target | None = None) -> str:
         if isinstance(target, Gpu):
@@ -100,17 +131,32 @@ class StageMem(Step):
             return why
         is_own = self._is_own(kernel)
         loops = [loop for loop, _ in loops_along(kernel, self.axis)]
-        known = [access for loop in loops for access in _reads(loop, is_own).values()]
+        reads = [_reads(loop, is_own) for loop in loops]
+        for loop, found in zip(loops, reads, strict=True):
+            why = self._why_not_converted(loop, found)
+            if why:
+                return why
+        known = [access for found in reads for access in found.values()]
         stored = [_store(loop, is_own) for loop in loops]
         known += [access for access in stored if access is not None]
         if not known:
             return (
-                f"no unmasked access to {self.memory} is contiguous along {self.axis} and strided"
-                " along one inner loop"
+                f"no unmasked access to {self.memory} has unit stride along {self.axis} and along"
+                " one inner loop"
             )
         size = max(lines * lanes * a.dtype.bytes for a in known for lines, lanes in [a.shape])
         if size > LARGEST_LOCAL:
             return f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
+        return ""
+
+    def _why_not_converted(self, loop: Node, reads: Mapping[Node, Strided]) -> str:
+        """Why what a loop reads is not converted on its way; "" if it is, or stays as it is."""
+        for node in reads if self.dtype else ():
+            users = [n for n in loop.blocks[0].all_nodes if node in n.args]
+            if any(not converts(n) or n.dtype.name != self.dtype for n in users):
+                return f"the loop over {self.axis} uses {self.memory} as {node.dtype}"
+            if not all(holds_all(n.dtype, node.dtype) for n in users):
+                return f"{self.dtype} does not hold all values of {node.dtype}"
         return ""
 
     def _is_own(self, kernel: Node) -> Callable[[Node], bool]:
@@ -120,12 +166,14 @@ class StageMem(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit, is_own = Edit(kernel), self._is_own(kernel)
+        copies: dict[tuple[Node, ...], Node] = {}
+        dtype = DTYPES[self.dtype] if self.dtype else None
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             reads = _reads(loop, is_own)
             if reads:
-                done = edit.remade(block.results, _from_copies(edit, reads))
+                done = edit.remade(block.results, _from_copies(edit, block, reads, copies, dtype))
                 inside = Block(block.params, [done[r] for r in block.results])
                 loop = old.rebuilt(args, blocks=[inside])
             stored = _store(loop, is_own)
@@ -162,7 +210,7 @@ def strided_accesses(kernel: Node, axis: str) -> dict[str, Strided]:
         for node in loop.blocks[0].all_nodes:
             if is_load(node) or is_store(node):
                 access = _strided(loop, node, masked=True)
-                if access is not None:
+                if access is not None and access.along == access.rank - 1:
                     found[str(held(node.args[0]).attrs["name"])] = access
     return found
 
@@ -171,57 +219,97 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> Strided | None:
     """The access as a strided one; None if it is not, or if it is masked."""
     block = loop.blocks[0]
     line = block.params[0]
-    inner = {n.blocks[0].params[0] for n in block.all_nodes if is_loop(n)}
     inside = {p for n in block.all_nodes for b in n.blocks for p in b.params} | set(block.params)
     index, mask, _ = access_parts(node)
     value = node if is_load(node) else node.args[1]
-    last = linear(index[-1], line) if index else None
-    if (mask is not None and not masked) or value.tensor.rank or last is None or last[0] != 1:
+    if not index or (mask is not None and not masked) or value.tensor.rank > 1:
         return None
-    corner = [*index[:-1], last[1] or constant(0, line.dtype)]
-    moved = [(a, v) for a, i in enumerate(index[:-1]) for v in inner if v in i.vars]
-    if len(moved) != 1:
+    if value.tensor.rank:
+        index = [i.args[0] if repeats(i) else i for i in index]
+        inner = {n for i in index if i.tensor.rank for n in (*i.args, i) if n.op == "iota"}
+        moved = [(a, v) for a, i in enumerate(index) if i.tensor.rank for v in inner]
+    else:
+        inner = {n.blocks[0].params[0] for n in block.all_nodes if is_loop(n)}
+        moved = [(a, v) for a, i in enumerate(index) for v in inner if v in i.vars]
+    lines = [a for a, i in enumerate(index) if line in i.vars]
+    if len(moved) != 1 or len(lines) != 1 or lines[0] == moved[0][0]:
         return None
-    ((axis, lane),) = moved
-    step = linear(index[axis], lane)
-    if step is None or step[0] != 1:
-        return None
-    corner[axis] = step[1] or constant(0, lane.dtype)
-    if any(not inside.isdisjoint(c.vars) for c in corner):
+    ((axis, lane),), (along,) = moved, lines
+    starts = {axis: _start(index[axis], lane), along: _start(index[along], line)}
+    corner = [starts.get(a, i) for a, i in enumerate(index)]
+    known = tuple(c for c in corner if c is not None and inside.isdisjoint(c.vars))
+    if len(known) < len(corner):
         return None
     memory = node.args[0].tensor
-    return Strided(node, is_load(node), memory.dtype, memory.rank, line, lane, axis, tuple(corner))
+    return Strided(node, is_load(node), memory.dtype, memory.rank, line, lane, axis, along, known)
 
 
-def _from_copies(edit: Edit, reads: Mapping[Node, Strided]) -> dict[Node, Node]:
-    """Replacements of loads: loads from a local copy of the block."""
+def _start(index: Node, lane: Node) -> Node | None:
+    """The start of an index with unit stride in a variable or in lanes; None for another one."""
+    if lane.op == "iota":
+        if index is lane:
+            return constant(0, lane.dtype)
+        rest = [a for a in index.args if a is not lane]
+        return rest[0] if index.op == "add" and len(rest) == 1 and not rest[0].tensor.rank else None
+    step = linear(index, lane)
+    return (step[1] or constant(0, lane.dtype)) if step is not None and step[0] == 1 else None
+
+
+def _from_copies(
+    edit: Edit,
+    block: Block,
+    reads: Mapping[Node, Strided],
+    copies: dict[tuple[Node, ...], Node],
+    dtype: DType | None,
+) -> dict[Node, Node]:
+    """Replacements of loads: loads from a local copy of the block.
+
+    Args:
+        edit: the rewrite.
+        block: the body of the loop.
+        reads: the loads.
+        copies: the copies that other loops read, by memory, loops and corner.
+        dtype: the element type to which all loads are converted; None if they stay as they are.
+    """
     known: dict[Node, Node] = {}
     for node, access in reads.items():
-        memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local)
-        block = make("load", (node.args[0], *access.corner), hint=access.block)
-        lines, lanes = access.shape
-        if block.shape != (lanes, lines):
-            block = make("reshape", (block,), hint=TensorType(access.dtype, (lanes, lines), "tile"))
-        zero = constant(0, access.line.dtype)
-        copy = make("store", (memory, make("transpose", (block,), {"perm": (1, 0)}), zero, zero))
-        edit.locate(node, copy)
-        load = make("load", (copy, access.line, access.lane), hint=node.type)
-        known[node] = edit.note(node, load)
+        key = node.args[0], access.line, access.lane, *access.corner
+        if key not in copies:
+            copy = _copy(edit, node.args[0], access, dtype or access.dtype)
+            copies[key] = edit.locate(node, copy)
+        hint = node.tensor.with_dtype(dtype or access.dtype)
+        load = make("load", (copies[key], *access.place), hint=hint)
+        users = [n for n in block.all_nodes if node in n.args] if dtype is not None else [node]
+        known.update((user, edit.note(user, load)) for user in users)
     return known
+
+
+def _copy(edit: Edit, source: Node, access: Strided, dtype: DType) -> Node:
+    """Local memory with a block."""
+    memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(dtype))
+    block = make("load", (source, *access.corner), hint=access.block)
+    lines, lanes = access.shape
+    shape = (lanes, lines) if access.is_transposed else (lines, lanes)
+    if block.shape != shape:
+        block = make("reshape", (block,), hint=TensorType(access.dtype, shape, "tile"))
+    if access.is_transposed:
+        block = make("transpose", (block,), {"perm": (1, 0)})
+    if block.dtype != dtype:
+        block = make("cast", (block,), hint=block.tensor.with_dtype(dtype))
+    zero = constant(0, access.line.dtype)
+    return make("store", (memory, block, zero, zero))
 
 
 def _with_copy(edit: Edit, loop: Node, access: Strided) -> list[Node]:
     """The results of a loop that stores to local memory, and of the copy after it."""
-    own = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local)
+    own = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(access.dtype))
     made, place = _into(edit, loop, access, own)
     results = list(results_of(made))
     zero = constant(0, access.line.dtype)
-    lines, lanes = access.shape
-    lines = make(
-        "load", (results[place], zero, zero), hint=TensorType(access.dtype, (lines, lanes), "tile")
-    )
-    block = make("transpose", (lines,), {"perm": (1, 0)})
-    if access.block.shape != (lanes, lines):
+    hint = TensorType(access.dtype, access.shape, "tile")
+    lines = make("load", (results[place], zero, zero), hint=hint)
+    block = make("transpose", (lines,), {"perm": (1, 0)}) if access.is_transposed else lines
+    if access.block.shape != block.shape:
         block = make("reshape", (block,), hint=access.block)
     memory = starts_of(loop)[place]
     results[place] = make("store", (memory, block, *access.corner))
@@ -240,7 +328,7 @@ def _into(edit: Edit, loop: Node, access: Strided, own: Node) -> tuple[Node, int
         new = Node("var", (), {"name": edit.names.own("keep")}, own.type)
         known: dict[Node, Node] = {}
         if inner is access.node:
-            known[result] = make("store", (new, inner.args[1], access.line, access.lane))
+            known[result] = make("store", (new, inner.args[1], *access.place))
         else:
             made, _ = _into(edit, inner, access, new)
             known.update(zip(results_of(inner), results_of(made), strict=True))

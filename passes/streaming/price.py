@@ -18,10 +18,13 @@ from stack.errors import RuleError, UsageError
 from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
+from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.exact_tiling.gemm import column_cost
-from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.policies.blocks import stream_lowering
+from stack.passes.policies.cpu_streams import CpuStreams
+from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.positions.stream_shape import memory_side
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
@@ -103,12 +106,10 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     """
     if not contractions(stream.blocks[0].nodes):
         raise Refusal("its rows are reduced in place")
-    try:
-        tiler = StreamTiler(stream, target=cpu)
-    except CannotTile as why:
-        raise Refusal(str(why)) from why
-    kernel = _fits(tiler.kernel)
-    states, axes = stream.blocks[0], tiler.roles
+    kernel = _fits(CpuStreams(stream, cpu).kernel)
+    states, axes = stream.blocks[0], stream_axes(stream)
+    schedule = PanelPolicy(stream, cpu).of(stream)
+    extent, rows = static(streamed_extent(stream)), schedule.block("m")
     dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
     is_short = any(map(_is_short, filter(is_contraction, (n for _, n in walk(kernel.blocks[0])))))
@@ -118,10 +119,11 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     between = 2 * sum(_bytes(d) for d in inner)
     between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
     shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
-    elements = shared * tiler.extent / cpu.lanes * cpu.score_cycles
-    held = max(tiler.tile, cpu.lanes)  # a partly filled register takes as long
-    fill = tiler.programs * held / shared * column_cost(held // cpu.lanes, cpu)
-    panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
+    elements = shared * extent / cpu.lanes * cpu.score_cycles
+    programs = shared // axes.sizes[axes.row] * -(-axes.sizes[axes.row] // rows)
+    held = max(rows, cpu.lanes)  # a partly filled register takes as long
+    fill = programs * held / shared * column_cost(held // cpu.lanes, cpu)
+    panels = programs * math.ceil(extent / schedule.block("k"))
     corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
     visible = VISIBLE if is_limited else 1

@@ -16,8 +16,8 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_input, is_stream
-from stack.passes.exact_tiling.stream_axes import StreamAxes, stream_axes
-from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.positions.stream_axes import StreamAxes, stream_axes
 from stack.passes.positions.stream_shape import memory_side
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace

@@ -7,7 +7,7 @@
     accesses   a block is inside its memory, unless `clip` or a mask excludes the rest
     masks      a mask is one bool for all, or one for each element; so is the masked-off value
 
-Exact tiles and masked powers of two both obey it: `passes.blocking.block_policy`.
+Kernels of CPUs, in exact tiles, and of GPUs, in masked powers of two, both obey it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
 from stack.ir import Builder, Node, param, parse, tensor, verify
 from stack.ir.node import topological
-from stack.passes.exact_tiling.stream_policy import PanelPolicy
+from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.stream import Stream
 from stack.passes.streaming import price
 from stack.passes.tiling.frame import CannotTile

@@ -12,9 +12,12 @@ from stream_harness import prepared, streamed, streams
 from stream_variants import HIDDEN, LIMITS, masked, normal
 
 import stack
-from stack.ir import Func
-from stack.passes.positions.assumed import assumed
-from stack.passes.positions.visible import hiding_selects
+from stack.ir import Func, Node
+from stack.passes.policies.stepped import plain_nest
+from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.steps.assumed import Assumed, assumed
+from stack.passes.steps.loops import loops_along
+from stack.target import as_cpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -152,6 +155,14 @@ def test_the_max_of_other_values(rng: np.random.Generator) -> None:
     assert not limited(func) and not repeated(func)
 
 
+def assumed_in(stream: Node) -> Assumed | None:
+    """What may be assumed in the loop over blocks of keys."""
+    steps = "split j 16; split r 16; block r.1; vectorize j.1"
+    kernel = run_steps(plain_nest(stream, as_cpu(None)), parse_steps(steps))
+    (loop, *_) = (loop for loop, _ in loops_along(kernel, "r.0"))
+    return assumed(loop.blocks[0])
+
+
 def test_states_that_say_nothing() -> None:
     """A product of the masked values themselves has them all."""
 
@@ -163,14 +174,12 @@ def test_states_that_say_nothing() -> None:
 
     zeros = [torch.zeros(2, 64, 16)] * 3
     for stream in streams(streamed(prepared(stack.trace(program, *zeros)))[0]):
-        assert assumed(stream.blocks[0]) is None
+        assert assumed_in(stream) is None
 
 
 def test_what_is_assumed_is_told() -> None:
     zeros = [torch.zeros(2, 64, 16)] * 3
     func, _ = streamed(prepared(stack.trace(masked(LIMITS["lower"], -1e9), *zeros)))
-    states = streams(func)[0].blocks[0]
-    found = assumed(states)
-    assert found is not None and dict(found.floors) == {0: -5e8}
-    assert [list(hiding_selects(b)) != [] for b in (states, found.states)] == [False, True]
-    assert found.states.params == states.params
+    found = assumed_in(streams(func)[0])
+    assert found is not None and [*found.floors.values()] == [-5e8]
+    assert [side for side in found.masks.values()] == [1]

@@ -48,6 +48,15 @@ def test_rows(program: Any, tail: str) -> None:
     torch.testing.assert_close(made(*args), program(*args), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("program", [logs, softmax, loss, norm])
+@pytest.mark.parametrize("size", [7, 1003, 2500])
+def test_rows_by_the_policy(program: Any, size: int) -> None:
+    args = torch.randn(3, size), torch.tensor([0, size - 1, 6])
+    made = stack.compile(program, *args, passes=PASSES)
+    assert {kernel.kind for kernel in made.run.kernels} == {"generated"}
+    torch.testing.assert_close(made(*args), program(*args), rtol=1e-4, atol=1e-5)
+
+
 def attention(q: Any, k: Any, v: Any) -> Any:
     o = torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1) @ v
     return o

@@ -1,0 +1,308 @@
+"""Streams on a CPU: rows run along the lanes of vectors, and a loop takes panels of keys.
+
+A key is one element of the streamed axis. Each value of a panel is a vector of rows, so that
+maxima, sums and rescaling are operations on vectors. The products of a panel are blocks in
+registers; states with columns, as the weighted sums of attention, are in local memory.
+
+    attention of 2 heads, 512 rows, 512 keys, 64 columns:
+    split j 64 tail=overlap; bind i cores; bind j.0 cores; split r 64 tail=peel; block r.1;
+    vectorize j.1; sink k r.0; fission r.1 c into=s; stage exp2 local; fission k r.1 into=t;
+    stage_mem p0 c; stage_mem o0 k; split s 6 tail=overlap; register_tile s.1;
+    split t 6 tail=overlap; register_tile t.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from stack.ir.contraction import product_types
+from stack.ir.node import Node
+from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
+from stack.ir.types import F32, DType, holds_all
+from stack.passes.exact_tiling.gemm import pick_rows
+from stack.passes.exact_tiling.mma import mma_rows
+from stack.passes.nest.scope import letter
+from stack.passes.policies.loop_order import reordered
+from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.positions.stream_axes import stream_axes
+from stack.passes.steps.all import (
+    Assume,
+    Bind,
+    Blocked,
+    ComputeWith,
+    Fission,
+    Limited,
+    RegisterTile,
+    Rewrite,
+    Sink,
+    Split,
+    Stage,
+    StageMem,
+    Step,
+    Vectorize,
+)
+from stack.passes.steps.block_dot import BlockDot, Operand
+from stack.passes.steps.guard import summand
+from stack.passes.steps.loop_products import LoopProduct
+from stack.passes.steps.loops import (
+    all_loops,
+    axes,
+    axis_of,
+    is_memory,
+    loops_along,
+    nests,
+    starts_of,
+)
+from stack.passes.steps.register_tile import stored_product
+from stack.passes.steps.stage import computed_again
+from stack.passes.steps.stage_mem import strided_accesses
+from stack.passes.tiling.frame import CannotTile, is_expensive, wide
+from stack.schedule import Schedule
+from stack.target import Cpu, Mma
+
+PRODUCTS = "stvwxyz"  # the axes of loops over products
+COLUMNS = "u"  # the axis of the loop that adds the products of a panel to states with columns
+
+
+class CpuStreams(Stepped[Cpu]):
+    """Lowers a stream with rows."""
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the policy. Raises CannotTile."""
+        if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
+            raise CannotTile("a state is not held in f32")
+        found = stream_axes(self.group)
+        names = {name: letter(i) for i, (name, size) in enumerate(found.sizes.items()) if size > 1}
+        row, column = names.get(found.row, ""), names.get(found.column, "")
+        if not row:
+            raise CannotTile("it has one row: vectors have a row in each lane")
+        made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
+        converted = [n for n in made.kernel.blocks[0].all_nodes if converts(n)]
+        if not self.is_short and any(n.dtype.bits == 16 for n in converted):
+            made.take(Rewrite("unrounded").because("registers hold f32"))
+        parallel = self._order(made, row, column)
+        if row in axes(made.kernel) and axes(made.kernel)[row] > self.rows:
+            cut = Split(row, self.rows, "overlap")
+            made.take(cut.because("vectors of rows fill registers"))
+            parallel, row = [cut.outer if a == row else a for a in parallel], cut.inner
+        elif row:
+            parallel.remove(row)
+        for axis in parallel:
+            made.take(Bind(axis, "cores").because("threads share rows"))
+        key = self._panels(made, self.schedule.block("k"), row, column)
+        products = self._apart(made, key, column)
+        self._transposed(made)
+        for axis in products:
+            self._tile(made, axis)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The rows of a program and the keys of a panel. Raises CannotTile."""
+        return PanelPolicy(self.group, self.target).of(self.group)
+
+    @property
+    def rows(self) -> int:
+        """The rows of a program."""
+        return self.schedule.block("m")
+
+    def _wide(self, dtype: DType) -> str:
+        """The element type of a copy: f32, unless an instruction multiplies shorter numbers."""
+        return "f32" if dtype != F32 and not self.is_short else ""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the CPU has an instruction for the products of 16-bit numbers."""
+        dots = contractions(self.group.blocks[0].nodes)
+        return any(self.target.mmas(product_types(dot)) for dot in dots)
+
+    def _order(self, made: Made, row: str, column: str) -> list[str]:
+        """Make the rows the innermost loop around all results, but for columns.
+
+        Returns the axes of the loops that are distributed.
+        """
+        (now,) = nests(made.kernel) or [[]]
+        last = [a for a in (row, column) if a in now]
+        first = [a for a in now if a not in last]
+        made.take(*reordered(now, [*first, *last], "rows are vectorized"))
+        return [a for a in (*first, row) if a]
+
+    def _panels(self, made: Made, size: int, row: str, column: str) -> str:
+        """Compute the states in panels of keys. Returns the axis of the keys of a panel."""
+        key, panel = "r", ""
+        if axes(made.kernel).get(key, 0) > size:
+            cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
+            made.take(cut)
+            panel, key = cut.outer, cut.inner
+        made.may(Blocked(key).because("states are rescaled once in a panel"))
+        made.take(Vectorize(row).because("each lane has a row"))
+        if panel:
+            self._masks(made, panel)
+        if column and panel:
+            why = "columns share the other states"
+            sunk = Sink(column, panel, COLUMNS).because(why)
+            made.may(sunk)
+            for branch in _branches(made.kernel):
+                if made.may(Sink(column, branch).because(why)):
+                    made.may(sunk)
+        if panel:
+            made.may(ComputeWith(panel).because("results share states"))
+        return key
+
+    def _masks(self, made: Made, panel: str) -> None:
+        """Leave out the panels that masks of positions hide."""
+        made.may(Assume(panel).because("exp of such numbers is 0 in nearly all rows"))
+        cut = Limited(panel, "cut").because("panels that are visible as a whole need no mask")
+        if not made.may(cut):
+            made.may(Limited(panel).because("a mask hides all other panels"))
+
+    def _apart(self, made: Made, key: str, column: str) -> list[str]:
+        """Give products loops of their own. Returns the axes of these loops."""
+        products: list[str] = []
+        while inner := next(_sums(made.kernel, key), ""):
+            name = next(n for n in PRODUCTS if n not in products)
+            why = "the products of a panel are computed at once"
+            made.take(Fission(key, inner, name).because(why))
+            products.append(name)
+        while any(made.may(step) for step in self._stages(made, key, column)):
+            pass  # a step renames the values that are left
+        for axis in (self._cut(made), column):
+            for name in PRODUCTS:
+                step = Fission(axis, key, name).because("products are computed at once")
+                if name not in products and axis in axes(made.kernel) and made.may(step):
+                    products.append(name)
+        made.may(ComputeWith(key).because("one pass over a panel"))
+        return products
+
+    def _cut(self, made: Made) -> str:
+        """Tile the loop that adds products to states with columns. Returns its inner axis."""
+        for memory, access in strided_accesses(made.kernel, COLUMNS).items():
+            if access.is_read and (access.dtype != F32 or access.gap > 1):
+                step = StageMem(memory, COLUMNS, self._wide(access.dtype))
+                made.may(step.because("rows of a panel are contiguous"))
+        columns = axes(made.kernel).get(COLUMNS, 0)
+        wide = stream_axes(self.group).wide
+        rows = pick_rows(columns, self.rows, F32, self.target) if columns else 0
+        for mma in self.target.mmas(product_types(wide[0])) if wide else ():
+            if 1 < mma.rows <= columns:
+                rows = mma_rows(mma, columns)
+        if columns <= rows:
+            return COLUMNS
+        cut = Split(COLUMNS, rows, "peel").because(f"registers hold {rows} rows of sums")
+        made.take(cut)
+        return cut.inner
+
+    def _stages(self, made: Made, key: str, column: str) -> list[Step]:
+        """The steps that store the values of a panel that several loops need: factors of products
+        with columns, and expensive ones."""
+        found = dict.fromkeys(_factors(made.kernel, key, {column, COLUMNS}))
+        again = computed_again(made.kernel, key, lambda node, _: is_expensive(node))
+        names = [made.kernel.blocks[0].names[value] for value in found | dict.fromkeys(again)]
+        return [Stage(name, "local").because("it is computed once") for name in names]
+
+    def _transposed(self, made: Made) -> None:
+        """Transpose operands and results whose rows are apart in memory."""
+        for axis in axes(made.kernel):
+            for memory, access in strided_accesses(made.kernel, axis).items():
+                if access.is_vector and access.is_read and access.dtype.kind != "f":
+                    what = f"an array of {access.dtype}"
+                    raise CannotTile(f"{what} is read with its rows apart in memory")
+                if access.is_vector:
+                    wide = self._wide(access.dtype) if access.is_read else ""
+                    step = StageMem(memory, axis, wide)
+                    made.may(step.because("its rows are apart in memory"))
+
+    def _tile(self, made: Made, axis: str) -> None:
+        """Tile a product."""
+        mma = self._instruction(made, axis)
+        if mma is None:
+            self._gathered(made, axis)
+        extent, (product, *_) = axes(made.kernel)[axis], _products(made.kernel, axis)
+        rows = mma_rows(mma, extent) if mma is not None and mma.rows > 1 else 0
+        rows = rows or pick_rows(extent, product.dot.tile[1], F32, self.target)
+        if extent > rows:
+            cut = Split(axis, rows, "overlap").because(f"registers hold {rows} rows of sums")
+            made.take(cut)
+            axis = cut.inner
+        step = RegisterTile(axis, mma.name if mma is not None else "")
+        made.take(step.because("sums stay in registers"))
+
+    def _gathered(self, made: Made, axis: str) -> None:
+        """Copy the rows of a product if they are apart in memory, or are to be converted.
+
+        Rows that are far apart would push each other out of the first-level cache.
+        """
+        for product in _products(made.kernel, axis):
+            rows = product.dot.operands[0]
+            if rows.memory.dtype != F32 or not _is_run(rows, product.dot):
+                wide = "f32" if rows.memory.dtype != F32 else ""
+                step = StageMem(str(rows.memory.attrs["name"]), axis, wide)
+                made.may(step.because("rows are contiguous, and f32"))
+                return
+
+    def _instruction(self, made: Made, axis: str) -> Mma | None:
+        """The instruction for the products along an axis, whose rows are then contiguous."""
+        found = _products(made.kernel, axis)
+        types = {(*product.dot.types, product.dot.dtype.name) for product in found}
+        tiles = [product.dot.tile for product in found]
+        for mma in self.target.mmas(types.pop()) if len(types) == 1 else ():
+            if all(mma.rows <= r and mma.divides(mma.rows, n, k) for r, n, k in tiles):
+                for rows in dict.fromkeys(product.dot.operands[0] for product in found):
+                    if rows.axes[-1].over != found[0].dot.depth:
+                        step = StageMem(str(rows.memory.attrs["name"]), axis)
+                        made.may(step.because(f"{mma.name} multiplies neighbours"))
+                return mma
+        return None
+
+
+def _products(kernel: Node, axis: str) -> list[LoopProduct]:
+    """The products along an axis. Raises CannotTile if a loop does something else."""
+    found = [stored_product(kernel, loop) for loop, _ in loops_along(kernel, axis)]
+    known = [product for product in found if product is not None]
+    if len(known) < len(found):
+        raise CannotTile(f"a loop over {axis} does more than add up products")
+    return known
+
+
+def _is_run(operand: Operand, dot: BlockDot) -> bool:
+    """Whether the block of an operand is contiguous in memory, with all rows of the product."""
+    first = next(i for i, axis in enumerate(operand.axes) if axis.over)
+    return all(
+        dot.row in axis.over or (dot.sizes[axis.over[0]] if axis.over else 1) == size
+        for axis, size in zip(
+            operand.axes[first + 1 :], operand.memory.shape[first + 1 :], strict=True
+        )
+    )
+
+
+def _branches(kernel: Node) -> list[str]:
+    """The axes of branches."""
+    loops = (loop for loop, _ in all_loops(kernel) if loop.attrs["kind"] == "branch")
+    return list(dict.fromkeys(map(axis_of, loops)))
+
+
+def _sums(kernel: Node, key: str) -> Iterator[str]:
+    """The axes of loops that carry values in the loops over keys."""
+    for loop, _ in loops_along(kernel, key):
+        for node in loop.blocks[0].nodes:
+            if is_loop(node) and not all(map(is_memory, starts_of(node))):
+                yield axis_of(node)
+
+
+def _factors(kernel: Node, key: str, columns: Collection[str]) -> Iterator[Node]:
+    """The factors of sums over keys that all columns share, unless they are inputs."""
+    for loop, around in loops_along(kernel, key):
+        outer = [n.blocks[0].params[0] for n in around if axis_of(n) in columns]
+        block = loop.blocks[0]
+        parts = [summand(h, r) for h, r in zip(block.params[1:], block.results, strict=True)]
+        for part in filter(None, parts):
+            for factor in part.args if outer and multiplies(part) else ():
+                value = factor
+                while converts(value) and holds_all(value.dtype, value.args[0].dtype):
+                    (value,) = value.args
+                is_own = block.params[0] in value.vars and value.vars.isdisjoint(outer)
+                if is_own and not is_load(value):
+                    yield value if value.dtype.bits == 16 else factor
+
+
+__all__ = ["CpuStreams"]

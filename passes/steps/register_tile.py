@@ -1,0 +1,168 @@
+"""register_tile: replace a loop over rows of a matrix product by one `dot` of blocks.
+
+    loop(%m) {(%s < 6, %sums)                 register_tile s    %a = load(%p1, %b, 0) : f32<6x64>
+      %v = loop(0.0) {(%c < 64, %acc)                            %x = load(%q, 0, 0) : f32<64x32>
+        %x = load(%q, %c, 0) : f32<32>                           %v = dot(%a, %x)
+        add(%acc, mul(load(%p1, add(%b, %s), %c), %x))                 {rule="m k, k n -> m n"}
+      store(%sums, %v, %s, 0)                                    store(%m, %v, 0, 0)
+
+The backend keeps the sums of the `dot` in registers, and loads each vector once for all rows. It
+reads operands in place, from inputs or local memory, while `microkernel` packs panels. Only an
+`instruction` that multiplies neighbours along the reduction axis, such as `vdpbf16ps`, needs the
+vectors packed: one copy for all rows turns 64 x 32 numbers into 32 x 32 pairs.
+
+Legal if each loop over the axis only stores sums of products of two blocks, in vectors. For an
+instruction, both operands have its type, rows are contiguous along the reduction axis, and it
+divides the blocks. CPUs only.
+
+Source: the register tile of the BLIS micro-kernel (Van Zee and van de Geijn, TOMS 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+from stack.passes.steps.block_dot import BlockDot, Operand, tile_of
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loop_products import LoopProduct, product_of
+from stack.passes.steps.loops import loops_along, why_not_free
+from stack.passes.steps.step import Step
+from stack.target import Cpu, Gpu, Target
+
+PAIRED = "m k pair, k n pair -> m n"
+SHORT = 32  # bits that an instruction adds up at once
+
+
+@dataclass(frozen=True)
+class RegisterTile(Step):
+    """Compute the matrix products in the loops over an axis, their rows, by a `dot` of blocks.
+
+    Attributes:
+        axis: the axis.
+        instruction: the instruction that multiplies short numbers; "" converts them first.
+    """
+
+    name: ClassVar[str] = "register_tile"
+    axis: str
+    instruction: str = ""
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        if isinstance(target, Gpu):
+            return "register_tile is for CPUs; a GPU has tensorize"
+        why = why_not_free(kernel, self.axis)
+        if why:
+            return why
+        for loop, _ in loops_along(kernel, self.axis):
+            product = stored_product(kernel, loop)
+            if product is None:
+                return f"a loop over {self.axis} does more than store sums of products, in vectors"
+            why = self._why_no_instruction(product.dot, target) if self.instruction else ""
+            if why:
+                return why
+        return ""
+
+    def _why_no_instruction(self, dot: BlockDot, target: Target | None) -> str:
+        if not _is_grouped(dot):
+            return f"rows along {self.axis} are not contiguous along the reduction axis"
+        if not isinstance(target, Cpu):
+            return ""
+        found = [m for m in target.mmas((*dot.types, dot.dtype.name)) if m.divides(*dot.tile)]
+        if any(m.name == self.instruction for m in found):
+            return ""
+        shape, types = " x ".join(map(str, dot.tile)), " and ".join(dot.types)
+        return f"{target.name} has no {self.instruction} for {shape} products of {types}"
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        packed: dict[Node, Node] = {}
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> Node:
+            product = stored_product(kernel, old.rebuilt(args, blocks=[block]))
+            assert product is not None
+            if not self.instruction:
+                return product.stored(product.dot.built(False), args[0])
+            vectors = product.dot.operands[1].memory
+            if vectors not in packed:
+                packed[vectors] = _packed(edit, vectors, product.dot)
+            return product.stored(_paired(product.dot, packed[vectors]), args[0])
+
+        return edit.change_loops(self.axis, change)
+
+
+def stored_product(kernel: Node, loop: Node) -> LoopProduct | None:
+    """The product that a loop over rows stores, its operand with the rows first.
+
+    Operands are inputs of a kernel, or local memory. None if the loop does something else.
+    """
+    inputs = kernel.blocks[0].params[: len(kernel.args)]
+    product = product_of(loop, (), lambda m: m in inputs or m.tensor.space == "local", False)
+    if product is None or not product.places:
+        return None
+    first, second = product.dot.operands
+    if product.dot.row in first.over:
+        return product
+    return replace(product, dot=replace(product.dot, operands=(second, first)))
+
+
+def _is_grouped(dot: BlockDot) -> bool:
+    """Whether neighbours along the reduction axis can be multiplied at once.
+
+    Rows are contiguous along it, and the vectors are all of a memory.
+    """
+    rows, vectors = dot.operands
+    if len(dot.depth) != 1 or dot.row is None:
+        return False
+    (depth,) = dot.depth
+    is_whole = vectors.memory.shape == (dot.sizes[depth], dot.sizes[dot.lane])
+    return is_whole and rows.axes[-1].over == (depth,) and len(set(dot.types)) == 1
+
+
+def _packed(edit: Edit, vectors: Node, dot: BlockDot) -> Node:
+    """Local memory with vectors, neighbours along the reduction axis together."""
+    (depth, lanes), group = map(int, map(str, vectors.shape)), _group(vectors)
+    shape = depth // group, lanes, group
+    hint = TensorType(vectors.dtype, shape, "local")
+    memory = make("alloc", (), {"name": edit.names.own("pairs")}, hint=hint)
+    zero = constant(0, dot.depth[0].dtype)
+    block = make("load", (vectors, zero, zero), hint=tile_of(vectors.dtype, (depth, lanes)))
+    cut = tile_of(vectors.dtype, (depth // group, group, lanes))
+    pairs = make("transpose", (make("reshape", (block,), hint=cut),), {"perm": (0, 2, 1)})
+    return make("store", (memory, pairs, zero, zero, zero))
+
+
+def _paired(dot: BlockDot, packed: Node) -> Node:
+    """The `dot` of rows and packed vectors."""
+    rows = dot.operands[0]
+    count, _, depth = dot.tile
+    group = _group(packed)
+    shape = count, depth // group, group
+    block = make("load", (rows.memory, *_starts(rows)), hint=_block(rows, dot))
+    left = make("reshape", (block,), hint=tile_of(block.dtype, shape))
+    zero = constant(0, dot.depth[0].dtype)
+    hint = tile_of(packed.dtype, (depth // group, dot.sizes[dot.lane], group))
+    right = make("load", (packed, zero, zero, zero), hint=hint)
+    return make("dot", (left, right), {"rule": PAIRED}, hint=tile_of(dot.dtype, dot.shape))
+
+
+def _starts(operand: Operand) -> list[Node]:
+    return [axis.start for axis in operand.axes]
+
+
+def _block(operand: Operand, dot: BlockDot) -> TensorType:
+    """The type of the block of an operand: its axes from the first one that is read along."""
+    sizes = [dot.sizes[axis.over[0]] if axis.over else 1 for axis in operand.axes]
+    first = next(i for i, axis in enumerate(operand.axes) if axis.over)
+    return tile_of(operand.memory.dtype, sizes[first:])
+
+
+def _group(node: Node) -> int:
+    """Neighbours that an instruction multiplies and adds up at once."""
+    return SHORT // node.dtype.bits
+
+
+__all__ = ["RegisterTile", "stored_product"]

@@ -1,0 +1,232 @@
+"""sink: move a loop into the loop over another axis in its body.
+
+    loop(%o0) {(%k < 64, %o)                  sink k r    %m = loop(alloc()) {(%k < 64, %s)
+      %l, %s = loop(0.0, 0.0) {(%r < 9, ...)                store(%s, 0.0, %k) }
+        %e = load(%p0, %r)                                %l, %m1 = loop(0.0, %m) {(%r < 9, ...)
+        %x = mul(%e, load(%p1, %r, %k))                     %e = load(%p0, %r)
+        return add(%l0, %e), add(%s0, %x) }                 %m2 = loop(%s1) {(%k < 64, %s)
+      store(%o, div(%s, %l), %k) }                            %x = mul(%e, load(%p1, %r, %k))
+                                                              store(%s, add(load(%s, %k), %x), %k) }
+                                                            return add(%l0, %e), %m2 }
+                                                          loop(%o0) {(%k < 64, %o)
+                                                            store(%o, div(load(%m1, %k), %l), %k) }
+
+Carried values that depend on the moved axis are kept in local memory, one element for each of its
+iterations. Those that do not depend on it are computed once. Legal for a serial loop whose body has
+loops over the other axis that carry values, not memory, and do not depend on what the moved loop
+carries. CPUs only: a program of a GPU has no local memory.
+
+Source: loop interchange with scalar expansion (Allen and Kennedy, 2001, sections 5.2 and 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.bounds import LARGEST_LOCAL
+from stack.ir.builder import constant, make, results_of
+from stack.ir.kernel_ops import loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_load, is_loop
+from stack.ir.types import TensorType
+from stack.passes.steps.edit import Edit
+from stack.passes.steps.loops import (
+    along,
+    axis_of,
+    held_like,
+    is_memory,
+    loops_along,
+    starts_of,
+    why_not_free,
+)
+from stack.passes.steps.step import Step
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import extent_of
+from stack.target import Gpu, Target
+
+
+@dataclass(frozen=True)
+class Sink(Step):
+    """Move the loops over an axis into the loops over `inner` in their bodies.
+
+    Attributes:
+        axis: the axis.
+        inner: the axis of the loops into which they are moved.
+        into: the axis of the moved loops; by default the same.
+    """
+
+    name: ClassVar[str] = "sink"
+    axis: str
+    inner: str
+    into: str = ""
+
+    def why_not(self, kernel: Node, target: Target | None = None) -> str:
+        if isinstance(target, Gpu):
+            return "a program of a GPU has no local memory"
+        why = why_not_free(kernel, self.axis)
+        if why:
+            return why
+        found = [loop for loop, _ in loops_along(kernel, self.axis) if _loops(loop, self.inner)]
+        if not found:
+            return f"no loop over {self.inner} in the body of {self.axis} carries a value along it"
+        for loop, around in loops_along(kernel, self.axis):
+            inside = filter(is_loop, loop.blocks[0].all_nodes)
+            if self.into in {axis_of(n) for n in (*around, *inside)}:
+                return f"axis {self.into} exists already, around {self.axis} or inside"
+        return next((why for loop in found if (why := self._why_not(loop))), "")
+
+    def _why_not(self, loop: Node) -> str:
+        held = loop.blocks[0].params[1:]
+        for inner in _loops(loop, self.inner):
+            if inner.attrs["kind"] not in ("serial", "branch"):
+                return f"axis {self.inner} is bound"
+            if any(loop.blocks[0].params[0] in limit.vars for limit in _limits(inner)):
+                return f"the trip count of the loop over {self.inner} depends on {self.axis}"
+            if any(map(is_memory, starts_of(inner))):
+                return f"the loop over {self.inner} carries memory, not values"
+            read = next((p for p in held if p in inner.vars), None)
+            if read is not None:
+                return (
+                    f"the loop over {self.inner} depends on {read.attrs['name']}, which is carried"
+                )
+            for variable in _varying(inner, loop.blocks[0].params[0]):
+                size = static(variable.tensor.bytes) * extent_of(loop)
+                if size > LARGEST_LOCAL:
+                    return f"{size} bytes of values; local memory has at most {LARGEST_LOCAL}"
+        return ""
+
+    def apply(self, kernel: Node) -> Node:
+        edit = Edit(kernel)
+        around = {
+            loop: [outer.blocks[0].params[0] for outer in outers]
+            for loop, outers in loops_along(kernel, self.axis)
+        }
+
+        def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
+            known: dict[Node, Node] = {}
+            for inner in _loops(old.rebuilt(args, blocks=[block]), self.inner):
+                own = edit.remade([inner], known)[inner]
+                after = _moved(edit, own, block.params[0], around[old], self.into)
+                for before, new in zip(results_of(inner), after, strict=True):
+                    known[before] = edit.note(before, new)
+            done = edit.remade(block.results, known)
+            body = Block(block.params, [done[r] for r in block.results])
+            return results_of(old.rebuilt(args, blocks=[body]))
+
+        return edit.change_loops(self.axis, change)
+
+
+def _loops(loop: Node, axis: str) -> list[Node]:
+    """The loops over an axis in the body of a loop that carry values which vary along the loop."""
+    block = loop.blocks[0]
+    inner = [n for n in block.nodes if is_loop(n) and axis_of(n) == axis]
+    return [n for n in inner if _varying(n, block.params[0])]
+
+
+def _limits(loop: Node) -> Sequence[Node]:
+    """The first and the last iteration of a loop with limits."""
+    return loop_parts(loop.args, loop.attrs)[0]
+
+
+def _varying(loop: Node, var: Node) -> list[Node]:
+    """The variables of a loop that carry values which depend on another loop variable."""
+    block = loop.blocks[0]
+    pairs = list(zip(block.params[1:], block.results, starts_of(loop), strict=True))
+    found: dict[Node, None] = {}
+    while True:
+        grown = {
+            held: None
+            for held, result, start in pairs
+            if var in start.vars or not result.vars.isdisjoint((var, *found))
+        }
+        if len(grown) == len(found):
+            return list(grown)
+        found = grown
+
+
+def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: str) -> list[Node]:
+    """Moves a loop over `axis` into another loop, in the loops over the variables `around`.
+
+    Returns the results of the other loop in one iteration of the moved one.
+    """
+    place = along(into, int(axis.attrs["extent"]), axis) if into else axis
+    var, *params = inner.blocks[0].params
+    varying = _varying(inner, axis)
+    start_of = dict(zip(params, starts_of(inner), strict=True))
+    result_of = dict(zip(params, inner.blocks[0].results, strict=True))
+    memories = [_memory(edit, v, axis, around) for v in varying]
+    full = _filled(edit, axis, memories, [start_of[v] for v in varying])
+    held = held_like(memories, edit.names)
+
+    def step(before: Sequence[Node]) -> list[Node]:
+        loads = {v: _load(m, place, v) for v, m in zip(varying, before, strict=True)}
+        done = edit.remade([result_of[v] for v in varying], {**loads, axis: place})
+        return [done[result_of[v]] for v in varying]
+
+    starts = {**start_of, **dict(zip(varying, full, strict=True))}
+    own = {v: v for v in params} | dict(zip(varying, held, strict=True))
+    results = {**result_of, **dict(zip(varying, _stored(edit, place, held, step), strict=True))}
+    body = Block((var, *(own[v] for v in params)), [results[v] for v in params])
+    args = [*_limits(inner), *(starts[v] for v in params)]
+    made = edit.locate(inner, make("loop", args, inner.attrs, (body,)))
+    return [
+        _load(value, axis, v) if v in varying else value
+        for v, value in zip(params, results_of(made), strict=True)
+    ]
+
+
+def _filled(edit: Edit, axis: Node, memories: Sequence[Node], starts: Sequence[Node]) -> list[Node]:
+    """The memories with initial values. Values that an earlier loop left in memory stay there."""
+    before = [_memory_of(start, axis) for start in starts]
+    new = [i for i, memory in enumerate(before) if memory is None]
+    fill = [memories[i] for i in new]
+    filled = iter(_stored(edit, axis, fill, lambda _: [starts[i] for i in new]) if new else [])
+    return [next(filled) if memory is None else memory for memory in before]
+
+
+def _memory_of(start: Node, axis: Node) -> Node | None:
+    """The local memory from which a moved loop loads an initial value; None for other values."""
+    if not is_load(start) or start.args[0].tensor.space != "local" or start.args[1] is not axis:
+        return None
+    return start.args[0] if start is _load(start.args[0], axis, start) else None
+
+
+def _stored(
+    edit: Edit,
+    axis: Node,
+    memories: Sequence[Node],
+    values: Callable[[Sequence[Node]], Sequence[Node]],
+) -> list[Node]:
+    """Builds a loop that stores a value in each memory. Returns the memories after it.
+
+    Args:
+        edit: the rewrite.
+        axis: the variable of the loop.
+        memories: the memories before the loop.
+        values: returns the value for each memory, from the memories in an iteration.
+    """
+    held = held_like(memories, edit.names)
+    stores = [
+        make("store", (m, value, *_place(axis, value)))
+        for m, value in zip(held, values(held), strict=True)
+    ]
+    return list(
+        results_of(make("loop", memories, {"kind": "serial"}, (Block((axis, *held), stores),)))
+    )
+
+
+def _memory(edit: Edit, value: Node, axis: Node, around: Sequence[Node]) -> Node:
+    """Local memory for a value of each iteration. It is filled again in each loop `around`."""
+    held = TensorType(value.dtype, (int(axis.attrs["extent"]), *value.shape), "local")
+    return make("alloc", around, {"name": edit.names.own("held")}, hint=held)
+
+
+def _load(memory: Node, axis: Node, like: Node) -> Node:
+    return make("load", (memory, *_place(axis, like)), hint=like.type)
+
+
+def _place(axis: Node, value: Node) -> list[Node]:
+    """The index of the value of one iteration."""
+    return [axis, *[constant(0, axis.dtype)] * value.tensor.rank]

@@ -37,6 +37,7 @@ from stack.passes.positions.stream_index_maps import IndexMaps, stream_index_map
 from stack.passes.positions.stream_operands import operand_place
 from stack.passes.tiling.frame import COMBINE, static, wide
 
+STREAMED = "r"  # the name of the streamed axis
 Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and a guard
 
 
@@ -106,7 +107,7 @@ class Online:
     def axis(self) -> Dim:
         """The streamed axis."""
         if self._axis is None:
-            self._axis = self.scope.axis("r", self.part)
+            self._axis = self.scope.axis(STREAMED, self.part)
         return self._axis
 
     # ---- values
@@ -161,7 +162,7 @@ class Online:
     def _loop(self, asked: Sequence[Asked], outside: frozenset[Node]) -> dict[Asked, Node]:
         """Builds a loop over the streamed axis. Returns the states after it."""
         var = self.scope.variable(self.axis)
-        axis = self.scope.axis("r", self.part) if var in outside else self.axis
+        axis = self.scope.axis(STREAMED, self.part) if var in outside else self.axis
         made = _Iteration(self, axis)
         for one in asked:
             made.new(*one)
@@ -276,4 +277,4 @@ def _real(axes: Iterable[Dim]) -> list[Dim]:
     return [d for d in axes if isinstance(d, Expr)]
 
 
-__all__ = ["Online", "Space"]
+__all__ = ["STREAMED", "Online", "Space"]

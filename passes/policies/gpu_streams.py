@@ -15,6 +15,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_load
 from stack.ir.warp_ops import MATRIX
+from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
@@ -44,7 +45,6 @@ from stack.passes.tiling.frame import power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu
 
-STREAMED = "r"  # the streamed axis of the nest
 MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
 CONTRACTED_BLOCK = 64  # elements of a block of a longer one
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
+from stack.passes.nest.online import STREAMED
 from stack.passes.policies.reduction_loops import (
     ONCE,
     PRIVATE,
@@ -50,8 +51,6 @@ from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.tiling.frame import is_expensive, power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu
-
-STREAMED = "r"  # the streamed axis of the nest
 
 
 class RowStreams(Stepped[Gpu]):
@@ -187,4 +186,4 @@ class Walk:
         self.is_private = is_cheap and self.is_online and self.loose < self.states
 
 
-__all__ = ["RowStreams", "STREAMED"]
+__all__ = ["RowStreams"]

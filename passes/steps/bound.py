@@ -129,9 +129,9 @@ class Limits:
         if upper:
             outer = _fold("min", [_iteration(b, count, var, False) for b in upper], whole)
             outer = _pick("max", _pick("min", outer, end), inner)
-        tests = {mask.test: mask.shown for mask in self.masks}
-        shown = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
-        found = [(inner, outer, {**shown, **{t: _truth(t, s) for t, s in tests.items()}})]
+        known = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
+        known |= {mask.test: _truth(mask.test, mask.shown) for mask in self.masks}
+        found: list[tuple[Node, Node, Mapping[Node, Node]]] = [(inner, outer, known)]
         if lower:
             found.insert(0, (first, inner, {}))
         if upper:

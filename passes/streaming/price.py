@@ -21,11 +21,14 @@ from stack.ir.node import Node, walk
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.exact_tiling.gemm import column_cost
+from stack.passes.nest.online import STREAMED
 from stack.passes.policies.blocks import stream_lowering
 from stack.passes.policies.cpu_streams import CpuStreams
+from stack.passes.policies.stepped import plain_nest
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.positions.stream_shape import memory_side
+from stack.passes.steps.all import Limited
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
@@ -126,12 +129,17 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     panels = programs * math.ceil(extent / schedule.block("k"))
     corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
-    visible = VISIBLE if is_limited else 1
+    visible = VISIBLE if is_limited or _has_limits(stream, cpu) else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     launch = cpu.launch * cpu.clock
     streamed = launch + visible * ((work + elements) * fill + corrections)
     kernels = (len(dots) + 1) * launch  # the ops between the matmuls are one kernel
     return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
+
+
+def _has_limits(stream: Node, cpu: Cpu) -> bool:
+    """True if a mask of positions hides elements, also within a single panel."""
+    return not Limited(STREAMED).why_not(plain_nest(stream, cpu))
 
 
 def _is_short(dot: Node) -> bool:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
-from stack.passes.blocking.tile_choice import is_given_to_library
-from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import BlockPass
+from stack.passes.gpu_products.tile_choice import is_given_to_library
+from stack.passes.gpu_products.unfused import unfuse_gemms
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import check_code
@@ -24,7 +24,7 @@ from stack.target import Gpu
 class Blocks(BlockPass):
     """Lower every fusion group and stream to a kernel at the tile level.
 
-    A kernel follows the `schedule` of its group. The policies of `blocking` decide what the
+    A kernel follows the `schedule` of its group. The policies of `gpu_products` decide what the
     schedule leaves open, and all of it for a group without one.
 
     Attributes:

@@ -24,8 +24,8 @@ from stack.ir.traits import (
     is_while,
     reads_by_data,
 )
-from stack.passes.blocking.tile_choice import best_seconds, product_of
 from stack.passes.control import BlockPass
+from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.hoist import with_values
 from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed

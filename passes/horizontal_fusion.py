@@ -9,9 +9,14 @@ from typing import ClassVar
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, items_of
 from stack.ir.types import TupleType
-from stack.passes.blocking.horizontal import side_by_side
-from stack.passes.blocking.tile_choice import Product, best_seconds, horizontal_product, product_of
 from stack.passes.control import BlockPass
+from stack.passes.gpu_products.horizontal import side_by_side
+from stack.passes.gpu_products.tile_choice import (
+    Product,
+    best_seconds,
+    horizontal_product,
+    product_of,
+)
 from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.multi_gemm import left_of

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from stack.ir.builder import make
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import contractions, is_contraction, is_control, is_known
-from stack.passes.blocking.tile_choice import best_seconds, lying_across, may_round, product_of
+from stack.passes.gpu_products.tile_choice import best_seconds, lying_across, may_round, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.tiling.bare import alone
 from stack.passes.tiling.frame import CannotTile

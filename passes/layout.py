@@ -12,8 +12,8 @@ from stack.ir.builder import Builder
 from stack.ir.conv_op import channels_second, sums_over_images
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
-from stack.passes.exact_tiling.phases import product_of_phases
-from stack.passes.exact_tiling.windows import fills_vectors, why_kept, why_library
+from stack.passes.cpu_products.phases import product_of_phases
+from stack.passes.cpu_products.windows import fills_vectors, why_kept, why_library
 from stack.passes.rules.convolutions import (
     are_apart,
     are_places,

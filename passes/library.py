@@ -22,8 +22,8 @@ from stack.ir.traits import (
     is_known,
 )
 from stack.ir.types import TupleType
-from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.control import BlockPass
+from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 

@@ -5,7 +5,7 @@ read element by element: a matmul then takes many times as long as a copy with l
 reader slices the padding off again, which costs nothing.
 
 On a CPU, operands are padded with zeros if no instruction divides their sizes, see
-`exact_tiling.whole_products`.
+`cpu_products.whole_products`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import contractions
 from stack.ir.warp_ops import VECTOR_BYTES
-from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.control import BlockPass
-from stack.passes.exact_tiling.whole_products import whole_product
+from stack.passes.cpu_products.whole_products import whole_product
+from stack.passes.gpu_products.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite

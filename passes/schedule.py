@@ -11,8 +11,8 @@ from stack.imports import function_of
 from stack.ir.alike import likeness
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
-from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
+from stack.passes.gpu_products.unfused import UNFUSED
 from stack.passes.policies.blocks import block_policy, taken_steps
 from stack.passes.policies.cpu import cpu_policy, taken_cpu_steps
 from stack.passes.steps.all import Step

@@ -6,7 +6,7 @@ axis becomes (parts, rest): a first stage reduces the rest, a second one the par
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 A stream runs on parts of its axis too; see `streaming.parts`.
 
-A stage is priced by waves of programs; see `blocking.tile_choice` for matmuls. If a person wrote a
+A stage is priced by waves of programs; see `gpu_products.tile_choice` for matmuls. If a person wrote a
 schedule for the value, it sets the parts: `c: k=1024@grid m=64 n=64`.
 
 On a CPU, `cpu_loops.shared_sums` picks the reductions that have too few rows for its threads, and
@@ -28,9 +28,9 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
-from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
 from stack.passes.cpu_loops.merged_sums import unmerged
 from stack.passes.cpu_loops.shared_sums import shared
+from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
 from stack.passes.policies.reduction_loops import COLUMNS, MAX_WHOLE
 from stack.passes.policies.rows import LOOP_TILE
 from stack.passes.policies.stream_parts import STAGE, best_part, has_parts

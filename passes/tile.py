@@ -16,7 +16,7 @@ from stack.ir.traits import (
 )
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
-from stack.passes.exact_tiling.gemm import check_worth
+from stack.passes.cpu_products.gemm import check_worth
 from stack.passes.policies.cpu import tile_group
 from stack.passes.policies.stepped import written
 from stack.passes.rules.update_producers import with_producer

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.node import Func, Node, walk
-from stack.passes.exact_tiling.windows import (
+from stack.passes.cpu_products.windows import (
     multiplies_places,
     product_of_places,
     product_of_windows,

@@ -13,9 +13,9 @@ from stack.ir.traits import (
     is_running,
     is_stream,
 )
-from stack.passes.blocking.horizontal import horizontal_products
-from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.tile_choice import (
+from stack.passes.gpu_products.horizontal import horizontal_products
+from stack.passes.gpu_products.product_policy import ProductPolicy
+from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
     best_seconds,
     horizontal_product,
@@ -25,7 +25,7 @@ from stack.passes.blocking.tile_choice import (
     product_of,
     unfused_seconds,
 )
-from stack.passes.blocking.unfused import UNFUSED
+from stack.passes.gpu_products.unfused import UNFUSED
 from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.policies.mix import MixedRows

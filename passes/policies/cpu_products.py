@@ -16,8 +16,8 @@ from __future__ import annotations
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_loop
 from stack.ir.types import F32, F64, I32
-from stack.passes.exact_tiling.gemm import memory_of, tile_and_mma
-from stack.passes.exact_tiling.gemm_policy import gemm_policy
+from stack.passes.cpu_products.gemm import memory_of, tile_and_mma
+from stack.passes.cpu_products.gemm_policy import gemm_policy
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.stepped import Made, Stepped

@@ -19,8 +19,8 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
-from stack.passes.exact_tiling.gemm import pick_rows
-from stack.passes.exact_tiling.mma import mma_rows
+from stack.passes.cpu_products.gemm import pick_rows
+from stack.passes.cpu_products.mma import mma_rows
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.stepped import Made, Stepped

@@ -17,9 +17,9 @@ from math import prod
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX
-from stack.passes.blocking.horizontal import horizontal_products
-from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.tile_choice import (
+from stack.passes.gpu_products.horizontal import horizontal_products
+from stack.passes.gpu_products.product_policy import ProductPolicy
+from stack.passes.gpu_products.tile_choice import (
     Product,
     Tile,
     horizontal_product,

@@ -11,7 +11,7 @@ from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
-from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
+from stack.passes.gpu_products.tile_choice import HIDDEN, Product, may_round, tiles_of
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
 from stack.passes.policies.reduction_loops import PRIVATE
 from stack.passes.policies.row_streams import RowStreams

@@ -14,7 +14,7 @@ from math import prod
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.ir.traits import contractions
-from stack.passes.blocking.tile_choice import Product, best_seconds, may_round, tiles_of
+from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.policies.stream_extents import extents
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import power_of_two, static

@@ -20,7 +20,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_contraction
-from stack.passes.exact_tiling.gemm import column_cost
+from stack.passes.cpu_products.gemm import column_cost
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.blocks import stream_lowering
 from stack.passes.policies.cpu_streams import CpuStreams

@@ -11,8 +11,8 @@ from math import prod
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_input
-from stack.passes.exact_tiling.gemm_policy import GemmPolicy
-from stack.passes.exact_tiling.mma import mma_of
+from stack.passes.cpu_products.gemm_policy import GemmPolicy
+from stack.passes.cpu_products.mma import mma_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.frame import CannotTile, static

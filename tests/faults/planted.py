@@ -141,7 +141,7 @@ FAULTS = (
           "return constant(np.asarray(value), node.dtype)",
           "return constant(-np.asarray(value, float), node.dtype)",
           ("passes/test_fold.py",), "folds", "fold"),
-    Fault("a masked block's identity is 0", "passes/blocking/fold.py",
+    Fault("a masked block's identity is 0", "passes/gpu_products/fold.py",
           "self.identity(kind, value.dtype)", 'self.identity("sum", value.dtype)',
           ("passes/test_blocks.py", "passes/test_block_lines.py"), "maxima", "blocks", "triton"),
     # ---- backends

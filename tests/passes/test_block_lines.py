@@ -8,7 +8,7 @@ import pytest
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.ir.types import BF16, F32
-from stack.passes.blocking.tile_choice import Product, ranked
+from stack.passes.gpu_products.tile_choice import Product, ranked
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 

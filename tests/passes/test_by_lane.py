@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import parse
-from stack.passes.exact_tiling.gemm import tile_of
+from stack.passes.cpu_products.gemm import tile_of
 from stack.target import Cpu, load
 
 

@@ -15,9 +15,9 @@ from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.cpu_loops.gemm import counts_of
 from stack.passes.cpu_loops.walk import Walk, walk_of
+from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
+from stack.passes.cpu_products.mma import depth_tile
 from stack.passes.distribute import distribute_kernel
-from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
-from stack.passes.exact_tiling.mma import depth_tile
 from stack.passes.tile import CannotTile, Tile, tile_group
 from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import roles_of, split_dot

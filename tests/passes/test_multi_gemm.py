@@ -23,7 +23,7 @@ from rule_cases import func
 
 from stack.ir import Builder, Func, Node, parse, verify
 from stack.ir.types import BF16
-from stack.passes.blocking.tile_choice import (
+from stack.passes.gpu_products.tile_choice import (
     Product,
     measured_tiles,
     ranked,

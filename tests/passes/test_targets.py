@@ -13,7 +13,7 @@ import stack.plugins as plugins
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node, walk
 from stack.ir.types import BF16
-from stack.passes.blocking.tile_choice import Tile
+from stack.passes.gpu_products.tile_choice import Tile
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load

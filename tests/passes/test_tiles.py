@@ -11,7 +11,7 @@ from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.ir.types import BF16, F32
-from stack.passes.blocking.tile_choice import (
+from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
     Product,
     Tile,

@@ -11,7 +11,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor
 from stack.ir.dim import symbol
 from stack.ir.node import walk
 from stack.ir.types import type_symbols
-from stack.passes.exact_tiling import gemm_policy
+from stack.passes.cpu_products import gemm_policy
 from stack.passes.positions import stream_axes
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline

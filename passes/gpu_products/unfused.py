@@ -5,8 +5,8 @@ from __future__ import annotations
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion, items_of
-from stack.passes.blocking.horizontal import alone_of, unscheduled
-from stack.passes.blocking.tile_choice import first_text
+from stack.passes.gpu_products.horizontal import alone_of, unscheduled
+from stack.passes.gpu_products.tile_choice import first_text
 from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import rest_of
 from stack.passes.tiling.multi_gemm import products_of

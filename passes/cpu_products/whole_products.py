@@ -14,8 +14,8 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.traits import in_windows
-from stack.passes.exact_tiling.gemm import is_row_of_sums
-from stack.passes.exact_tiling.mma import mma_of
+from stack.passes.cpu_products.gemm import is_row_of_sums
+from stack.passes.cpu_products.mma import mma_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.rules.transposes import transposed
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of

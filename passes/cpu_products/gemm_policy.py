@@ -7,8 +7,8 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.exact_tiling.gemm import WIDTHS, is_kept, is_row_of_sums, tile_of
-from stack.passes.exact_tiling.mma import mma_of
+from stack.passes.cpu_products.gemm import WIDTHS, is_kept, is_row_of_sums, tile_of
+from stack.passes.cpu_products.mma import mma_of
 from stack.passes.tiling.contraction import Roles, roles_of
 from stack.passes.tiling.frame import wide
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split

@@ -19,7 +19,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.builder import make, param
 from stack.ir.conv_op import sums_over_images
 from stack.ir.node import Node
-from stack.passes.exact_tiling.windows import (
+from stack.passes.cpu_products.windows import (
     contraction_of,
     fills_vectors,
     product_of_windows,

@@ -8,7 +8,7 @@ from math import prod
 
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX, WARP
-from stack.passes.blocking.tile_choice import (
+from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
     LIBRARY_GAIN,
     Product,

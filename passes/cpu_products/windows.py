@@ -9,8 +9,8 @@ from stack.ir.dim import floordiv
 from stack.ir.node import Node
 from stack.ir.traits import axis_order
 from stack.ir.types import F32
-from stack.passes.exact_tiling.gemm import tile_and_mma
-from stack.passes.exact_tiling.mma import known_to_libraries
+from stack.passes.cpu_products.gemm import tile_and_mma
+from stack.passes.cpu_products.mma import known_to_libraries
 from stack.passes.rules.convolutions import has_single_channels, why_no_windows, with_zeros
 from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.tiling.frame import CannotTile, static, wide

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from stack.ir.builder import Builder, param
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node, topological
-from stack.passes.blocking.tile_choice import Product, product_of
+from stack.passes.gpu_products.tile_choice import Product, product_of
 from stack.passes.tiling.multi_gemm import parts_of
 from stack.rewrite.engine import inline_block
 

@@ -6,8 +6,8 @@ axis becomes (parts, rest): a first stage reduces the rest, a second one the par
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 A stream runs on parts of its axis too; see `streaming.parts`.
 
-A stage is priced by waves of programs; see `gpu_products.tile_choice` for matmuls. A schedule that a
-user wrote for the value sets the parts: `c: k=1024@grid m=64 n=64`.
+A stage is priced by waves of programs; see `gpu_products.tile_choice` for matmuls. A schedule that
+a user wrote for the value sets the parts: `c: k=1024@grid m=64 n=64`.
 
 On a CPU, `cpu_loops.shared_sums` picks the reductions that have too few rows for its threads, and
 `cpu_loops.merged_sums` those over axes that were merged.

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from masked_nests import masked_streams
 from nest_cases import around, drawn, drawn_nests, fused, inside, random_inputs, results, wrong
 from stream_nests import attention, softmax, stream_in, stream_nests, streamed, sums
 
@@ -37,10 +38,9 @@ BEFORE = """
       %sub = sub(%acc, %select_2) : f32[]
       %exp = exp(%sub) : f32[]
       %mul_1 = mul(%acc_1, %exp) : f32[]
-      %sub_1 = sub(%load, %select_2) : f32[]
+      %sub_1 = sub(%select_1, %select_2) : f32[]
       %exp_1 = exp(%sub_1) : f32[]
-      %select_3 = select(%lt, %exp_1, 0.0:f32) : f32[]
-      %add_1 = add(%mul_1, %select_3) : f32[]
+      %add_1 = add(%mul_1, %exp_1) : f32[]
       return %max, %add_1
     }
     %item = item(%loop_2) {index=0} : f32[]
@@ -72,10 +72,10 @@ EXPECTED = """
       %add_1 = add(%mul, %r.1) : i32[]
       %lt = lt(%add_1, 6:i32) : bool[]
       %load = load(%p0, %i, %add_1, %lt, 0.0:f32) : f32[]
-      %sub_1 = sub(%load, %select_1) : f32[]
+      %select_2 = select(%lt, %load, -inf:f32) : f32[]
+      %sub_1 = sub(%select_2, %select_1) : f32[]
       %exp_1 = exp(%sub_1) : f32[]
-      %select_3 = select(%lt, %exp_1, 0.0:f32) : f32[]
-      %add_2 = add(%acc_5, %select_3) : f32[]
+      %add_2 = add(%acc_5, %exp_1) : f32[]
       return %add_2
     }
     %add = add(%mul_1, %loop_3) : f32[]
@@ -275,17 +275,35 @@ def test_fused_loops_carry_a_value_once() -> None:
 # ---- random lists
 
 
+ONLINE = (
+    *("block {}", "block {}", "bound {}", "bound {} where=cut", "branch {}", "assume {}"),
+    *("rfactor {}", "reverse {}", "vectorize {}", "split {} 4", "reorder {} {}", "hold {} 1"),
+)
+
+
 def step_for(rng: random.Random, kernel: Node) -> Step:
-    """A random step; about every third one is `block`."""
+    """A random step; about every second one is for online loops."""
     found = [axis_of(loop) for loop in filter(is_loop, kernel.blocks[0].all_nodes)]
-    is_block = found and rng.random() < 0.3
-    return parse_steps(f"block {rng.choice(found)}")[0] if is_block else drawn(rng, kernel)
+    if not found or rng.random() < 0.5:
+        return drawn(rng, kernel)
+    text = rng.choice(ONLINE).format(rng.choice(found), rng.choice(found))
+    return parse_steps(text)[0]
+
+
+def first_steps(rng: random.Random) -> list[Step]:
+    """The first steps of about half of the lists: tiles, on which most steps depend."""
+    size = rng.choice((2, 4, 8))
+    text = f"split i {size}; split r {size}; block r.1; vectorize r.1; vectorize i.1; vectorize b"
+    return parse_steps(text) if rng.random() < 0.5 else []
 
 
 def run(seeds: range) -> Counter[str]:
     """How many times each step was legal."""
     taken: Counter[str] = Counter()
-    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, stream_nests()):
+    found = [*stream_nests(), *masked_streams()]
+    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):
+        for step in first_steps(rng):
+            kernel = kernel if step.why_not(kernel) else step.apply(kernel)
         done: list[str] = []
         for _ in range(8):
             step = step_for(rng, kernel)

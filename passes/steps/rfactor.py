@@ -92,12 +92,11 @@ def _sums(loop: Node) -> list[_Sum | None]:
     """For each value that a loop carries: the sum that it is; None if it cannot be factored."""
     block = loop.blocks[0]
     carried = list(zip(block.params[1:], block.results, strict=True))
-    states = states_of(block) if is_online(loop) else None
-    if states is None:
+    if not is_online(loop):
         parts = [_lanes(held, result) for held, result in carried]
         return [None if part is None else _Sum(part) for part in parts]
-    known = {s.held: _rescaled(block, s) for s in states}
-    return [known[held] for held, _ in carried]
+    known = {s.held: _rescaled(block, s) for s in states_of(block) or ()}
+    return [known.get(held) for held, _ in carried]
 
 
 def _rescaled(block: Block, state: State) -> _Sum | None:

@@ -190,7 +190,7 @@ REFUSED = {
     "from outside": (sums(2, 6), "split r 2; block r.0", 2, "does more than rescale"),
     "a block of 0": (sums(2, 6), "split r 0; block r.1", 1, "the block size is at least 1"),
     "not added": (sums(2, 6), "vectorize r", 1, "rescales what it carries: step `block` adds"),
-    "order": (sums(2, 6), "split r 2; reorder r.0 r.1", 2, "rescales what it carries"),
+    "order": (sums(2, 6), "split r 2; block r.1; reorder r.0 r.1", 3, "not perfectly nested"),
 }
 
 

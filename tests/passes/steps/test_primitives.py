@@ -619,11 +619,10 @@ return %store, %store_1
 return %loop
 """,
         """
-%mul = mul(2:i32, 2:i32) : i32[]
-%load = load(%p0, %mul) : f32<2>
+%load = load(%p0, 4:i32) : f32<2>
 %loop = loop(0.0:f32) {kind="serial"} : f32[] {(%r.0 < 2: i32, %acc_1: f32[])
-  %mul_1 = mul(%r.0, 2:i32) : i32[]
-  %load_1 = load(%p0, %mul_1) : f32<2>
+  %mul = mul(%r.0, 2:i32) : i32[]
+  %load_1 = load(%p0, %mul) : f32<2>
   %reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
   %add = add(%acc_1, %reduce_1) : f32[]
   return %add
@@ -631,12 +630,12 @@ return %loop
 %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
 %t = add(%loop, %reduce) : f32[]
 %y = div(%load, %t) : f32<2>
-%store = store(%o0, %y, %mul) : f32[6]
+%store = store(%o0, %y, 4:i32) : f32[6]
 %loop_1 = loop(%store) {kind="serial"} : f32[6] {(%r.0 < 2: i32, %o0_2: f32[6])
-  %mul_1 = mul(%r.0, 2:i32) : i32[]
-  %load_1 = load(%p0, %mul_1) : f32<2>
+  %mul = mul(%r.0, 2:i32) : i32[]
+  %load_1 = load(%p0, %mul) : f32<2>
   %y_1 = div(%load_1, %t) : f32<2>
-  %store_1 = store(%o0_2, %y_1, %mul_1) : f32[6]
+  %store_1 = store(%o0_2, %y_1, %mul) : f32[6]
   return %store_1
 }
 return %loop_1
@@ -892,7 +891,12 @@ REFUSED = {
     "more than a nest": (SUM, "fuse i r", 1, "the body of i is more than a loop over r"),
     "no nest": (NEG, "reorder j i", 1, "not perfectly nested: the body of j"),
     "too many iterations": (NEG, "peel i 3", 1, "cannot peel 3 of 3 iterations"),
-    "one loop": (SUM, "split r 2; vectorize r.1; hold r.0 1", 3, "and another one that stores"),
+    "one loop": (
+        SUM,
+        "split r 2; vectorize r.1; hold r.0 1",
+        3,
+        "needs a loop that reduces, and another one after it",
+    ),
     "no tile is added": (SUM, "rfactor r", 1, "adds the reduction of a tile"),
     "nothing side by side": (SUM, "compute_with r", 1, "no two serial loops over r in one block"),
     "nothing is read": (NEG, "pipeline i 2", 1, "no loop over i loads a tile"),
@@ -1151,7 +1155,7 @@ def test_masked_blocks_stay_inside_of_memory(text: str) -> None:
 
 
 UNREADABLE = {
-    "tensorise r": "no primitive 'tensorise'; there are: bind, block, compute_with",
+    "tensorise r": "no primitive 'tensorise'; there are: assume, bind, block, bound, branch",
     "split r": "block is missing; write `split AXIS BLOCK [tail=mask]`",
     "split r x": "block is a whole number, not 'x'",
     "split r 4 mask 7": "unexpected argument '7'",

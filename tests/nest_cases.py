@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
+from difflib import unified_diff
 from math import prod
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from stack.passes.nest.emit import emit
 from stack.passes.policies.stepped import plain_nest
 from stack.passes.steps.all import Step, parse_steps, run_steps
 from stack.passes.steps.loops import axes
+from stack.passes.steps.rewrite import RULES
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline, random_inputs
 from stack.target import Target, as_gpu
@@ -129,6 +132,36 @@ def wrong(
     return ""
 
 
+def gpu_nest(program: str, steps: str = "") -> Node:
+    """The nest of the stream that a program becomes, or else of its only group, after steps."""
+    func = Pipeline("canonicalize,stream{min_axis=2}").run(parse(program)).func
+    streams = [n for n in func.nodes if n.op == "stream"]
+    group = streams[0] if streams else fused(program)
+    return run_steps(plain_nest(group, as_gpu(None)), parse_steps(steps))
+
+
+def texts_differ(program: str, first: str, step: str, before: str, expected: str) -> str:
+    """How a kernel before or after a step differs from its text or in values; "" if not.
+
+    Args:
+        program: a program of one group, or of one stream.
+        first: the steps before.
+        step: the step.
+        before: the text of the kernel before the step. Long lines are broken before attributes,
+            types and bodies.
+        expected: the text of the kernel after it.
+    """
+    kernel = gpu_nest(program, first)
+    made = run_steps(kernel, parse_steps(step))
+    for have, text in ((kernel, before), (made, expected)):
+        want = re.sub(r"\n *(\{\(|\{\w+=|: \()", r" \1", text.strip())
+        if inside(have) != want:
+            lines = unified_diff(want.split("\n"), inside(have).split("\n"), lineterm="")
+            return "\n".join(lines)
+    arrays = random_inputs(around(kernel))
+    return wrong(made, arrays, results(around(kernel), arrays), 1e-5)
+
+
 def _all(found: object) -> tuple[object, ...]:
     return found if isinstance(found, tuple) else (found,)
 
@@ -167,12 +200,14 @@ def drawn(rng: random.Random, kernel: Node) -> Step:
         *(f"{name} {axis} {other}" for name in ("fuse", "reorder", "fission", "sink")),
         *(f"{name} {axis} {rng.choice((0, 1, 2, 3))}" for name in ("peel", "hold", "pipeline")),
         *(f"split {axis} {size}", f"vectorize {axis}", f"bind {axis} grid", "evict o0 first"),
-        *(f"rewrite {rule}" for rule in ("reciprocals", "powers", "unrounded")),
         *("tensorize", "threads 2 2", f"rasterize {axis} 2"),
         *("microkernel", f"register_tile {axis}"),
         f"stage {rng.choice(_scalars(kernel))} local",
         *(f"partition {axis} {points}", f"specialize {axis}", f"specialize {axis} at={other}"),
-        *(f"stage_mem {memory} {axis}", f"launch {size}"),
+        *(f"stage_mem {memory} {axis}", f"launch {size}", f"window {memory}"),
+        *(f"{name} {axis}" for name in ("bound", "branch", "assume", "reverse")),
+        *(f"bound {axis} where=cut", f"evict {memory} reuse"),
+        *(f"rewrite {rule}" for rule in RULES),
     ]
     (step,) = parse_steps(rng.choice(texts))
     return step
@@ -183,11 +218,13 @@ __all__ = [
     "close",
     "drawn",
     "fused",
+    "gpu_nest",
     "groups",
     "inside",
     "is_short",
     "kernel_of",
     "random_inputs",
     "results",
+    "texts_differ",
     "wrong",
 ]

@@ -74,7 +74,7 @@ def _found(loop: Node) -> Assumed | None:
 def _checked(edit: Edit, loop: Node, found: Assumed) -> Node:
     """The loop with -inf in masks, and the loop as it was in a branch, for rows that need it."""
     block = loop.blocks[0]
-    done = edit.remade(block.results, found.replaced())
+    done = edit.remade(block.results, found.replaced(), block)
     fast = loop.rebuilt(blocks=[Block(block.params, [done[r] for r in block.results])])
     results = results_of(fast)
     fails = _fails(dict(zip(block.results, results, strict=True)), found.floors)

@@ -220,7 +220,7 @@ def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
     """The body of a loop in which the values of some selections are known."""
     if not known:
         return block
-    done = edit.remade(block.results, known)
+    done = edit.remade(block.results, known, block)
     return Block(block.params, [done[r] for r in block.results])
 
 

@@ -31,6 +31,8 @@ from stack.ir.types import DType
 from stack.passes.steps.intervals import WHOLE, Place, difference, is_condition, place_of
 from stack.passes.tiling.frame import static
 
+LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
+
 
 class Bound(NamedTuple):
     """An index `step * var + rest` that is >= 0 where elements are visible.
@@ -175,7 +177,7 @@ def extreme(place: Place, sign: int, dtype: DType, inner: Collection[Node] = fro
             size = static(size)
             more += count * (size - 1) if count * sign > 0 else 0
             continue
-        scalar = _extreme_of(term, "max" if count * sign > 0 else "min", dtype)
+        scalar = _extreme_of(term, "max" if count * sign > 0 else "min", count, dtype)
         terms.append(scalar if count == 1 else make("mul", (scalar, constant(count, dtype))))
     made: Node | None = None
     for term in terms:
@@ -185,13 +187,23 @@ def extreme(place: Place, sign: int, dtype: DType, inner: Collection[Node] = fro
     return make("add", (made, constant(more, dtype))) if more else made
 
 
-def _extreme_of(term: Node, kind: str, dtype: DType) -> Node:
-    """The greatest or smallest element of a tile, as an index; a scalar is that itself."""
+def _extreme_of(term: Node, kind: str, count: int, dtype: DType) -> Node:
+    """The greatest or smallest element of a tile, as an index; a scalar is that itself.
+
+    Integers from memory may be as large as their type allows. They are clipped, so that `count`
+    times the element plus positions is in the range of an index.
+    """
     while repeats(term):
         (term,) = term.args
+    is_data = place_of(term) is None
     if term.tensor.rank:
         axes = tuple(range(term.tensor.rank))
         term = make("reduce", (term,), {"axes": axes, "kind": kind})
+    if is_data and term.dtype.bits >= 32:
+        most = LARGEST // abs(count)
+        term = make(
+            "min", (make("max", (term, constant(-most, term.dtype))), constant(most, term.dtype))
+        )
     if term.dtype == dtype:
         return term
     return make("cast", (term,), hint=term.tensor.with_dtype(dtype))

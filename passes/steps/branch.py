@@ -58,10 +58,10 @@ class Branch(Step):
                 return loop
             known: dict[Node, Node] = {}
             for mask, some in masks.items():
-                done = edit.remade([mask.select], known)[mask.select]
+                done = edit.remade([mask.select], known, block)[mask.select]
                 own = Mask(done, mask.shown)
                 known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
-            done = edit.remade(block.results, known)
+            done = edit.remade(block.results, known, block)
             return old.rebuilt(args, blocks=[Block(block.params, [done[r] for r in block.results])])
 
         return edit.change_loops(self.axis, change)

@@ -59,17 +59,22 @@ class Edit:
         """Builds a node that replaces `old`."""
         return self.note(old, make(op, args, attrs, blocks, hint))
 
-    def remade(self, roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+    def remade(
+        self, roots: Iterable[Node], known: Mapping[Node, Node], within: Block | None = None
+    ) -> dict[Node, Node]:
         """Rebuilds the nodes that roots depend on.
 
         Args:
             roots: the values to rebuild.
             known: replacements of some nodes.
+            within: the only block in which they are replaced. Values from outside stay, even if
+                they are results of loops over the same variable, whose bodies share nodes.
 
         Returns:
             The replacement of each node.
         """
-        done = remade_nodes(roots, known)
+        outside = within.captures if within is not None else ()
+        done = remade_nodes(roots, {**dict(zip(outside, outside, strict=True)), **known})
         for old, new in done.items():
             self.note(old, new)
             for before, after in zip(old.blocks, new.blocks):

@@ -123,7 +123,7 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
         lowest = constant(-math.inf, alone.dtype)
         known[alone] = edit.locate(alone, make("select", (test, alone, lowest)))
     for _, kept, part, new in states:
-        done = edit.remade([kept, part], known)
+        done = edit.remade([kept, part], known, block)
         own = done[part]
         if alone is None:
             own = edit.locate(new, make("select", (test, own, identity_like(new))))

@@ -27,7 +27,7 @@ from stack.ir.traits import (
     repeats,
     signs,
 )
-from stack.ir.types import TensorType
+from stack.ir.types import DType, TensorType
 
 MOST = 256  # nodes of an index
 Ranges = Mapping[Node, tuple[int, int]]  # first and last iteration of loop variables
@@ -147,24 +147,32 @@ def _place(node: Node, parts: Sequence[Place], casts: bool) -> Place:
     if casts and converts(node) and parts and _is_exact(parts[0], node):
         return parts[0]
     taken = signs(node)
+    made: Place | None = None
     if taken and len(parts) == 2:
-        return parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
-    if multiplies(node):
-        for factor, other in (parts, parts[::-1]):
-            if not factor.terms:
-                return other.times(factor.more)
-    return Place({node: 1})
+        made = parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
+    elif multiplies(node):
+        factors = zip(parts, parts[::-1], strict=True)
+        made = next((o.times(f.more) for f, o in factors if not f.terms), None)
+    return made if made is not None and _fits(made, node.dtype) else Place({node: 1})
+
+
+def _fits(place: Place, dtype: DType) -> bool:
+    """Whether no value of an index wraps around. Terms without bounds are taken to be small."""
+    ends = place.ends(WHOLE)
+    if ends is None:
+        return dtype.kind == "i" and dtype.bits >= 32
+    most = 1 << (dtype.bits - (dtype.kind == "i"))
+    return (-most if dtype.kind == "i" else 0) <= ends[0] and ends[1] < most
 
 
 def _is_exact(place: Place, cast: Node) -> bool:
     """Whether a conversion of an index to another type of integers keeps all of its values."""
-    if cast.dtype.kind != "i":
+    own, source = cast.dtype, cast.args[0].dtype
+    if own.kind != "i":
         return False
-    ends = place.ends(WHOLE)
-    if ends is None:
-        return cast.dtype.bits >= cast.args[0].dtype.bits
-    most = 1 << (cast.dtype.bits - 1)
-    return -most <= ends[0] and ends[1] < most
+    if place.ends(WHOLE) is None:
+        return own.bits > source.bits or own == source
+    return _fits(place, own)
 
 
 def _spread(term: Node, like: Node) -> Node:

@@ -103,7 +103,7 @@ def _inverse(node: Node) -> Node | None:
     left, right = node.args
     if repeats(right):
         (right,) = right.args
-    if right.tensor.rank or not left.tensor.rank:
+    if right.tensor.rank or not left.tensor.rank or is_number(right):
         return None
     return make("mul", (left, make("div", (constant(1.0, right.dtype), right))))
 
@@ -111,6 +111,8 @@ def _inverse(node: Node) -> Node | None:
 def _scaled(node: Node) -> Node | None:
     """A maximum or minimum over a tile, or a mask with -inf, before the scale of its operand."""
     if is_reduction(node) and node.attrs["kind"] in ("max", "min"):
+        if not node.dtype.is_float:
+            return None  # products of integers wrap around
         found = _factor(node.args[0])
         if found is None or not found[0].tensor.rank:
             return None
@@ -141,17 +143,19 @@ def _power(node: Node) -> Node | None:
     if node.op != "exp" or node.dtype.name != "f32" or signs(node.args[0]) != (1, -1):
         return None
     left, right = node.args[0].args
-    if not repeats(right):
+    is_scalar = not right.tensor.rank and bool(left.tensor.rank)
+    if not (repeats(right) or is_scalar):
         return None
-    (row,) = right.args
+    row = right if is_scalar else right.args[0]
     base, scale = _factor(left) or (left, 1.0)
     is_fine = make("lt", (make("abs", (row,)), constant(COARSE, row.dtype)))
     factor = make("select", (is_fine, constant(LOG2E, row.dtype), constant(1.0, row.dtype)))
     by = factor if scale == 1 else make("mul", (factor, constant(scale, row.dtype)))
-    first, second = (
-        make(right.op, (value,), right.attrs, hint=right.type)
-        for value in (by, make("mul", (row, factor)))
-    )
+    first, second = by, make("mul", (row, factor))
+    if not is_scalar:
+        first, second = (
+            make(right.op, (value,), right.attrs, hint=right.type) for value in (first, second)
+        )
     return make("exp2", (make("sub", (make("mul", (base, first)), second)),))
 
 

@@ -31,13 +31,12 @@ from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import (
-    is_constant,
     is_memory,
     loops_along,
     starts_of,
     why_not_free,
 )
-from stack.passes.steps.online import State, is_online, scaled, states_of
+from stack.passes.steps.online import State, is_none, is_online, scaled, states_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.target import Target
@@ -93,12 +92,11 @@ def _sums(loop: Node) -> list[_Sum | None]:
     """For each value that a loop carries: the sum that it is; None if it cannot be factored."""
     block = loop.blocks[0]
     carried = list(zip(block.params[1:], block.results, strict=True))
-    states = states_of(block) if is_online(loop) else None
-    if states is None:
+    if not is_online(loop):
         parts = [_lanes(held, result) for held, result in carried]
         return [None if part is None else _Sum(part) for part in parts]
-    known = {s.held: _rescaled(block, s) for s in states}
-    return [known[held] for held, _ in carried]
+    known = {s.held: _rescaled(block, s) for s in states_of(block) or ()}
+    return [known.get(held) for held, _ in carried]
 
 
 def _rescaled(block: Block, state: State) -> _Sum | None:
@@ -127,7 +125,7 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
     results: list[Node] = []
     carried = list(zip(held, block.results, starts_of(loop), parts, strict=True))
     for variable, result, start, total in carried:
-        if total is None or total.addend is not None:
+        if total is None or _stays(total, start, result.op):
             inside.append(variable)
             starts.append(start)
             results.append(result if total is None else _alone(edit, result, variable, total))
@@ -143,11 +141,16 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
         if total is None:
             totals.append(next(found))
             continue
-        first = start if total.addend is None else next(found)
+        first = next(found) if _stays(total, start, result.op) else start
         whole = make("reduce", (next(found),), total.part.attrs)
-        is_empty = is_constant(first, identity(KIND_OF[result.op], first.dtype))
+        is_empty = is_none(first, result.op)
         totals.append(edit.note(loop, whole if is_empty else make(result.op, (first, whole))))
     return totals
+
+
+def _stays(total: _Sum, start: Node, op: str) -> bool:
+    """Whether the loop carries a sum beside the tile: what it adds, or a start that it rescales."""
+    return total.addend is not None or (total.factor is not None and not is_none(start, op))
 
 
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
@@ -168,8 +171,9 @@ def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
 
 def _alone(edit: Edit, result: Node, held: Node, total: _Sum) -> Node:
     """A sum without the tile: rescaled, with its addend."""
-    assert total.addend is not None
     kept = held if total.factor is None else make("mul", (held, total.factor))
+    if total.addend is None:
+        return edit.locate(result, kept)
     return edit.locate(result, make("add", (kept, total.addend)))
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from masked_nests import masked_streams
 from nest_cases import around, drawn, drawn_nests, fused, inside, random_inputs, results, wrong
 from stream_nests import attention, softmax, stream_in, stream_nests, streamed, sums
 
@@ -189,6 +190,7 @@ REFUSED = {
     "from outside": (sums(2, 6), "split r 2; block r.0", 2, "does more than rescale"),
     "a block of 0": (sums(2, 6), "split r 0; block r.1", 1, "the block size is at least 1"),
     "not added": (sums(2, 6), "vectorize r", 1, "rescales what it carries: step `block` adds"),
+    "order": (sums(2, 6), "split r 2; block r.1; reorder r.0 r.1", 3, "not perfectly nested"),
 }
 
 
@@ -273,17 +275,35 @@ def test_fused_loops_carry_a_value_once() -> None:
 # ---- random lists
 
 
+ONLINE = (
+    *("block {}", "block {}", "bound {}", "bound {} where=cut", "branch {}", "assume {}"),
+    *("rfactor {}", "reverse {}", "vectorize {}", "split {} 4", "reorder {} {}", "hold {} 1"),
+)
+
+
 def step_for(rng: random.Random, kernel: Node) -> Step:
-    """A random step; about every third one is `block`."""
+    """A random step; about every second one is for online loops."""
     found = [axis_of(loop) for loop in filter(is_loop, kernel.blocks[0].all_nodes)]
-    is_block = found and rng.random() < 0.3
-    return parse_steps(f"block {rng.choice(found)}")[0] if is_block else drawn(rng, kernel)
+    if not found or rng.random() < 0.5:
+        return drawn(rng, kernel)
+    text = rng.choice(ONLINE).format(rng.choice(found), rng.choice(found))
+    return parse_steps(text)[0]
+
+
+def first_steps(rng: random.Random) -> list[Step]:
+    """The first steps of about half of the lists: tiles, on which most steps depend."""
+    size = rng.choice((2, 4, 8))
+    text = f"split i {size}; split r {size}; block r.1; vectorize r.1; vectorize i.1; vectorize b"
+    return parse_steps(text) if rng.random() < 0.5 else []
 
 
 def run(seeds: range) -> Counter[str]:
     """How many times each step was legal."""
     taken: Counter[str] = Counter()
-    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, stream_nests()):
+    found = [*stream_nests(), *masked_streams()]
+    for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):
+        for step in first_steps(rng):
+            kernel = kernel if step.why_not(kernel) else step.apply(kernel)
         done: list[str] = []
         for _ in range(8):
             step = step_for(rng, kernel)

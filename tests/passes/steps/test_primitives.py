@@ -899,7 +899,12 @@ REFUSED = {
     "more than a nest": (SUM, "fuse i r", 1, "the body of i is more than a loop over r"),
     "no nest": (NEG, "reorder j i", 1, "not perfectly nested: the body of j"),
     "too many iterations": (NEG, "peel i 3", 1, "cannot peel 3 of 3 iterations"),
-    "one loop": (SUM, "split r 2; vectorize r.1; hold r.0 1", 3, "and another one after it"),
+    "one loop": (
+        SUM,
+        "split r 2; vectorize r.1; hold r.0 1",
+        3,
+        "needs a loop that reduces, and another one after it",
+    ),
     "no tile is added": (SUM, "rfactor r", 1, "adds the reduction of a tile"),
     "nothing side by side": (SUM, "compute_with r", 1, "no two serial loops over r in one block"),
     "nothing is read": (NEG, "pipeline i 2", 1, "no loop over i loads a tile"),

@@ -62,7 +62,7 @@ def test_refused(name: str) -> None:
     assert message in str(found.value) and found.value.number == len(steps)
 
 
-@pytest.mark.parametrize("step", ["branch r", "assume r", "window p0", "evict p0 reuse"])
+@pytest.mark.parametrize("step", ["branch r", "window p0", "evict p0 reuse"])
 def test_steps_for_gpus(step: str) -> None:
     (made,) = parse_steps(step)
     assert "is for GPUs" in made.why_not(gpu_nest(total(CAUSAL)), as_cpu(None))

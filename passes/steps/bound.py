@@ -130,7 +130,8 @@ class Limits:
             outer = _pick("max", _pick("min", outer, end), inner)
         tests = {mask.test: mask.shown for mask in self.masks}
         shown = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
-        found = [(inner, outer, {**shown, **{t: _truth(t, s) for t, s in tests.items()}})]
+        found: list[tuple[Node, Node, Mapping[Node, Node]]] = []
+        found.append((inner, outer, {**shown, **{t: _truth(t, s) for t, s in tests.items()}}))
         if lower:
             found.insert(0, (first, inner, {}))
         if upper:

@@ -41,12 +41,12 @@ class Run(NamedTuple):
     Attributes:
         axis: the axis of the memory along which it lies.
         place: the index of the elements of the tile along that axis.
-        count: the elements from the first to the last that the tile reads.
+        length: the elements from the first to the last that the tile reads.
     """
 
     axis: int
     place: Place
-    count: int
+    length: int
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def _loaded(load: Node, run: Run) -> Node:
     """The run, as a tile of one axis."""
     index = access_parts(load)[0]
     dtype = index[run.axis].dtype
-    size, extent = static(load.args[0].shape[run.axis]), power_of_two(run.count)
+    size, extent = static(load.args[0].shape[run.axis]), power_of_two(run.length)
     shape = (extent,)
     steps = make("iota", (), {"axis": 0}, hint=TensorType(dtype, shape, "tile"))
     at = make("add", (spread_along(extreme(run.place, -1, dtype), (), shape), steps))
@@ -139,7 +139,7 @@ def _loaded(load: Node, run: Run) -> Node:
     tests: list[Node] = []
     if ends[0] < 0:
         tests.append(make("ge", (at, constant(0, dtype))))
-    if ends[1] + extent - run.count >= size:
+    if ends[1] + extent - run.length >= size:
         tests.append(make("lt", (at, constant(size, dtype))))
     places = [
         at if axis == run.axis else spread_along(i.args[0] if i.tensor.rank else i, (), shape)

@@ -20,6 +20,7 @@ from nest_cases import around, results
 from stack.ir import Func, Node, parse, verify
 from stack.ir.traits import is_loop
 from stack.passes.steps.all import parse_steps, run_steps
+from stack.target import as_cpu
 
 STEPS = [
     "bound r.0",
@@ -49,6 +50,13 @@ def same(made: Node, before: Node, arrays: list[np.ndarray], rtol: float = 1e-5)
         np.testing.assert_allclose(got, want, rtol=rtol, atol=1e-6)
 
 
+def legal(kernel: Node, steps: str) -> Node:
+    """A kernel after those steps of a list that are legal."""
+    for step in parse_steps(steps):
+        kernel = kernel if step.why_not(kernel) else step.apply(kernel)
+    return kernel
+
+
 def limited(kernel: Node, kind: str = "serial") -> int:
     """The number of loops that leave iterations out."""
     loops = (n for n in kernel.blocks[0].all_nodes if is_loop(n, kind))
@@ -56,23 +64,31 @@ def limited(kernel: Node, kind: str = "serial") -> int:
 
 
 @pytest.mark.parametrize("sizes", [(10, 11), (8, 8), (3, 17)])
-@pytest.mark.parametrize("steps", STEPS)
 @pytest.mark.parametrize("name", LIMITS)
-def test_rows_under_masks_of_positions(name: str, steps: str, sizes: tuple[int, int]) -> None:
+def test_rows_under_masks_of_positions(name: str, sizes: tuple[int, int]) -> None:
     _, before = nest(rows(LIMITS[name], *sizes))
-    made = run_steps(before, parse_steps(TILES))
-    for step in parse_steps(steps):
-        made = made if step.why_not(made) else step.apply(made)
-    same(made, before, [scores(*sizes)])
+    tiled = run_steps(before, parse_steps(TILES))
+    for steps in STEPS:
+        same(legal(tiled, steps), before, [scores(*sizes)])
+
+
+@pytest.mark.parametrize("first", ["", "split r 4", "split r 4; block r.1; vectorize r.1"])
+@pytest.mark.parametrize("name", ["causal", "window", "rows that lose all"])
+def test_rows_on_a_cpu(name: str, first: str) -> None:
+    """Indices have 64 bits; tiles have one axis, or there are none."""
+    _, before = nest(rows(LIMITS[name]), target=as_cpu(None))
+    axis = "r.0" if "vectorize" in first else "r.1" if first else "r"
+    for steps in (f"bound {axis}", f"bound {axis} where=cut"):
+        made = run_steps(before, parse_steps(f"{first}; {steps}"), as_cpu(None))
+        assert limited(made) > 0
+        same(made, before, [scores(10, 11)])
 
 
 @pytest.mark.parametrize("steps", STEPS[:3])
 @pytest.mark.parametrize("name", LIMITS)
 def test_attention_under_masks_of_positions(name: str, steps: str) -> None:
     _, before = nest(attention(LIMITS[name]))
-    made = run_steps(before, parse_steps(FLASH))
-    for step in parse_steps(steps):
-        made = made if step.why_not(made) else step.apply(made)
+    made = legal(run_steps(before, parse_steps(FLASH)), steps)
     rng = np.random.default_rng(1)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in ((10, 4), (11, 4), (11, 4))]
     same(made, before, arrays, 1e-4)

@@ -17,9 +17,9 @@ from stack.rewrite.engine import inline_block
 
 
 def horizontal_products(body: Block) -> list[Product]:
-    """Describes the independent matmuls of a group for the cost model; empty if there is one or they are joined.
+    """Describes the independent matmuls of a group for the cost model.
 
-    Raises CannotTile.
+    Empty if there is one matmul, or if a result depends on several. Raises CannotTile.
     """
     return [product_of(part_of(body, results), [dot]) for dot, results in parts_of(body)]
 

@@ -37,7 +37,7 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     few = rows * prod(sizes[n] for n in roles.outer)
     is_slow = known[0].rows > 1 and dot.dtype.is_float
     if is_slow and few <= FEW_ROWS and (few > SLOW_ROWS or is_along_depth(dot)):
-        return None  # vectors have half the rate of multiply-adds there
+        return None  # on such CPUs, vector ones have half the rate of multiply-adds
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
         return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)

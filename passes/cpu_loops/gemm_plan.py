@@ -74,12 +74,12 @@ class GemmPlan:
         walk = walk_of(shared, self.left_names, sizes, width, cpu, mma)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # relative to packing
-        self.offset = mma.offset if mma else 0  # that an instruction needs
+        self.offset = mma.offset if mma else 0  # that the instruction needs
         names = tuple(right_names), walk.order, walk.cut
         self.panel = Panel(load, *names, self.lane, right.dtype, group)
         self.in_place = self._reads_in_place()
         self.size = 0 if self.in_place else walk.block or 0
-        self.raised = 0 if self.in_place else self.offset  # that this kernel adds
+        self.raised = 0 if self.in_place else self.offset  # that is added to rows
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
         self.ahead = self._ahead()

@@ -187,7 +187,7 @@ class Online:
     def element(
         self, number: int, values: Scalars, index: Index, axis: Dim, guard: Node | None
     ) -> Node:
-        """What one element of the streamed axis contributes to a state."""
+        """Computes the contribution of one element of the streamed axis to a state."""
         state, key = self.states[number], add(self.first, axis)
         test = self.scope.inside(key, 0, self.extent)
         guard = self.scope.both(guard, test)

@@ -112,7 +112,7 @@ class CpuStreams(Stepped[Cpu]):
 
     @property
     def is_short(self) -> bool:
-        """Whether the CPU has an instruction for the products of 16-bit numbers."""
+        """True if the CPU has an instruction that multiplies the 16-bit operands of a dot."""
         dots = contractions(self.group.blocks[0].nodes)
         return any(self.target.mmas(product_types(dot)) for dot in dots)
 
@@ -265,7 +265,7 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
 
 
 def _is_run(operand: Operand, dot: BlockDot) -> bool:
-    """Whether the block of an operand is contiguous in memory, with all rows of the product."""
+    """True if the block of an operand is contiguous in memory, with all rows of the product."""
     first = next(i for i, axis in enumerate(operand.axes) if axis.over)
     return all(
         dot.row in axis.over or (dot.sizes[axis.over[0]] if axis.over else 1) == size

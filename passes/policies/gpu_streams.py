@@ -50,7 +50,7 @@ CONTRACTED_BLOCK = 64  # elements of a block of a longer one
 
 
 def has_products(stream: Node) -> bool:
-    """Whether a stream computes matrix products."""
+    """True if a stream computes matrix products."""
     return bool(contractions(stream.blocks[0].nodes))
 
 
@@ -140,10 +140,10 @@ class StreamSteps:
             self.order += reordered(names, self.grid, why)
 
     def _shared(self, nest: Node) -> list[str]:
-        """The loops over programs in the order in which they share what the cache holds.
+        """Orders the loops over programs, so that concurrent programs share elements in the cache.
 
         Programs along an axis on which a large array does not depend load the same elements of it.
-        Such axes run fastest, the shortest of them first.
+        Such axes are innermost, the shortest of them last.
         """
         large = [p for p in nest.blocks[0].params if _bytes(p) > self.gpu.cache_bytes]
         told: dict[Node, set[str]] = {p: set() for p in large}
@@ -214,7 +214,7 @@ class StreamSteps:
         return made
 
     def backwards(self) -> list[Step]:
-        """The step that starts late rows first: they see the most."""
+        """The step that starts the last rows first: causal masks leave them the most work."""
         if not self.row or self.height >= self.extents[self.row]:
             return []
         return [Reverse(f"{self.row}.0").because("late rows take the most time")]
@@ -236,12 +236,12 @@ class StreamSteps:
 
 
 def _is_table(load: Node) -> bool:
-    """Whether one index depends on several loop variables."""
+    """True if one index depends on several loop variables."""
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
 
 
 def _stores(loop: Node) -> bool:
-    """Whether a loop carries memory only."""
+    """True if a loop carries memory only."""
     return all(map(is_memory, starts_of(loop)))
 
 

@@ -275,7 +275,7 @@ class ProductSteps:
         return [Threads(own.get("m", 0), own.get("n", 0), side, memory).because(why)]
 
     def _is_matrix(self) -> bool:
-        """Whether the products are products of matrices, not of a matrix and a vector."""
+        """True if the products are products of matrices, not of a matrix and a vector."""
         return all(nest.row for nest in self.nests)
 
     def _walk(self, name: str) -> list[Step]:

@@ -101,7 +101,7 @@ class RowStreams(Stepped[Gpu]):
         made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))
 
     def _tiles(self, made: Made, walk: Walk, loop: ReductionLoop, block: int) -> None:
-        """Blocks of the row as tiles."""
+        """Splits the row into tiles and vectorizes them."""
         is_whole = loop.is_whole
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
@@ -122,7 +122,7 @@ class RowStreams(Stepped[Gpu]):
     def _registers(
         self, made: Made, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
     ) -> None:
-        """What stays in registers between iterations and between walks; loads ahead."""
+        """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
         count, axis = -(-walk.extent // block), f"{STREAMED}.0"
         why = f"partial sums are reduced once, not {count} times"
         made.may(Rfactor(axis).because(why))
@@ -136,7 +136,7 @@ class RowStreams(Stepped[Gpu]):
             made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
 
     def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
-        """The tiles that stay in registers between two walks."""
+        """The number of tiles that stay in registers between two loops over the row."""
         count = -(-walk.extent // block)
         if loop.is_whole:
             return count
@@ -152,7 +152,7 @@ class RowStreams(Stepped[Gpu]):
 
 
 class Walk:
-    """The loop over a row in the plain nest of a stream.
+    """The loop over a row in the plain loop nest of a stream.
 
     Attributes:
         extent: the elements of the row, or of its part.

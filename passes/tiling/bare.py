@@ -38,7 +38,7 @@ def group_of(node: Node) -> Node | None:
 
 
 def _first_position(b: Builder, node: Node, x: Node) -> Node:
-    """Rewrites argreduce as two reductions: the best value, its first position (or the first nan)."""
+    """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index."""
     axis, kind = node.attrs["axis"], node.attrs["kind"]
     best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)

@@ -32,7 +32,7 @@ def why_library(conv: Node, cpu: Cpu) -> str:
     if any(missing_of_tiles(conv, cpu)):
         return ""  # zero padding fills the tiles
     results, lanes = _results_and_lanes(conv, cpu)
-    return f"of {lanes} lanes {lanes - results} would idle in a group" if results < lanes else ""
+    return f"{lanes - results} of {lanes} lanes would idle in a group" if results < lanes else ""
 
 
 def fills_vectors(conv: Node, cpu: Cpu) -> bool:

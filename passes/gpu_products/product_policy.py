@@ -115,18 +115,18 @@ class ProductPolicy(Policy):
     def _why_not_by_threads(self, schedule: Schedule) -> str:
         lanes, own = schedule.bound("lane"), schedule.bound("unroll")
         if lanes and (own or lanes[1:]):
-            return f"{(*lanes, *own)[1]}: lanes go along axis {lanes[0].axis} alone, a sum each"
+            return f"{(*lanes, *own)[1]}: lanes have one sum each, along axis {lanes[0].axis} only"
         for split in lanes:
             block = schedule.block(split.axis)
             if split.block != 1:
-                return f"axis {split.axis}: {split}, and a lane has 1"
+                return f"axis {split.axis}: {split}, but a lane has 1 element"
             if block % WARP:
-                return f"axis {split.axis}: a block of {block} for {WARP} lanes"
+                return f"axis {split.axis}: a block of {block} is no multiple of {WARP} lanes"
         threads = self._threads(schedule)
         if own and threads != schedule.warps * WARP:
             each = prod(s.block for s in own)
             sums = f"{schedule.block('m')} x {schedule.block('n')} sums"
-            return f"warps={schedule.warps}: {sums} take {threads / WARP:g} with {each} each"
+            return f"warps={schedule.warps}: {sums} need {threads / WARP:g} warps, {each} a thread"
         return ""
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:

@@ -82,10 +82,10 @@ class ProductStreams(Stepped[Gpu]):
         made.take(steps.launch())
 
     def _masks(self, made: Made, steps: StreamSteps) -> None:
-        """Leave out what masks of positions hide.
+        """Skip blocks that position masks hide.
 
-        Three loops with products cost more than one with a branch, two cost less: each loop begins
-        by waiting for its copies. Measured on an H100.
+        Each loop with matmuls first waits for its prefetched copies. So three loops cost more than
+        one loop with a branch, but two cost less. Measured on an H100.
         """
         walk = f"{STREAMED}.0"
         if walk in axes(made.kernel):
@@ -93,14 +93,14 @@ class ProductStreams(Stepped[Gpu]):
         made.take(Rewrite("scale").because("a maximum has fewer elements than its scores"))
         if walk not in axes(made.kernel):
             return
-        cut = Limited(walk, "cut").because("blocks that are visible as a whole need no mask")
+        cut = Limited(walk, "cut").because("fully visible blocks need no mask")
         if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
             made.take(*steps.backwards(), cut)
             return
         limited = Limited(walk).because("a mask hides all other blocks")
         if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
             made.take(*steps.backwards(), limited)
-        made.may(Branch(walk).because("most blocks are visible as a whole"))
+        made.may(Branch(walk).because("most blocks are fully visible"))
 
 
 class StreamSteps:
@@ -217,7 +217,7 @@ class StreamSteps:
         """The step that starts the last rows first: causal masks leave them the most work."""
         if not self.row or self.height >= self.extents[self.row]:
             return []
-        return [Reverse(f"{self.row}.0").because("late rows take the most time")]
+        return [Reverse(f"{self.row}.0").because("the last rows take the most time")]
 
     def programs(self) -> list[Step]:
         """The steps that distribute the tiles over programs."""

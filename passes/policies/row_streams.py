@@ -94,7 +94,7 @@ class RowStreams(Stepped[Gpu]):
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
                 if array.tensor.rank > 1 and static(array.shape[-1]) == self.extent:
-                    why = "the cache keeps a row until its second walk"
+                    why = "the cache keeps a row until the second loop"
                     made.take(Evict(f"p{number}", "reuse").because(why))
         results = self.group.blocks[2].results
         made.take(*arithmetic(results), *evictions(results, self.target))
@@ -128,7 +128,7 @@ class RowStreams(Stepped[Gpu]):
         made.may(Rfactor(axis).because(why))
         kept = self._kept(walk, loop, schedule, block)
         if kept:
-            why = f"{kept} of {count} tiles stay in registers for the next walk"
+            why = f"{kept} of {count} tiles stay in registers for the next loop"
             made.take(Hold(axis, kept).because(why))
         waits = walk.is_online and not walk.is_private and walk.loose < walk.states
         ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages

@@ -58,12 +58,12 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     names = contraction(parse_rule(dot.attrs["rule"]))
     output, sides = names.result, (names.left, names.right)
     if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
-        raise CannotTile("an operand of the dot has one axis twice")
+        raise CannotTile("an operand of the dot has the same axis twice")
     sizes = _sizes(dot)
     if 0 in sizes.values():
         raise CannotTile("an axis of the dot is empty")
     if not output:
-        raise CannotTile("the dot has one result")
+        raise CannotTile("the result of the dot is a scalar")
     lane = output[-1]
     is_by_lane = lane in names.batch
     is_run = names.left[-1:] == (lane,)
@@ -73,7 +73,7 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     real = {n for n, size in sizes.items() if size > 1}
     for name in names.lone:
         if name in real:
-            raise CannotTile(f"axis {name} of one operand is summed on its own")
+            raise CannotTile(f"axis {name} of the dot is summed in one operand only")
     summed = [n for n in sides[right] if n in names.contracted]
     if not summed:
         raise CannotTile("nothing is contracted")

@@ -35,14 +35,14 @@ def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
 def why_unfused(dots: Sequence[Node]) -> str:
     """Returns why one kernel cannot compute several matmuls; "" if it can."""
     if len(dots) > MOST:
-        return f"{len(dots)} products share the registers of a program, at most {MOST} may"
+        return f"{len(dots)} matmuls share the registers of a program, at most {MOST} can"
     first = dots[0]
     for dot in dots[1:]:
         if dot.type != first.type or dot.args[0].dtype != first.args[0].dtype:
-            return f"a product of type {dot.type} beside one of {first.type}"
+            return f"one kernel cannot compute matmuls of types {dot.type} and {first.type}"
         left = left_of(dot)
         if left is None or left != left_of(first):
-            return "two products of different left operands are two kernels"
+            return "matmuls with different left operands need separate kernels"
     return ""
 
 

@@ -260,7 +260,7 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
     found = [stored_product(kernel, loop) for loop, _ in loops_along(kernel, axis)]
     known = [product for product in found if product is not None]
     if len(known) < len(found):
-        raise CannotTile(f"a loop over {axis} does more than add up products")
+        raise CannotTile(f"a loop over {axis} does more than sum products")
     return known
 
 

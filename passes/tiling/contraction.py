@@ -148,7 +148,7 @@ def split_dot(group: Node) -> tuple[Node, Node]:
     (dot,) = contractions(body.nodes)
     outside = dict(zip(body.params, group.args, strict=True))
     if any(a not in outside for a in dot.args) or dot in body.results:
-        raise CannotTile("its dot has a fused prologue, or is a result of the group")
+        raise CannotTile("its dot has a prologue, or is a result of the group")
     bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
     args, rest = rest_of(group, {dot: bare}, body.results)
     attrs = {**group.attrs, "kind": "loop"}

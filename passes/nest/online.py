@@ -118,7 +118,7 @@ class Online:
         Results in the same loops share one loop over the streamed axis.
 
         Returns:
-            What builds the elements of the results.
+            The builder of the elements of the results.
         """
         groups: dict[frozenset[Node], dict[Asked, None]] = {}
         for result, index in wanted:
@@ -250,7 +250,7 @@ class _Iteration:
 
 
 def _loads_unmasked(made: Node, test: Node) -> Node:
-    """A value without a mask on loads whose index does not depend on what is tested."""
+    """Removes the mask of loads whose index does not depend on the tested variables."""
     known: dict[Node, Node] = {}
     for load in filter(is_load, _inside(made)):
         index, mask, _ = access_parts(load)

@@ -44,7 +44,7 @@ class Scalars:
         memory: the kernel's parameter for each parameter and constant table of the group.
         names: the names of the group's nodes in the program.
         locs: the source lines of the group's nodes.
-        base: builds elements that do not depend on what is given.
+        base: builds elements that do not depend on given values.
         given: the values that are built elsewhere.
     """
 
@@ -235,7 +235,7 @@ class Scalars:
             inner.append(moved)
         value = yield source, tuple(inner), self.scope.both(guard, test)
         if test is None or (self._is_read(source) and _is_zero(fill)):
-            return value  # the masked load gives 0 where the test is false
+            return value  # the masked load gives 0 if the test is false
         filled = yield fill, (), guard
         return self.scope.b.select(test, value, filled)
 

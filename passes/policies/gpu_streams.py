@@ -1,7 +1,7 @@
 """Streams with matrix products on a GPU: attention, and reductions like it.
 
-A program has a tile of rows, and walks along the streamed axis in blocks. A block computes its
-scores, rescales the states once, and adds its share to each of them, all in registers.
+A program has a tile of rows, and loops over blocks of the streamed axis. Each iteration computes
+the scores of a block, rescales the states once and updates them, all in registers.
 
     softmax(q k^T) v, 16 heads of 4096 x 64, f16, causal:
     split k 128; split r 64; block r.1; vectorize d; vectorize r.1; vectorize l; vectorize k.1;

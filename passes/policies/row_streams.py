@@ -1,7 +1,7 @@
 """Streams without matrix products on a GPU: softmax, norms and statistics of long rows.
 
-A program walks along a row in blocks, and keeps the states in registers. A result as long as the
-row takes a second walk.
+A program loops over blocks of a row, and keeps the states in registers. A result as long as the row
+needs a second loop.
 
     softmax of rows of 65536, f32:
     split r 16384; block r.1; vectorize r.1; rfactor r.0; pipeline r.0 3; bind i grid; launch 32
@@ -11,7 +11,7 @@ Two kinds of rows are faster in another order:
 - Rows that fit in registers: `block r` first, so that each state is one pass over the row, and no
   state is rescaled; `hold` keeps the tiles between the passes.
 - States that are cheap to rescale, as a running mean and variance: `reorder r.0 r.1` gives each
-  element of a block its own states, which are merged once, after the walk.
+  element of a block its own states, which are merged once, after the loop.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def extents(stream: Node) -> tuple[int, int]:
 
 
 def in_parts(dot: Node) -> bool:
-    """True for a dot of f32: each operand is split into three 8-bit parts, which take registers."""
+    """True for a dot of f32. Its operands are split into three parts of 8 bits, in registers."""
     return dot.args[0].dtype.bits == 32
 
 

@@ -1,1 +1,1 @@
-"""What `distribute` makes loops of: chunks of lanes, packed panels, register tiles."""
+"""Lowers tile kernels of matmuls to loops on a CPU: packed panels, register tiles, prefetches."""

@@ -1,9 +1,11 @@
-"""Long sums of floats as sums of blocks: rounding grows with a block, not with the whole length.
+"""Blocked summation: rounding errors of long sums of floats grow with a block, not with the length.
 
-A loop that adds many numbers one after another becomes a loop over blocks, each of which starts
-from zero, and that one a loop over blocks of blocks: pairwise summation by a tree of high degree,
-which costs one more addition in `BLOCK`. The upper levels decide on the error: they have a lower
-degree, and cost nothing. N. J. Higham, "The accuracy of floating point summation" (1993).
+A loop that adds many numbers becomes a loop over blocks, each of which starts from zero. That loop
+becomes a loop over blocks of blocks, and so on. This is pairwise summation by a tree of high
+degree. It costs one more addition for each `BLOCK` numbers. The upper levels dominate the error, so
+they have a lower degree, which costs next to nothing.
+
+Source: N. J. Higham, "The accuracy of floating point summation" (1993).
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from stack.ir.traits import is_loop
 from stack.passes.summation import added
 from stack.passes.tiling.names import Names, names_of
 
-BLOCK = 32  # numbers that are added one after another
-DEGREE = 8  # blocks that are
+BLOCK = 32  # numbers in a block of the lowest level
+DEGREE = 8  # blocks in a block of an upper level
 
 
 def sum_in_blocks(block: Block) -> Block:
-    """A kernel's block in which no sum is long."""
+    """Rewrites the long sums in the block of a kernel as sums of blocks."""
     return rebuild_block(block, _Blocks(names_of(block)).visit)
 
 
@@ -30,7 +32,7 @@ class _Blocks:
         self.count = 0
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-        """The copy of a node; of a loop that sums, a loop over blocks."""
+        """Copies a node. A loop with a long sum becomes a loop over blocks."""
         if is_loop(node) and not node.attrs.get("limited"):
             sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
             if sums:
@@ -40,7 +42,7 @@ class _Blocks:
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
     ) -> Node:
-        """The loop as one over blocks of so many iterations."""
+        """Splits a loop into blocks of `length` iterations."""
         b = self.b
         index, *carried = block.params
         extent = int(index.attrs["extent"])

@@ -1,4 +1,4 @@
-"""What a product makes a CPU do, in numbers."""
+"""Counts the instructions and bytes of a matmul on a CPU."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Counts:
-    """What a product makes the CPU do: instructions, and bytes.
+    """Instructions and bytes of a matmul on a CPU.
 
     Attributes:
-        multiplies: instructions that multiply and add.
-        loads: those that bring their operands to registers.
-        packed: bytes of panels that are written, 0 where operands are read in place.
+        multiplies: multiply-add instructions.
+        loads: loads of their operands into registers.
+        packed: bytes of packed panels that are written; 0 if operands are read in place.
         panels: bytes of the right operand that tiles read.
     """
 

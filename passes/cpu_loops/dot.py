@@ -1,4 +1,4 @@
-"""The product of a kernel: where it is, by which instruction, of which memory."""
+"""Queries about the dot of a kernel: its position, its instruction and the memory it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from stack.target import Cpu, Mma
 
 
 def find_dot(block: Block) -> Node | None:
-    """The dot of a kernel, where it has one."""
+    """Returns the first dot in a kernel; None if it has none."""
     for node in block.nodes:
         if is_contraction(node):
             return node
@@ -21,7 +21,7 @@ def find_dot(block: Block) -> Node | None:
 
 
 def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
-    """The instruction of a tile's product: where it has one, operands are not converted."""
+    """Returns the instruction for the dot of a tile, whose operands then stay narrow, or None."""
     found = tile_extents(dot)
     if found is None:
         return None
@@ -29,12 +29,12 @@ def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
 
 
 def is_packed(dot: Node) -> bool:
-    """Whether an operand lies in local memory, where the kernel put it together itself."""
+    """True if an operand is in local memory, so that the kernel has packed it itself."""
     loads = [a for a in map(unconverted, dot.args) if is_load(a)]
     return any(a.args[0].tensor.space == "local" for a in loads)
 
 
 def reads(block: Block, memory: Node) -> list[Node]:
-    """The nodes of a kernel that take an array."""
+    """Returns the nodes of a kernel that have an array among their arguments."""
     found = [n for n in block.nodes if memory in n.args]
     return found + [n for inner in block.nodes for b in inner.blocks for n in reads(b, memory)]

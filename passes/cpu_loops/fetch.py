@@ -1,7 +1,7 @@
-"""Memory of the next chunk, brought near while the tiles of this one are multiplied.
+"""Prefetch: loads the next panel into the cache while the tiles of this one are multiplied.
 
-Reading a panel for the first time waits for memory; the tiles of rows that share the panel before
-it leave the bus idle. So each of them fetches a slice of what comes next.
+The first read of a panel waits for memory. The bus is idle while tiles of rows use the panel before
+it. So each of these tiles prefetches a slice of the next panel.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from stack.passes.tiling.frame import static
 
 
 def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
-    """What one turn fetches of a block in memory: a part of the outermost of its axes.
+    """Returns the slice of a block that one iteration prefetches, along the outermost axis.
 
-    `turns`: indices of the loops around, outermost first.
+    `turns`: index variables of the enclosing loops, outermost first.
     """
     extents = [static(t.attrs["extent"]) for t in turns]
     axis = next((i for i, size in enumerate(block.shape) if size != 1), 0)
@@ -31,7 +31,7 @@ def slice_of(b: Builder, block: Node, turns: Sequence[Node]) -> Node:
 
 
 def _linear(b: Builder, turns: Sequence[Node], extents: Sequence[int]) -> Node:
-    """The number of a turn among all."""
+    """Returns the linear number of an iteration of nested loops."""
     first, *rest = turns
     number = first
     for turn, extent in zip(rest, extents[1:], strict=True):

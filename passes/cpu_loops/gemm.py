@@ -1,13 +1,13 @@
-"""Packed panels for the `dot` of blocks of a CPU kernel, which step `microkernel` made.
+"""Packs panels for the `dot` of a CPU kernel; the step `microkernel` has made that dot.
 
 A chunk of work is one panel of columns (of one batch entry) and some tiles of rows. The panel of
-the right operand is packed into local memory first, lanes last, so that the dots of all tiles of
-rows read it in order from the second-level cache. A long contracted axis is cut into blocks whose
-panel fits there; sums then wait in local memory between blocks. `dot` stays one op: it is the
+the right operand is first packed into local memory, lanes last. The dots of all tiles of rows then
+read it in order from the L2 cache. A long contracted axis is split into blocks whose panel fits in
+that cache; partial sums are stored in local memory between blocks. `dot` stays one op: it is the
 micro-kernel, which a printer expands with the sums in registers.
 
-Where the right operand stays from call to call, a kernel of its own packs the panels of all chunks,
-and the product reads them where they are.
+If the right operand is the same in all calls, a separate kernel packs the panels of all chunks
+once, and the matmul reads them in place.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ ROW = "row"  # the axis of one row of zeros
 
 
 def distribute_gemm(block: Block, cpu: Cpu) -> Block:
-    """The block of a tile kernel with one dot, at the loop level."""
+    """Lowers the block of a tile kernel with one dot to the loop level."""
     return _Gemm(block, cpu).block()
 
 
 @dataclass(frozen=True)
 class Prepacked:
-    """A product of panels that another kernel packs.
+    """A matmul whose panels are packed by another kernel.
 
     Attributes:
-        block: of its kernel, at the loop level.
-        packing: of the kernel that packs the panels of all chunks, from one array into another.
-        operand: which operand of the tile kernel that array is, and the panels take the place of.
+        block: the block of the matmul's kernel, at the loop level.
+        packing: the block of the kernel that packs the panels of all chunks.
+        operand: the number of the operand of the tile kernel that the panels replace.
     """
 
     block: Block
@@ -55,28 +55,28 @@ class Prepacked:
 
 
 def packed_operand(block: Block, cpu: Cpu) -> int | None:
-    """Which operand of a tile kernel with one dot is packed panel by panel; None where none is."""
+    """Returns the number of the operand that a tile kernel with one dot packs; None if none."""
     return GemmPlan(block, cpu).packed_operand()
 
 
 def prepacked(block: Block, cpu: Cpu) -> Prepacked:
-    """The same kernel, of panels that are packed by another one."""
+    """Splits a tile kernel with one dot into a kernel that packs panels and the matmul."""
     return _Gemm(block, cpu, is_prepacked=True).prepacked()
 
 
 def counts_of(block: Block, cpu: Cpu, is_prepacked: bool = False) -> Counts:
-    """What the product of a tile kernel makes the CPU do."""
+    """Counts the instructions and bytes of the dot of a tile kernel."""
     return GemmPlan(block, cpu).counts(is_prepacked)
 
 
 @dataclass
 class _Rows:
-    """The loops over tiles of rows below a panel, under new names.
+    """The loops over the tiles of rows of a panel, with new names.
 
     Attributes:
-        indices: their variables, outermost first.
-        renamed: old variables to new ones.
-        swap: old variables to where the tile is.
+        indices: their index variables, outermost first.
+        renamed: maps old variables to new ones.
+        swap: maps old variables to the index of the tile.
     """
 
     indices: list[Node]
@@ -89,9 +89,9 @@ class _Gemm(Rebuilt):
         super().__init__(block)
         self.plan = plan = GemmPlan(block, cpu)
         self.dot, self.panel = plan.dot, plan.panel
-        self.start: Node | None = None  # first tile of rows of a group
-        self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
-        self.panels: Node | None = None  # all of them, where another kernel packs them
+        self.start: Node | None = None  # the first tile of rows of a group
+        self.held: dict[Node, Node] = {}  # output memory -> its variable in a group
+        self.panels: Node | None = None  # all panels, if another kernel packs them
         if is_prepacked:
             extents = [static(v.attrs["extent"]) for v in plan.which]
             shape = (*extents, *plan.panel.shape())
@@ -102,7 +102,7 @@ class _Gemm(Rebuilt):
     # ---- the nest
 
     def block(self) -> Block:
-        """The kernel's block: parallel loops over panels and groups, then the program."""
+        """Builds the kernel's block: parallel loops over panels and groups, then the program."""
         results = self._outer(0, self.old.params)
         params = self.old.params
         if self.panels is not None:
@@ -110,13 +110,13 @@ class _Gemm(Rebuilt):
         return self.b.block(params, results)
 
     def prepacked(self) -> Prepacked:
-        """The product, and what packs its panels."""
+        """Builds the matmul and the kernel that packs its panels."""
         operand = self.plan.packed_operand()
         assert operand is not None
         return Prepacked(self.block(), self._packing(), operand)
 
     def _packing(self) -> Block:
-        """The block of a kernel that packs all panels: parallel loops over them."""
+        """Builds the block of a kernel that packs all panels, in parallel loops over them."""
         assert self.panels is not None
         b = Builder()
         out = param(self.names.own("packed"), self.panels.type)
@@ -160,7 +160,7 @@ class _Gemm(Rebuilt):
         return rows
 
     def _program(self) -> list[Node]:
-        """One chunk: pack, then all tiles of rows."""
+        """Builds one chunk: packs the panel, then loops over the tiles of rows."""
         rows = self._tile_loops("")
         if not self.plan.in_place:
             if self.plan.size:
@@ -173,28 +173,28 @@ class _Gemm(Rebuilt):
         return [copy.new(r) for r in block.results]
 
     def _held(self, hint: str, memory: Node) -> Node:
-        """The variable of a loop that carries memory."""
+        """Returns a new loop variable that carries memory."""
         return Node("var", (), {"name": self.names.own(hint)}, memory.type)
 
     def _local(self, block: int = 0) -> Node:
-        """Local memory for a panel, or for a block of it."""
+        """Allocates local memory for a panel, or for a block of it."""
         type_ = TensorType(self.panel.dtype, self.panel.shape(block), "local")
         return self.b.alloc(name=self.names.own("panel"), type=type_)
 
     def _packed(self) -> Node:
-        """Memory with the panel, or with all panels."""
+        """Returns memory with the packed panel, or with all prepacked panels."""
         if self.panels is not None:
             return self.panels
         return self.panel.pack(self.b, self._local())
 
     def _right(self, packed: Node, block: Node | None) -> Node:
-        """The packed panel, or a block of it, by number."""
-        if self.panels is None:  # local memory holds what was packed last
+        """Loads the packed panel, or the block of it with this number."""
+        if self.panels is None:  # local memory has only the last packed block
             return self._panel(packed, [], None)
         return self._panel(packed, self.plan.which, block)
 
     def _panel(self, memory: Node, which: Sequence[Node], block: Node | None) -> Node:
-        """A panel in memory of so many, or a block of it, by number."""
+        """Loads panel `which` from memory, or the block of it with this number."""
         shape = self.panel.shape(self.plan.size)
         corner = [constant(0, I64)] * len(shape)
         if block is not None:
@@ -203,7 +203,7 @@ class _Gemm(Rebuilt):
         return self.b.load(memory, *which, *corner, type=TensorType(memory.dtype, shape, "tile"))
 
     def _product(self, rows: _Rows, right: Node, block: Node | None) -> Node:
-        """The dot of a tile of rows with the packed panel, or with a block of it, by number."""
+        """Builds the dot of a tile of rows with the packed panel, or with a block of it."""
         left = Copy(self.b, self.old, rows.swap, rows.renamed).new(
             self.dot.args[1 - self.plan.right]
         )
@@ -221,9 +221,9 @@ class _Gemm(Rebuilt):
         return made
 
     def _next(self, block: Node | None) -> Node | None:
-        """What is multiplied after this panel, or after a block of it, where it lies in memory.
+        """Returns the memory to prefetch: the panel after this one, or the next block of it.
 
-        None where there is one panel, or where the next chunk has other rows of the same one.
+        None if there is only one panel, or if the next chunk uses the same panel with other rows.
         """
         if (
             self.plan.groups > 1
@@ -251,14 +251,14 @@ class _Gemm(Rebuilt):
         return part(self.b, whole, axis, self.b.mul(block, self.plan.size), self.plan.size)
 
     def _offsets(self, dtype: DType, right: Node) -> Node:
-        """What raising rows adds to each column: the product of a row of zeros."""
+        """Returns what the offset of the rows adds to each column: the dot of a row of zeros."""
         names = self.panel.contracted
         *outer, last = right.shape[: len(names)]
         row = zeros(self.b, dtype, (1, *map(static, outer), static(last) * self.panel.group))
         return self._dot(row, right, (ROW, *names), (ROW, self.plan.lane))
 
     def _dot(self, left: Node, right: Node, names: Sequence[str], made: Sequence[str]) -> Node:
-        """The dot of a block with the names of its axes and of a packed panel."""
+        """Builds the dot of a block, whose axes have these names, with a packed panel."""
         behind = (PAIR,) if self.panel.group > 1 else ()
         if behind:
             *outer, last = map(static, left.shape)
@@ -282,14 +282,14 @@ class _Gemm(Rebuilt):
     # ---- blocks of a long contracted axis
 
     def _read(self, memory: Node, place: Sequence[Node]) -> Node:
-        """The sums of one tile of rows."""
+        """Loads the partial sums of one tile of rows."""
         return self.b.load(memory, *place, *self._corner(), type=self.dot.tensor)
 
     def _corner(self) -> list[Node]:
         return [constant(0, I64)] * self.dot.tensor.rank
 
     def _summed(self) -> Node:
-        """Local memory with the sums of all tiles of the chunk."""
+        """Sums over the blocks of a long contracted axis. Returns local memory with all tiles."""
         inner = self._tile_loops("b")
         shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
         type_ = TensorType(self.dot.dtype, shape, "local")
@@ -311,7 +311,7 @@ class _Gemm(Rebuilt):
         def more(held: Node) -> Node:
             product = self._product(inner, right, iteration)
             total = self.b.add(self._read(held, inner.indices), product)
-            # nothing clears the sums: that would not depend on the chunk and happen once for all
+            # the first block overwrites the sums; a store of zeros would be hoisted out of chunks
             total = self.b.select(self.b.eq(iteration, 0), product, total)
             return self.b.store(held, total, *inner.indices, *self._corner())
 
@@ -321,7 +321,7 @@ class _Gemm(Rebuilt):
         return items(self.b, self.b.op("loop", init, {"kind": "serial"}, (block,)))[-1]
 
     def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
-        """Serial loops over the tiles of rows that carry one memory."""
+        """Builds serial loops over the tiles of rows that carry one memory."""
         held = [self._held(f"partial_{i.attrs['name']}", memory) for i in rows.indices]
         result = body(held[-1] if held else memory)
         for depth in reversed(range(len(held))):

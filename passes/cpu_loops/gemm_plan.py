@@ -1,4 +1,4 @@
-"""How the product of a tile kernel is done on a CPU: its panels, their blocks, and who takes which.
+"""Plans the matmul of a tile kernel on a CPU: panels, their blocks, and the work of threads.
 
 A chunk of work is one panel of columns (of one batch entry) and some tiles of rows.
 """
@@ -19,30 +19,31 @@ from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu
 
-SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
-ROWS_SHARE = 1 / 2  # of the second-level cache, for the rows that all panels are multiplied with
-SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
-IMBALANCE = 0.1  # of the work, which threads may wait for one of them
+SUMS_SHARE = 1 / 4  # of the L2 cache, for partial sums between blocks
+ROWS_SHARE = 1 / 2  # of the L2 cache, for the rows that all panels are multiplied with
+SPLIT_ROWS = 64  # a chunk with fewer rows packs longer than it multiplies
+IMBALANCE = 0.1  # share of the work for which threads may wait for the last one
 
 
 class GemmPlan:
-    """What is decided of the block of a tile kernel with one dot.
+    """The decisions for the block of a tile kernel with one dot.
 
     Attributes:
-        dot: the product, of a tile of rows with a panel.
+        dot: the matmul of a tile of rows with a panel.
         lane: its axis of columns.
-        right: which operand has that axis, and is packed.
-        left_names: axes of the other one.
+        right: the number of the operand that has that axis, and is packed.
+        left_names: the axes of the other operand.
         nest: the parallel loops.
-        cut: how many of them say which panel; those below it say which tile of rows.
-        which: variables of those that say which panel.
+        cut: the number of outer loops that select the panel; the inner ones select tiles of rows.
+        which: the index variables that select the panel.
         below: the loops over tiles of rows.
-        panel: what is packed.
-        in_place: whether the dot reads the right operand where it is.
-        size: how much of the panel is packed at once; 0 for all.
-        raised: what rows are raised by.
-        groups: that the tiles of rows fall into, each of `share` of the outermost loop over them.
-        ahead: rows from one tile to the next, of which memory is asked for in time; 0 for none.
+        panel: the panel to pack.
+        in_place: whether the dot reads the right operand without packing.
+        size: elements of the cut axis that are packed at once; 0 for all.
+        raised: the offset that is added to rows, so that they are unsigned; 0 for none.
+        groups: the number of groups of tiles of rows; each has `share` iterations of the
+            outermost loop over them.
+        ahead: prefetch distance of the left operand, in rows; 0 for no prefetch.
     """
 
     def __init__(self, block: Block, cpu: Cpu) -> None:
@@ -63,7 +64,7 @@ class GemmPlan:
         load = unconverted(right)
         self.nest, _ = nest_of(block, "parallel")
         moving = [n for n in self.nest if n.blocks[0].params[0] in load.vars]
-        # loops above the cut say which panel, those below it which tile of rows
+        # loops above the cut select the panel, those below it the tile of rows
         self.cut = self.nest.index(moving[-1]) + 1 if moving else 0
         self.which = [n.blocks[0].params[0] for n in moving]
         self.below = self.nest[self.cut :]
@@ -72,19 +73,19 @@ class GemmPlan:
         self.left_bytes *= unconverted(dot.args[1 - self.right]).dtype.bytes
         walk = walk_of(shared, self.left_names, sizes, width, cpu, mma)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
-        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
-        self.offset = mma.offset if mma else 0  # what an instruction wants rows to be raised by
+        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # relative to packing
+        self.offset = mma.offset if mma else 0  # that the instruction needs
         names = tuple(right_names), walk.order, walk.cut
         self.panel = Panel(load, *names, self.lane, right.dtype, group)
         self.in_place = self._reads_in_place()
         self.size = 0 if self.in_place else walk.block or 0
-        self.raised = 0 if self.in_place else self.offset  # what rows are raised by here
+        self.raised = 0 if self.in_place else self.offset  # that is added to rows
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
         self.ahead = self._ahead()
 
     def packed_operand(self) -> int | None:
-        """Which operand is packed: an array whose panels the indices of the grid name alone."""
+        """Returns the number of the packed operand; None if another kernel cannot pack it."""
         memory, *index = self.panel.load.args
         is_named = not any(map(is_load, topological(index)))
         is_read_once = all(n is self.panel.load for n in reads(self.block, memory))
@@ -96,10 +97,10 @@ class GemmPlan:
         return math.prod(extent_of(n) for n in self.below) * self.rows
 
     def _reads_in_place(self) -> bool:
-        """Whether the dot reads the right operand where it is."""
+        """True if the dot reads the right operand without packing."""
         panel = self.panel
         if in_windows(panel.load):
-            return True  # neighbouring places are neighbouring lanes
+            return True  # neighbouring positions are neighbouring lanes
         memory = panel.load.args[0]
         is_few = self._all_rows() <= FEW_ROWS
         if is_along_depth(self.dot):
@@ -107,14 +108,14 @@ class GemmPlan:
             return is_few and is_whole and panel.lanes <= self.cpu.lanes
         if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
             return False
-        if panel.group > 1:  # neighbours are put together again for each tile of rows
+        if panel.group > 1:  # each tile of rows groups the neighbours again
             sums = (self.rows + bool(self.offset)) * panel.lanes // self.cpu.lanes
             return self._all_rows() <= self.rows and sums <= self.cpu.sums
         is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
         return is_few or is_packed
 
     def _groups(self) -> int:
-        """Groups that the tiles of rows fall into, so that all threads have work."""
+        """Returns the number of groups of tiles of rows, so that all threads have work."""
         if not self.below:
             return 1
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut])
@@ -129,25 +130,25 @@ class GemmPlan:
         return min(groups, most)
 
     def _ahead(self) -> int:
-        """Rows from one tile to the next, of which memory is asked for in time."""
+        """Returns the prefetch distance of the left operand, in rows; 0 for no prefetch."""
         left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
         if self.rows == 1 or self.in_place or not self.below or not is_load(left):
             return 0
         if self.left_bytes <= ROWS_SHARE * self.cpu.cache_bytes:
-            return 0  # they are there since the last panel
+            return 0  # rows are still in the cache since the last panel
         where = left.args[self.left_names.index(row) - len(self.left_names)]
         return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
 
     def counts(self, is_prepacked: bool) -> Counts:
-        """Of all chunks together; `is_prepacked`: another kernel packs the panels."""
+        """Counts for all chunks together; `is_prepacked`: another kernel packs the panels."""
         panel, mma = self.panel, self.mma
         tiles = math.prod(extent_of(n) for n in self.nest)
         chunks = math.prod(extent_of(n) for n in self.nest[: self.cut]) * self.groups
-        rows = self.rows + bool(self.offset and self.in_place)  # one more, of raised zeros
+        rows = self.rows + bool(self.offset and self.in_place)  # plus the row of offsets
         depth = panel.depth
         steps, once = tiles * depth // self.depth, 0
         vectors = -(-panel.lanes * self.dot.dtype.bytes // self.cpu.vector_bytes)
-        if mma is not None and mma.rows > 1:  # two by two: four loads serve four of them
+        if mma is not None and mma.rows > 1:  # two by two: four loads for four multiplications
             multiplies = loads = -(-self.rows // mma.rows) * (panel.lanes // mma.lanes)
         elif is_along_depth(self.dot) and self.in_place:
             multiplies, few = rows * panel.lanes, min(panel.lanes, self.cpu.sums_beside(rows))
@@ -163,6 +164,6 @@ class GemmPlan:
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:
-    """Whether 2, 4, 8 and so on threads, as many as there are cores, would wait for one of them."""
+    """True if 2, 4, 8, ... threads, up to the number of cores, would have unbalanced work."""
     threads = (1 << i for i in range(1, cpu.cores.bit_length()))
     return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in threads)

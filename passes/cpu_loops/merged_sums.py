@@ -1,7 +1,7 @@
-"""Reductions of what was merged, as they were before: a place in it takes no division.
+"""Undoes reshapes that merge axes before a reduction, so that indices need no divisions.
 
-A merge is free for what lies in memory. What is computed for a reduction is computed with it, one
-place after the other, and each would be found in every operand by divisions.
+Merging axes is free for an array in memory. A fused elementwise operand is computed inside of the
+reduction loop instead. There, the merged index would be divided for each element of each operand.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stack.rewrite.engine import Scope
 
 
 def unmerged(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """reduce(reshape(x)) over merged axes, as a reduction over the axes of x."""
+    """Rewrites reduce(reshape(x)) over merged axes as a reduction over the axes of x."""
     merge = node.args[0]
     axes: tuple[int, ...] = node.attrs["axes"]
     if not is_alias(merge) or scope.used_outside(merge, (node,)):

@@ -1,4 +1,4 @@
-"""Packing a panel of an operand: lanes last, contracted axes before them, in local memory."""
+"""Packs a panel of an operand into local memory: lanes last, contracted axes before them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from stack.passes.tiling.frame import static
 from stack.target import Cpu, Mma
 
 PAIR = "pair"  # the axis of neighbours that are packed together
-BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
-MOST_BLOCKS = 16  # times as many as have to be, to find a number of them that divides an axis
+BLOCK_SHARE = 3 / 8  # of the L2 cache, for a packed panel: it holds the rows too
+MOST_BLOCKS = 16  # limit of the search for a number of blocks that divides an axis
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
 def block_size(
     extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1
 ) -> int | None:
-    """How much of the first axis to pack at once; 0 for all, None where nothing fits.
+    """Picks how many elements of the first axis to pack at once; 0 for all, None if none fits.
 
     Args:
-        extents: of the contracted axes.
+        extents: extents of the contracted axes.
         lanes: columns of the panel.
         width: bytes of an element.
-        cpu: whose cache it is.
-        depth: what divides a block, where there is one axis.
+        cpu: the target, whose cache holds the panel.
+        depth: if there is one axis, blocks are multiples of this.
     """
     first = extents[0]
     whole = math.prod(extents) * lanes * width
@@ -44,22 +44,22 @@ def block_size(
 
 
 def run_of(mma: Mma | None, cpu: Cpu) -> int:
-    """Contracted elements of a vector, where a product of few rows sums along them."""
+    """Returns the contracted elements in a vector, for matmuls of few rows that sum along them."""
     return mma.group * mma.lanes if mma else cpu.lanes
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What to pack.
+    """A panel to pack.
 
     Attributes:
         load: the block of the operand that the dot reads.
         names: its axes.
-        contracted: the contracted ones, in the order in which they are packed.
-        cut: the one of which blocks are parts.
-        lane: the axis that goes last.
+        contracted: the contracted axes, in packed order.
+        cut: the contracted axis that is split into blocks.
+        lane: the axis of columns, which is packed last.
         dtype: element type of the packed panel.
-        group: neighbours along the last contracted axis that are packed together, behind the lane.
+        group: neighbours along the last contracted axis that are packed together, after the lane.
     """
 
     load: Node
@@ -71,7 +71,7 @@ class Panel:
     group: int = 1
 
     def size(self, name: str) -> int:
-        """Elements along an axis."""
+        """Returns the extent of an axis."""
         size = self.load.shape[self.names.index(name)]
         assert isinstance(size, int)
         return size
@@ -82,16 +82,16 @@ class Panel:
 
     @property
     def depth(self) -> int:
-        """Elements along the contracted axes."""
+        """The number of elements along all contracted axes."""
         return math.prod(map(self.size, self.contracted))
 
     @property
     def lanes_last(self) -> bool:
-        """Whether lanes lie next to each other in memory."""
+        """True if lanes are contiguous in memory."""
         return self.names[-1] == self.lane
 
     def shape(self, block: int = 0) -> tuple[int, ...]:
-        """Of the packed panel, or of a block of the axis that is cut."""
+        """Returns the shape of the packed panel, or of one block of the cut axis."""
         sizes = {n: self.size(n) for n in self.contracted}
         if block:
             sizes[self.cut] = block
@@ -108,10 +108,10 @@ class Panel:
         block: int = 0,
         place: Sequence[Node] = (),
     ) -> Node:
-        """Memory with the panel, or with a block of the axis that is cut from `start`.
+        """Copies the panel, or one block of the cut axis from `start`, to memory. Returns it.
 
-        One copy of a block: which loops do it, and what they transpose, is up to the printer.
-        `place`: where the panel is, in memory of several.
+        This is one store of a block; the printer chooses the loops and the transposes.
+        `place`: index of the panel, if memory has several.
         """
         source, *index = self.load.args
         shape = list(self.load.shape)

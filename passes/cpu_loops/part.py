@@ -1,4 +1,4 @@
-"""A part of a block in memory along one axis, also through conversions and windows."""
+"""Slices a block in memory along one axis, also through conversions and windows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.passes.tiling.frame import static
 
 
 def plus(b: Builder, x: Node, y: Node) -> Node:
-    """x + y without adding zeros."""
+    """Returns x + y, without an addition if one of them is 0."""
     zero = constant(0, I64)
     if zero in (x, y):
         return y if x is zero else x
@@ -18,7 +18,7 @@ def plus(b: Builder, x: Node, y: Node) -> Node:
 
 
 def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """`size` elements along an axis, from `start` on."""
+    """Slices `size` elements along an axis, from `start` on."""
     if converts(block):
         inner = part(b, block.args[0], axis, start, size)
         return b.cast(inner, type=inner.tensor.with_dtype(block.dtype))
@@ -28,7 +28,7 @@ def part(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
 
 
 def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """A part of a block as it is."""
+    """Slices a block that is loaded directly."""
     memory, *index = block.args
     shape = tuple(size if i == axis else s for i, s in enumerate(block.shape))
     at = memory.tensor.rank - len(shape) + axis
@@ -37,7 +37,7 @@ def _cut(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
 
 
 def _of_windows(b: Builder, block: Node, axis: int, start: Node, size: int) -> Node:
-    """A part of the taps, or of what lies in no window."""
+    """Slices windows along an axis of taps, or along an axis without windows."""
     (source,), window = block.args, list(block.attrs["window"])
     tap = axis - block.attrs["axis"] - len(window)
     axis -= len(window) if tap >= 0 else 0

@@ -1,4 +1,4 @@
-"""Products of panels that another kernel packs: once, where an operand stays from call to call."""
+"""Prepacking: a separate kernel packs the panels once if an operand is the same in all calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stack.target import Cpu
 
 
 def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
-    """Whether a tile kernel packs an operand that stays from call to call."""
+    """True if a tile kernel packs an operand that is the same in all calls, such as a weight."""
     kept = [runs_once(maker(behind(a))) for a in kernel.args]
     dot = find_dot(kernel.blocks[0])
     if not any(kept) or dot is None or is_packed(dot):
@@ -22,7 +22,7 @@ def has_kept_panels(kernel: Node, cpu: Cpu) -> bool:
 
 
 def distribute_prepacked(kernel: Node, cpu: Cpu) -> Node:
-    """A tile kernel of one dot as two at the loop level: what packs, and what takes the panels."""
+    """Lowers a tile kernel of one dot to two kernels: one packs panels, one multiplies them."""
     made = prepacked(kernel.blocks[0], cpu)
     args = list(kernel.args)
     attrs = {"level": "loop", "name": "pack", "ops": ("transpose",)}

@@ -1,7 +1,8 @@
-"""Products of signed numbers by instructions that take one operand as unsigned.
+"""Matmuls of signed integers by instructions whose left operand is unsigned.
 
-Its elements are raised by half of what they hold, which adds as many times the sum of each column
-of the other operand: the product of raised zeros. It is the same for all rows.
+An offset of half the range makes the elements of the left operand unsigned. This adds the offset
+times the sum of each column of the right operand. That is the dot of a row of zeros with the same
+offset, so it is computed once for all rows and subtracted.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import DTYPES, DType, TensorType
 
-WIDE = DTYPES["i16"]  # holds what is raised
+WIDE = DTYPES["i16"]  # type of elements with the offset
 
 
 def raised(b: Builder, block: Node, by: int) -> Node:
-    """A block of short integers, `by` larger."""
+    """Adds an offset to a block of narrow integers."""
     return b.add(widened(b, block), by)
 
 
 def widened(b: Builder, block: Node) -> Node:
-    """A block of short integers, as what is raised can be multiplied with."""
+    """Widens a block of narrow integers to the type of elements with the offset."""
     return b.cast(block, type=block.tensor.with_dtype(WIDE))
 
 
 def zeros(b: Builder, dtype: DType, shape: Sequence[int]) -> Node:
-    """A block of zeros, in local memory."""
+    """Returns a block of zeros in local memory."""
     size = math.prod(shape)
     memory = b.alloc(name="zeros", type=TensorType(dtype, (size,), "local"))
     line = TensorType(dtype, (size,), "tile")
@@ -37,6 +38,6 @@ def zeros(b: Builder, dtype: DType, shape: Sequence[int]) -> Node:
 
 
 def lowered(b: Builder, product: Node, offsets: Node) -> Node:
-    """A product without what raising its rows has added to each column, a row."""
+    """Subtracts from a dot the row that the offset of the left operand has added to it."""
     row = b.reshape(offsets, type=offsets.tensor.with_shape(offsets.shape[1:]))
     return b.sub(product, b.broadcast(row, axes=(1,), type=product.tensor))

@@ -1,4 +1,4 @@
-"""Copies of loop nests with some values replaced: the common part of distributing kernels."""
+"""Copies loop nests with some values replaced."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class Copy:
     """One copy of a part of a kernel.
 
     Args:
+        b: the builder of the copy.
         old: the kernel's block, for names and source lines.
-        swap: what stands for old values, loop indices among them.
-        indices: new index variables of loops whose extent or name changes.
+        swap: maps old values, such as loop indices, to new ones.
+        indices: maps index variables of loops to new ones whose extent or name differs.
     """
 
     def __init__(
@@ -28,7 +29,7 @@ class Copy:
         self.indices = indices
 
     def new(self, node: Node) -> Node:
-        """The copy of a node; parallel loops become serial."""
+        """Returns the copy of a node. Parallel loops become serial."""
         if node not in self.done:
             made = self._make(node)
             carry(self.b, self.old, node, made)

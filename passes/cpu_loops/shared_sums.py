@@ -1,10 +1,10 @@
-"""Long reductions of few rows in parts, which the threads of a CPU share.
+"""Two-stage reductions: splits long reductions of few rows among the threads of a CPU.
 
-A kernel shares out what a reduction keeps, and walks along a row on one thread: the sum of a whole
-array would be one thread's. Its reduced axis becomes (parts, rest): a first stage reduces the rest,
-threads taking parts, a second one the parts. How many parts there are does not depend on how many
-threads run, and so neither does the result. Partial sums of 16-bit floats are f32; the few
-that make up a sum of floats are added in f64, as the last additions decide on its error.
+A kernel is parallel over rows and reduces each row on one thread. So one thread would sum a whole
+array. Here the reduced axis becomes (parts, rest). The first stage reduces the rest, in parallel
+over parts; the second stage reduces the parts. The number of parts does not depend on the number of
+running threads, so the result does not either. Partial sums of 16-bit floats are f32. The second
+stage of a sum of floats adds in f64, since the last additions dominate the error.
 """
 
 from __future__ import annotations
@@ -23,27 +23,26 @@ from stack.rewrite.engine import Scope
 from stack.rewrite.group import flops_of
 from stack.target import Cpu
 
-PIECES = 8  # parts for each core: what a thread takes at a time, it takes in pieces
-LEAST = 16  # elements of a part: what parts leave is written and read again
-THREADS = 2  # that have to gain by it: more of them gain more
-GAIN = 0.8  # of the time of one stage: what two may take
+PIECES = 8  # parts for each core, so that threads are balanced
+LEAST = 16  # least elements of a part, as its result is written and read again
+THREADS = 2  # threads for which two stages must be profitable: more threads gain more
+GAIN = 0.8  # two stages may take this share of the time of one
 
 
 def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A reduction that would be a single thread's work for long, in two stages; None for others."""
+    """Splits a reduction in two stages if it would be long work for one thread, else None."""
     source, axes = node.args[0], sorted(int(a) for a in node.attrs["axes"])
     sizes = [s for s in source.shape if isinstance(s, int)]
     is_run = axes == [*range(axes[0], axes[0] + len(axes))] if axes else False
     if len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
         return None
     cpu = scope.log.cpu
-    is_short = ends_short(sizes, cpu) and is_across(sizes, axes)  # such are lines like columns
+    is_short = ends_short(sizes, cpu) and is_across(sizes, axes)  # see `short_axes`
     if not is_run and not is_short:
         return None
     extent = math.prod(sizes[a] for a in axes)
     kept = math.prod(sizes) // extent
-    # what a reduction down columns keeps of a row lies side by side: one thread takes all of it,
-    # but for lines that are tiled
+    # a column reduction keeps contiguous lines: one thread takes a whole line, unless it is tiled
     line = math.prod(sizes[axes[-1] + 1 :])
     rows = math.prod(sizes[: axes[0]]) * (-(-line // SPLIT_TILE) if line > MAX_TILE else 1)
     if rows >= THREADS or not _pays(kept * extent * _work(source), cpu):
@@ -59,24 +58,24 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     if extent < LEAST * parts or not is_run:
         return None
     if extent % parts and not is_input(source):
-        return None  # what computes it would run apart, for two slices of it
+        return None  # its operand would be computed in separate kernels for two slices
     scope.log.note(f"%{name}: {extent} elements for each of {kept} in {parts} parts")
     return _in_stages(node, axes, extent, parts, scope)
 
 
 def _work(source: Node) -> float:
-    """Operations on an element: to add it, and to make it of what lies in memory."""
+    """Returns the operations on an element: the addition, and the fused elementwise operand."""
     return 1 + sum(map(flops_of, topological([source], lambda n: _is_like(n, source))))
 
 
 def _pays(work: float, cpu: Cpu) -> bool:
-    """Whether threads do so many operations faster with one more kernel, a vector each cycle."""
+    """True if a second kernel is profitable for so many operations, at one vector each cycle."""
     alone = work / (cpu.lanes * cpu.clock)
     return alone / THREADS + 2 * cpu.launch < GAIN * alone
 
 
 def _parts(extent: int, cpu: Cpu) -> int:
-    """Into how many parts: near to some for each core, without a rest where that can be."""
+    """Picks the number of parts: about `PIECES` for each core, preferably a divisor of the axis."""
     near = [p for p in _counts(cpu) if extent % p == 0 and extent >= LEAST * p]
     return min(near, key=lambda p: _distance(p, cpu), default=PIECES * cpu.cores)
 
@@ -90,15 +89,18 @@ def _distance(parts: int, cpu: Cpu) -> float:
 
 
 def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None:
-    """An axis that parts divide, with those before it whole, and how many parts that makes.
+    """Picks an axis to split, so that the reduced axes before it are parts as a whole.
 
-    As one axis, what computes the operand would find its place in each by a division.
+    If the axes were merged instead, a computed operand would need divisions for its indices.
+
+    Returns:
+        The axis and the number of parts. None if no axis has a fitting divisor.
     """
     found: list[tuple[int, int]] = []
     before = 1
     for place, axis in enumerate(axes[:-1]):
         if axis > axes[0] + place:
-            break  # what is between is kept
+            break  # an axis between them is not reduced
         counts = [p for p in _counts(cpu) if p % before == 0 and before * sizes[axis] % p == 0]
         found += [(axis, p) for p in counts]
         before *= sizes[axis]
@@ -106,14 +108,14 @@ def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:
-    """Whether a reduction is one stage of two already."""
+    """True if a reduction is already one of two stages."""
     others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
     others += [a for a in node.args if is_reduction(a)]
     return any(o.attrs["kind"] == node.attrs["kind"] for o in others)
 
 
 def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -> Node:
-    """Axes before one, and parts of that, are kept by a first stage, and reduced by a second."""
+    """Splits a reduction at an axis: the second stage reduces its parts and the axes before it."""
     source, kind, dtype = node.args[0], node.attrs["kind"], wide(node.dtype)
     shape, first = source.shape, axes[0]
     count = parts // math.prod(s for s in shape[first:axis] if isinstance(s, int))
@@ -128,8 +130,11 @@ def _by_lead(node: Node, axes: list[int], axis: int, parts: int, scope: Scope) -
 
 
 def _seen(reduction: Node, shape: tuple[Dim, ...], scope: Scope) -> Node:
-    """What is reduced, in another shape: elementwise ops that nothing else needs are of arrays in
-    that shape, as a view between them and the reduction would keep lines apart."""
+    """Reshapes the operand of a reduction.
+
+    Elementwise ops that nothing else uses are rebuilt in the new shape. A reshape between them and
+    the reduction would prevent contiguous loops.
+    """
     root = reduction.args[0]
     tree = {reduction}
     for node in reversed(topological([root], lambda n: _is_like(n, root))):
@@ -151,13 +156,13 @@ def _is_like(node: Node, root: Node) -> bool:
 
 
 def _last(node: Node) -> DType:
-    """What the second stage adds in."""
+    """Returns the type in which the second stage accumulates."""
     dtype = wide(node.dtype)
     return F64 if node.attrs["kind"] == "sum" and dtype.is_float else dtype
 
 
 def _in_stages(node: Node, axes: list[int], extent: int, parts: int, scope: Scope) -> Node:
-    """What is in a part is reduced, then the parts, then what is left over."""
+    """Reduces each part, then the parts, then the remainder of the axis."""
     source, kind, first = node.args[0], node.attrs["kind"], axes[0]
     dtype = wide(node.dtype)
     before, after = source.shape[:first], source.shape[axes[-1] + 1 :]
@@ -185,7 +190,7 @@ def _cast(x: Node, dtype: DType) -> Node:
 
 
 def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
-    """A range of an axis."""
+    """Slices a range of an axis."""
     if (start, stop) == (0, x.shape[axis]):
         return x
     rank = x.tensor.rank

@@ -1,10 +1,10 @@
-"""A last axis that is shorter than a vector, together with the axis before it.
+"""Vectorizes over the last two axes together if the last one is shorter than a vector.
 
-The channels of a group, in a group norm of an image with channels last, are a fraction of a vector:
-what is done to each of them alone uses a fraction of the machine. What a group of ops reads by one
-of the two axes is stretched along the other, in a kernel of its own, and sums over the short axis
-and others are of the others first. Nothing tells the two apart then, and `coalesce` merges them.
-It is done where all that is made for it is a small part of what the group goes through.
+Example: a group norm of an image with channels last. The channels of a group fill only a part of a
+vector, so most lanes would idle. Operands that have only one of the two axes are broadcast along
+the other one, in a kernel of their own. Reductions over the short axis and others reduce the others
+first. Then all values have both axes, and `coalesce` merges them. This is done only if the
+broadcast arrays are small compared with the group.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ Axes = tuple[int, ...]
 
 
 class _ToldApart(Exception):
-    """The axes are told apart by something that cannot be stretched."""
+    """The last two axes cannot be merged: a value has only one of them and is not broadcast."""
 
 
 def ends_short(shape: Sequence[int], cpu: Cpu) -> bool:
-    """Whether the last axis is shorter than a vector, and not alone."""
+    """True if the last axis is shorter than a vector, and others can be merged with it."""
     return len(shape) > 2 and 1 < shape[-1] < cpu.lanes and shape[-2] > 1
 
 
 def is_across(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """Whether a reduction is over the last axis and others, and not over the one before."""
+    """True if a reduction is over the last axis and others, but not the second to last."""
     last = len(shape) - 1
     return len(axes) > 1 and last in axes and last - 1 not in axes
 
 
 def with_full_vectors(group: Node, cpu: Cpu) -> Node | None:
-    """A fusion group that does not tell a short last axis from the one before; None where it is
-    as it was."""
+    """Rewrites a fusion group so that a short last axis can be merged with the one before; None if
+    nothing changes."""
     if not is_fusion(group) or group.attrs["kind"] not in ("loop", "reduction"):
         return None
     body = group.blocks[0]
@@ -67,18 +67,18 @@ class _Group:
         self.body = group.blocks[0]
         self.outside = dict(zip(self.body.params, group.args, strict=True))
         self.shape = shape
-        self.most = most  # elements of what is made for it
+        self.most = most  # limit of elements of a broadcast array
         self.done: dict[Node, Node] = {}
         self.stretched: dict[tuple[Node, Axes], Node] = {}  # parameters
-        self.added: dict[Node, Node] = {}  # parameter -> what it stands for
+        self.added: dict[Node, Node] = {}  # parameter -> its value outside
 
     def loop(self) -> Node | None:
-        """A group without reductions."""
+        """Rewrites a group without reductions."""
         results = [self._joined(r) for r in self.body.results]
         return self._group(self.group, results) if self.added else None
 
     def reduced(self, sums: list[Node]) -> Node | None:
-        """A group of reductions: over all axes but the last one, then over that in a second one."""
+        """Splits reductions into two groups: over all axes but the last one, then over that one."""
         axes = tuple(int(a) for a in sums[0].attrs["axes"])
         last = len(self.shape) - 1
         if not is_across(self.shape, axes):
@@ -103,7 +103,7 @@ class _Group:
         return make("reduce", (source,), {**node.attrs, "axes": axes[:-1]})
 
     def _ended(self, first: Node, params: list[Node], known: Mapping[Node, Node]) -> Node:
-        """What follows the first reductions, as a group."""
+        """Builds the second group: the reductions over the last axis, and the epilogue."""
         is_one = not isinstance(first.type, TupleType)
         parts = [
             first if is_one else make("item", (first,), {"index": i}) for i in range(len(params))
@@ -117,7 +117,7 @@ class _Group:
         return Node("fusion", args, attrs, self.group.type, (block,))
 
     def _group(self, group: Node, results: list[Node]) -> Node:
-        """A group with other results, of the parameters that these read."""
+        """Builds a group with new results and the parameters that they read."""
         known = {**self.outside, **self.added}
         params = [n for n in topological(results) if n in known]
         names = {self.done[n]: name for n, name in self.body.names.items() if n in self.done}
@@ -127,11 +127,11 @@ class _Group:
         return Node("fusion", args, group.attrs, result_type(block.type), (block,))
 
     def _is_whole(self, node: Node) -> bool:
-        """Whether a value has all elements of the space, and its last two axes."""
+        """True if a value has all elements of the space, and its last two axes."""
         return node.shape[-2:] == self.shape[-2:] and node.tensor.size == math.prod(self.shape)
 
     def _joined(self, root: Node) -> Node:
-        """A value of the whole space that tells the last two axes nowhere apart."""
+        """Rewrites a value of the whole space so that its last two axes can be merged."""
 
         def is_inside(node: Node) -> bool:
             return (is_elementwise(node) or is_alias(node)) and self._is_whole(node)
@@ -167,7 +167,7 @@ class _Group:
         return make("broadcast", (self.stretched[key],), {"axes": both}, hint=node.type)
 
     def _outside(self, source: Node, shape: tuple[Dim, ...], axes: Axes) -> Node:
-        """What a value is along both axes, as a group of its own."""
+        """Broadcasts a value along both axes, in a group of its own."""
         inner = topological([source])
         type_ = source.tensor.with_shape(shape)
         is_small = isinstance(type_.size, int) and type_.size <= self.most
@@ -180,7 +180,7 @@ class _Group:
 
 
 def _last(node: Node, first: Node) -> Node:
-    """A reduction of what the one before left."""
+    """Reduces the last axis of a first reduction, and converts the result to the type of `node`."""
     attrs = {**node.attrs, "axes": (first.tensor.rank - 1,)}
     made = make("reduce", (first,), attrs)
     narrow = made.tensor.with_dtype(node.dtype)

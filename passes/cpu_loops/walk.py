@@ -1,4 +1,4 @@
-"""In which order a product goes over its contracted axes, and how much of them it packs at once."""
+"""Picks the loop order of contracted axes, and the size of the blocks that are packed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stack.target import Cpu, Mma
 
 @dataclass(frozen=True)
 class Walk:
-    """How sums go over contracted axes.
+    """The loop order of contracted axes, and the size of packed blocks.
 
     Attributes:
-        order: the axes, but for those of one element.
-        cut: the axis of which a part is packed at once.
-        block: elements of that part; 0 for all, None where nothing fits.
+        order: the axes, without those of one element.
+        cut: the axis that is split into packed blocks.
+        block: elements of a block; 0 for all, None if none fits.
     """
 
     order: tuple[str, ...]
@@ -32,18 +32,18 @@ def walk_of(
     cpu: Cpu,
     mma: Mma | None,
 ) -> Walk:
-    """Over contracted axes in the order of the left operand, which is read in place.
+    """Orders contracted axes as in the left operand, which is read in place.
 
-    The longest axis is cut, so that what is packed lies in long runs; with an instruction that
-    multiplies neighbours it is the first one, as its depth divides the last one alone.
+    The longest axis is cut, so that packed memory has long contiguous runs. With a matrix
+    instruction the first axis is cut, since the depth of the instruction divides only the last one.
 
     Args:
-        contracted: axes.
-        left: those of the left operand.
-        sizes: extents.
+        contracted: the contracted axes.
+        left: the axes of the left operand.
+        sizes: extents by axis.
         panel: lanes of a panel, and bytes of an element.
-        cpu: whose caches hold a panel.
-        mma: the instruction.
+        cpu: the target, whose caches hold a panel.
+        mma: the instruction, if there is one.
     """
     real = [n for n in contracted if sizes[n] > 1] or contracted[-1:]
     order = tuple(sorted(real, key=left.index))

@@ -1,7 +1,7 @@
-"""Tiles of products of each lane by itself, in windows that share places of their image.
+"""Tile sizes of depthwise convolutions: each lane is a channel, and windows overlap.
 
-A place is read once for all windows of a tile that cover it, so that a tile is few vectors of
-channels by many neighbouring windows: registers hold their sums, the taps of a row, and a place.
+A tile loads a pixel once for all of its windows that cover it. So a tile has few vectors of
+channels and many neighbouring windows. Registers hold their sums, the taps of a row and one pixel.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from stack.ir.traits import in_windows, unconverted
 from stack.passes.tiling.contraction import Roles, operand_names
 from stack.target import Cpu
 
-LOAD = 0.5  # of the time of a multiplication: loading a vector from the first-level cache
+LOAD = 0.5  # time of loading a vector from the L1 cache, relative to a multiplication
 
 
 def shared_tile(
     dot: Node, roles: Roles, lanes: Sequence[int], rows: int, cpu: Cpu
 ) -> tuple[int, int] | None:
-    """Rows and columns of a tile, in the least time; None where windows of a row share nothing.
+    """Picks the rows and columns of a tile with the least cost.
 
     Args:
-        dot: the product.
-        roles: of its axes.
-        lanes: how many columns there may be.
-        rows: how many rows there are to be; 0 picks them.
-        cpu: whose registers hold a tile.
+        dot: the convolution, as a dot with windows.
+        roles: the roles of its axes.
+        lanes: the allowed numbers of columns.
+        rows: the number of rows; 0 picks it.
+        cpu: the target, whose registers hold a tile.
+
+    Returns:
+        Rows and columns. None if the windows of a row do not overlap.
     """
     image, names = unconverted(dot.args[roles.left]), operand_names(dot, roles.left)
     if not (roles.is_by_lane and in_windows(image)):

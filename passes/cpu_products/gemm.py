@@ -1,7 +1,7 @@
-"""Tiles of matrix products on a CPU: how many rows and columns of accumulators registers hold.
+"""Tile sizes of matmuls on a CPU: how many rows and columns of accumulators fit in registers.
 
-The policy `passes/policies/cpu_products.py` makes kernels of such tiles. Sizes that a tile does not
-divide need no second kernel: the last tile starts early, and computes some elements again.
+The policy `passes/policies/cpu_products.py` lowers matmuls with such tiles. Extents that a tile
+does not divide need no second kernel: the last tile starts early and recomputes some elements.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from stack.passes.tiling.contraction import (
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.target import Cpu, Mma
 
-PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough sums, short code
+PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators, short code
 MOST_ROWS = max(PREFERRED_ROWS.values())
-# vectors in a row: of elements that are no power of two LLVM makes single ones
+# vectors in a row: LLVM splits vectors into scalars unless their size is a power of two
 WIDTHS = tuple(PREFERRED_ROWS)
-# of the time of a multiplication: loading a vector of the panel from the second-level cache, and an
-# element of a row from the first
+# times of loads, relative to a multiplication: a vector of the panel from the L2 cache, and an
+# element of a row from the L1 cache
 PANEL_LOAD, ROW_LOAD = 0.8, 0.4
 
 
 def most_rows(vectors: int, cpu: Cpu) -> int:
-    """Rows of a tile of so many vectors in a row."""
+    """Returns the largest number of rows of a tile with so many vectors in a row."""
     return min(cpu.most_rows(vectors), MOST_ROWS)
 
 
 def tile_cost(rows: int, vectors: int) -> float:
-    """Time of one step of the contracted axes for a tile of so many rows and vectors in a row.
+    """Returns the cost of one step along the contracted axes for a tile.
 
-    An operand is loaded for the products of one row, or of one vector, of a tile.
+    A tile loads each of its vectors of the panel once, and one element for each of its rows.
     """
     return rows * vectors + PANEL_LOAD * vectors + ROW_LOAD * rows
 
 
 def column_cost(vectors: int, cpu: Cpu) -> float:
-    """Time for one column of tiles of so many vectors in a row, relative to that of the best."""
+    """Returns the cost of an element in a tile of so many vectors, relative to the best width."""
 
     def cost(vectors: int) -> float:
         rows = most_rows(vectors, cpu)
@@ -62,9 +62,9 @@ def column_cost(vectors: int, cpu: Cpu) -> float:
 
 
 def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
-    """Columns of a tile: those that cover the extent, with tiles of its rows, in the least time.
+    """Picks the columns of a tile that cover the extent at the least cost.
 
-    Few rows leave registers free: their tiles are wider, as memory is read in longer runs then.
+    Tiles of few rows leave registers free. They are wider, so that memory is read in longer runs.
     """
     vector = cpu.vector_bytes // dtype.bytes
     fits = [v for v in WIDTHS if v * vector <= extent]
@@ -83,12 +83,12 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
 
 def _fits(vectors: int, rows: int, cpu: Cpu) -> bool:
-    """Whether sums fit in registers; what one row alone is multiplied with stays in memory."""
+    """True if the sums fit in registers. For one row, the right operand stays in memory."""
     return vectors <= cpu.sums if rows == 1 else rows <= cpu.most_rows(vectors)
 
 
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
-    """Rows of a tile of packed panels."""
+    """Picks the rows of a tile that multiplies packed panels."""
     widest = max(WIDTHS) * cpu.vector_bytes // dtype.bytes
     lanes = min(1 << max(lanes.bit_length() - 1, 0), widest)
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
@@ -98,15 +98,16 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 
 
 def memory_of(operand: Node) -> Node:
-    """What a product reads for an operand, through windows or as it is."""
+    """Returns the array that a matmul reads for an operand, without the windows over it."""
     return operand.args[0] if in_windows(operand) else operand
 
 
 def check_worth(dot: Node, cpu: Cpu) -> None:
-    """Raise CannotTile where a library does a dot better, with the reason.
+    """Raise CannotTile, with the reason, if a library computes a dot faster.
 
-    It has the instructions of the CPU for shapes that ours do not divide. Where it has none it
-    multiplies element by element, and where sums are wider than operands it widens these first.
+    A library uses the matrix instructions of the CPU also for shapes that they do not divide.
+    Without such instructions it multiplies element by element. If sums are wider than operands, it
+    widens the operands first.
     """
     operand = dot.args[0].dtype
     if operand.bits != 16 or operand != dot.dtype or is_row_of_sums(dot):
@@ -118,7 +119,7 @@ def check_worth(dot: Node, cpu: Cpu) -> None:
 
 
 def is_kept(group: Node, dot: Node) -> bool:
-    """Whether the right operand of a group's dot stays from call to call."""
+    """True if the right operand of a group's dot is the same in all calls, such as a weight."""
     memory, params = memory_of(dot.args[roles_of(dot, by_lane=True).right]), group.blocks[0].params
     return memory in params and runs_once(maker(behind(group.args[params.index(memory)])))
 
@@ -126,9 +127,9 @@ def is_kept(group: Node, dot: Node) -> bool:
 def tile_of(
     dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0, is_kept: bool = False
 ) -> tuple[int, int]:
-    """Rows and columns of a tile; those that are given stay.
+    """Picks the rows and columns of a tile, unless they are given.
 
-    `is_kept`: whether the right operand stays from call to call.
+    `is_kept`: whether the right operand is the same in all calls.
     """
     roles, dtype, mma = roles_of(dot, by_lane=True), wide(dot.dtype), mma_of(dot, cpu)
     height = roles.sizes[roles.row] if roles.row else 1
@@ -146,15 +147,15 @@ def tile_of(
     shared = shared_tile(dot, roles, widths or [1 << (width.bit_length() - 1)], rows, cpu)
     if shared is not None:
         return shared
-    others = 1 if mma and mma.offset else 0  # rows of sums, where few are multiplied in place
+    others = 1 if mma and mma.offset else 0  # one more row of sums, for the offsets
     lanes = lanes or pick_lanes(width, dtype, cpu, (rows or height) + others)
     return rows or pick_rows(height, lanes, dtype, cpu), lanes
 
 
 def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int, Mma | None]:
-    """The same, and the instruction that does it.
+    """Picks the rows and columns of a tile, and the instruction that multiplies it.
 
-    Raises CannotTile where no part of a panel fits.
+    Raises CannotTile if no block of a panel fits in the cache.
     """
     rows, lanes = tile_of(dot, cpu, lanes, rows)
     roles, mma, operand = roles_of(dot, by_lane=True), mma_of(dot, cpu), dot.args[0].dtype
@@ -170,7 +171,7 @@ def tile_and_mma(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[in
 
 
 def is_row_of_sums(dot: Node) -> bool:
-    """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
+    """True for a vector times a matrix with contiguous contracted axis: a reduction, not a tile."""
     if not result_names(dot):
         return True
     roles = roles_of(dot, by_lane=True)

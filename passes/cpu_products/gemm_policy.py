@@ -1,4 +1,4 @@
-"""Schedules of products on a CPU: rows and columns of sums that vector registers hold."""
+"""Scheduling policy of matmuls on a CPU: the tile of accumulators that fits in registers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.target import Cpu
 
 
 class GemmPolicy(Policy):
-    """Tiles of m rows, unrolled, and n columns, in vectors; k is walked whole."""
+    """Schedules matmuls in tiles of m rows (unrolled) and n columns (vectorized)."""
 
     def __init__(self, dot: Node, cpu: Cpu, is_kept: bool = False) -> None:
         self.dot, self.cpu, self.dtype = dot, cpu, wide(dot.dtype)
@@ -49,14 +49,14 @@ class GemmPolicy(Policy):
         mma = mma_of(self.dot, self.cpu)
         tile = schedule.block("m", 1), schedule.block("n")
         if mma and mma.rows > 1 and mma.divides(*tile, mma.depth):
-            return []  # it has registers of its own, and a few sums in them at a time
+            return []  # it has registers of its own for the sums
         vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
         sums = schedule.block("m", 1) * vectors
         return [Need("vector registers for sums", sums, self.cpu.registers)]
 
 
 def product_domain(roles: Roles) -> Domain:
-    """The axes of a product: b of batches and panels, m of rows, n of columns, k of depth."""
+    """Returns the axes of a matmul: b (batches and panels), m (rows), n (columns), k (depth)."""
     sizes = roles.sizes
     many = prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
     rows, columns = product_extents(roles)
@@ -70,12 +70,12 @@ def product_domain(roles: Roles) -> Domain:
 
 
 def product_extents(roles: Roles) -> tuple[int, int]:
-    """Rows and columns of a product."""
+    """Returns the numbers of rows and columns of a matmul."""
     return roles.sizes[roles.row] if roles.row else 1, roles.sizes[roles.lane]
 
 
 def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
-    """The policy of a group with a product; None where it is none of tiles. Raises CannotTile."""
+    """Returns the policy of a group with one matmul; None if it has no tiles. Raises CannotTile."""
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
         return None

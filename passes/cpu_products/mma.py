@@ -1,8 +1,8 @@
-"""Products by instructions for short numbers: which one a product goes by, and its tiles.
+"""Matmuls by instructions for narrow types: picks the instruction of a matmul, and its tile.
 
-The right operand is packed for them, and the left one is read where it is, so that its contracted
-axis has to lie together. For few rows packing does not pay: those on vectors read both operands in
-place. What no instruction divides into is left to a library.
+The right operand is packed. The left one is read in place, so its contracted axis must be
+contiguous. Packing is not profitable for few rows: vector instructions then read both operands in
+place. Shapes that no instruction divides are left to a library.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
 
-PANEL_SHARE = 1 / 4  # of the second-level cache: the next panel is fetched beside this one
-KEPT_SHARE = 1 / 8  # the same where panels are packed already: narrow ones cost no more then
-PANEL_ROWS = 0.5  # of multiplying, in the time that a tile takes to read columns in place
-DEPTH_COLUMNS = 4  # multiplied with a tile of rows at a time, where sums are along the depth
-SLOW_ROWS = 4  # rows up to which memory takes longer than slow vectors
+PANEL_SHARE = 1 / 4  # of the L2 cache, for a panel: it also holds the prefetched next panel
+KEPT_SHARE = 1 / 8  # the same if panels are packed only once: narrow ones cost no more then
+PANEL_ROWS = 0.5  # cost of reading columns in place, in rows of multiplications
+DEPTH_COLUMNS = 4  # columns multiplied with a tile of rows at a time, in sums along the depth
+SLOW_ROWS = 4  # rows up to which memory is the limit, not the slow vector instructions
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
-    """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
+    """Picks the instruction for a matmul; None if none fits. Raises CannotTile as `roles_of`."""
     known = cpu.mmas(product_types(dot))
     if not known or any(map(ends_with_taps, dot.args)):
         return None
@@ -37,7 +37,7 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     few = rows * prod(sizes[n] for n in roles.outer)
     is_slow = known[0].rows > 1 and dot.dtype.is_float
     if is_slow and few <= FEW_ROWS and (few > SLOW_ROWS or is_along_depth(dot)):
-        return None  # where there are tiles, vectors have half the rate of multiply-adds
+        return None  # on such CPUs, vector ones have half the rate of multiply-adds
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
         return next((m for m in vectors if sizes[depth] % run_of(m, cpu) == 0), None)
@@ -45,13 +45,13 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
 
 
 def known_to_libraries(dot: Node, cpu: Cpu) -> bool:
-    """Whether the CPU has instructions for the operands, be they such that ours do not use."""
+    """True if the CPU has instructions for the operand types, even ones that we do not use."""
     types = product_types(dot)
     return bool(cpu.mmas(types)) or (types[0] == "f16" and "avx512fp16" in cpu.features)
 
 
 def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
-    """Whether few rows are multiplied with columns that lie along the contracted axis."""
+    """True for few rows and a right operand that is contiguous along the contracted axis."""
     roles = roles_of(dot, by_lane=True)
     if roles.is_by_lane:
         return False
@@ -61,9 +61,9 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
 
 
 def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float]) -> int:
-    """Rows of a tile: few, so that little is done twice, but each reads the whole panel again.
+    """Picks the rows of a tile. Few rows recompute little, but each tile reads the panel again.
 
-    `cost`: of a tile of so many rows.
+    `cost`: the cost of a tile of so many rows.
     """
     if extent <= most:
         return extent
@@ -71,7 +71,7 @@ def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float
 
 
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
-    """Rows and columns of a tile that sums along the depth; two of them would not fit in one."""
+    """Picks the rows and columns of a tile that sums along the depth."""
     height = roles.sizes[roles.row] if roles.row else 1
     most = cpu.most_rows(DEPTH_COLUMNS)
     rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + PANEL_ROWS)
@@ -81,10 +81,17 @@ def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
 def mma_lanes(
     mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu, is_kept: bool = False
 ) -> int:
-    """Columns of a tile of an instruction that has rows, in the least time; the panel stays near.
+    """Picks the columns of a tile for an instruction with several rows.
 
-    Wide tiles read the left operand less often. `width`: bytes of an element. `is_kept`: whether
-    panels stay packed from call to call.
+    The panel must fit in its share of the L2 cache. Wide tiles read the left operand less often.
+
+    Args:
+        mma: the instruction.
+        extent: columns of the matmul.
+        depths: extents of the contracted axes.
+        width: bytes of an element.
+        cpu: the target.
+        is_kept: whether panels are packed once for all calls.
     """
     sizes = [mma.lanes << i for i in reversed(range(4))]
     share = KEPT_SHARE if is_kept else PANEL_SHARE
@@ -96,5 +103,5 @@ def mma_lanes(
 
 
 def mma_rows(mma: Mma, extent: int) -> int:
-    """Rows of a tile of an instruction that has rows: those of two, where they fit, or all."""
+    """Picks the rows of a tile for an instruction with several rows: two or one of them, or all."""
     return min(2, extent // mma.rows) * mma.rows or extent

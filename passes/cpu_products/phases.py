@@ -1,14 +1,15 @@
-"""A convolution of an image with holes as a product of windows of the image itself, by phases.
+"""Transposed convolutions as one matmul of windows of the image, without multiplying zeros.
 
-A place `m` of the result meets taps `k = q + s t` of the window alone, by which `m + k - low` is a
-multiple of the stride `s` of the holes. Places of one phase `q` have the same taps, `T = ceil(K /
-s)` of them, and their windows lie one after another in the image; no zero of a hole is multiplied:
+A transposed convolution dilates its image by `s`: there are `s - 1` zeros between pixels. Position
+`m` of the result only needs the taps `k = q + s t` for which `m + k - low` is a multiple of `s`;
+the other taps meet zeros. Positions of one phase `q` share the same `T = ceil(K / s)` taps, and
+their windows are consecutive in the image:
 
     y[s j - q + low]  =  sum over t of  x[j + t] w[q + s t]
 
-So it is a product with one more axis for each of the image's, which stands behind the places, as
-`n j.. t.. c, p.. o t.. c -> n j p .. o` with `p = s - 1 - q`: no phase is brought to its place
-afterwards.
+So the matmul has one phase axis for each axis of the image:
+`n j.. t.. c, p.. o t.. c -> n j p .. o` with `p = s - 1 - q`. The phase axis follows the position
+in the result, so the phases are already interleaved.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
 
-MOST_TAPS = 2  # times those of the window: the rest are zeros, where strides do not divide it
+MOST_TAPS = 2  # limit of taps after zero padding to a multiple of the stride, in window sizes
 
 
 def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
-    """A convolution of an image with holes, whose channels stand second, as one product; None where
-    a library is to have it."""
+    """Rewrites a transposed convolution with channels second as one matmul; None if a library is
+    to compute it."""
     if not _has_phases(node):
         return None
     at, steps, rank = node.attrs, node.attrs["lhs_dilation"], node.tensor.rank - 2
     sizes, image = _sizes(node), _sizes(node.args[0])
     taps = [-(-k // s) for k, s in zip(_sizes(node.args[1]), steps, strict=True)]
-    # of all places those of the first windows, and of the last ones
+    # positions of the first and last windows in the image
     first = [-(low // s) for low, s in zip(at["low"], steps, strict=True)]
     last = [-(-(n - 1 - v) // s) for n, v, s in zip(sizes, at["low"], steps, strict=True)]
     low = [-j for j in first]
@@ -78,7 +79,7 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
 
 
 def _has_phases(node: Node) -> bool:
-    """Whether an image has holes, and few of the taps would be zeros beside its phases."""
+    """True if the image is dilated, and padding the taps to whole phases adds few zeros."""
     at, steps = node.attrs, node.attrs["lhs_dilation"]
     sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
     if at.get("channels_last") or node.tensor.rank < 3 or not node.dtype.is_float:
@@ -95,7 +96,7 @@ def _has_phases(node: Node) -> bool:
 
 
 def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: list[int]) -> Node:
-    """The convolution of one phase, of a weight that stands for all of them."""
+    """Returns the convolution of one phase, with a parameter in place of its weight."""
     at, ones = node.attrs, (1,) * len(low)
     channels = static(x.shape[-1]) // at["groups"]
     weight = param("w", node.tensor.with_shape((*outer, channels)))
@@ -106,22 +107,24 @@ def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: l
 
 
 def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
-    """The weight `g p.. t.. c o` of all phases, without g where there is one group; zeros make up
-    so many channels and results."""
+    """Returns the weight of all phases with axes `g p.. t.. c o`, without g for one group.
+
+    Zeros pad it to so many channels and results (`outs`).
+    """
     at, w = node.attrs, node.args[1]
     rank, steps, groups = len(taps), at["lhs_dilation"], at["groups"]
     is_turned = bool(at.get("transposed"))
     more = [t * s - k for t, s, k in zip(taps, steps, _sizes(w), strict=True)]
     rows, columns = static(w.shape[0]) // groups, static(w.shape[1])
     added = [channels - rows, outs - columns] if is_turned else [outs - rows, channels - columns]
-    # [g c, o, k..] where taps are turned, or [g o, c, k..]
+    # [g c, o, k..] if transposed (taps are reversed), else [g o, c, k..]
     w = reshaped(w, (groups, rows, columns, *_sizes(w)))
     none, zeros = [0, 0, 0], [0, *added]
     low, high = ([*none, *more], [*zeros, *[0] * rank]), ([0] * (3 + rank), [*zeros, *more])
     w = with_zeros(w, *(low if is_turned else high))
     pairs = [v for t, s in zip(taps, steps, strict=True) for v in (t, s)]
     w = reshaped(w, (*w.shape[:3], *pairs))
-    # taps are turned from the last to the first, or phases are
+    # reverse either the taps or the phases
     axes = (3 + 2 * i + (not is_turned) for i in range(rank))
     turned = tuple(axis for axis in axes if w.shape[axis] != 1)
     w = make("reverse", (w,), {"axes": turned}) if turned else w
@@ -131,7 +134,7 @@ def _by_phase(node: Node, taps: list[int], channels: int, outs: int) -> Node:
 
 
 def _inside(x: Node, low: list[int], high: list[int]) -> Node:
-    """A node without so many places on both sides of each axis."""
+    """Crops an array by so many elements at both ends of each axis."""
     if not any((*low, *high)):
         return x
     limit = tuple(static(n) - v for n, v in zip(x.shape, high, strict=True))
@@ -139,5 +142,5 @@ def _inside(x: Node, low: list[int], high: list[int]) -> Node:
 
 
 def _sizes(node: Node) -> list[int]:
-    """Of the axes of an image or a window."""
+    """Returns the spatial extents of an image or a window."""
     return [static(n) for n in node.shape[2:]]

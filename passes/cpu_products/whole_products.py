@@ -1,9 +1,10 @@
-"""Products that no instruction for short numbers divides get some zeros, and one does them.
+"""Pads matmuls of narrow types with zeros, so that a matrix instruction divides their extents.
 
-Such an instruction multiplies neighbours along the contracted axis, for as many columns as a vector
-has. Zeros behind that axis add nothing, and columns of zeros are cut off again: both take a copy of
-what is short, where all would be widened, or be a library's. Rows whose last axis is one group, the
-taps of a window, are turned, so that a longer one is last.
+Such an instruction multiplies groups of neighbours along the contracted axis, for one vector of
+columns. Zeros at the end of the contracted axis add nothing. Columns of zeros are sliced off again.
+Padding copies narrow operands; otherwise they would be widened, or a library would be called. If
+the last contracted axis is only one group long, such as the taps of a window, the rows are
+transposed so that a longer axis is last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from stack.target import Cpu, Mma
 
 
 def whole_product(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """A product that an instruction does where it is a little deeper and wider; None for others."""
+    """Pads a matmul for an instruction and slices its result; None if padding does not apply."""
     cpu = scope.log.cpu
     known = cpu.mmas(product_types(node))
     if not known or any(map(in_windows, node.args)):
@@ -42,7 +43,7 @@ def whole_product(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
-    """The product with zeros; None where there is no need or no use. Raises CannotTile."""
+    """Returns the padded matmul; None if padding is not needed or not enough. Raises CannotTile."""
     if is_row_of_sums(dot) or mma_of(dot, cpu) is not None:
         return None
     roles = roles_of(dot, by_lane=True)
@@ -63,7 +64,7 @@ def _wider(dot: Node, mma: Mma, cpu: Cpu) -> Node | None:
 
 
 def _along_deepest(dot: Node, roles: Roles, depth: str) -> Node | None:
-    """The product with rows that lie along the longest contracted axis; None where they do."""
+    """Transposes the rows so that the longest contracted axis is contiguous; None if it is."""
     deepest = max(roles.contracted, key=lambda n: roles.sizes[n])
     if roles.sizes[deepest] == roles.sizes[depth]:
         return None
@@ -75,7 +76,7 @@ def _along_deepest(dot: Node, roles: Roles, depth: str) -> Node | None:
 
 
 def _padded(x: Node, names: Sequence[str], more: Mapping[str, int]) -> Node:
-    """An array with zeros behind some of its axes."""
+    """Pads an array with zeros at the ends of some axes."""
     high = tuple(more.get(n, 0) for n in names)
     if not any(high):
         return x

@@ -1,4 +1,4 @@
-"""Which convolutions multiply windows on a CPU, as which product, and which stay a library's."""
+"""Convolutions on a CPU: rewrites them as matmuls of windows, or leaves them to a library."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
 
-IDLE = 1 / 4  # of the lanes that have results, which may idle beside them
+IDLE = 1 / 4  # limit of idle lanes, relative to lanes that have results
 
 
 def why_library(conv: Node, cpu: Cpu) -> str:
-    """What stands against a kernel of ours for a convolution; "" where nothing does."""
+    """Returns why a library is to compute a convolution; "" if a kernel of ours can."""
     if why := why_no_windows(conv):
         return why
     if conv.dtype != F32 and not known_to_libraries(conv, cpu):
-        return ""  # they multiply such elements one by one
+        return ""  # libraries multiply such elements one by one
     if conv.dtype != F32 and not cpu.mmas(product_types(conv)):
         return f"libraries have instructions for products of {conv.dtype}"
     if conv.attrs["groups"] == 1 or has_single_channels(conv):
         return ""
     if any(missing_of_tiles(conv, cpu)):
-        return ""  # zeros make up tiles
+        return ""  # zero padding fills the tiles
     results, lanes = _results_and_lanes(conv, cpu)
-    return f"of {lanes} lanes {lanes - results} would idle in a group" if results < lanes else ""
+    return f"{lanes - results} of {lanes} lanes would idle in a group" if results < lanes else ""
 
 
 def fills_vectors(conv: Node, cpu: Cpu) -> bool:
-    """Whether few lanes idle in the vectors that hold the results of a place, or no more than those
-    of a library, which multiplies in the same tiles."""
+    """True if few lanes idle in the vectors with the results of a position, or no more than in a
+    library, which multiplies in the same tiles."""
     results, lanes = _results_and_lanes(conv, cpu)
     return -results % lanes <= IDLE * results or any(missing_of_tiles(conv, cpu))
 
 
 def _results_and_lanes(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Results of a place that one product makes, and the lanes of a vector of them."""
+    """Returns the results that one matmul has at a position, and the lanes of a vector of them."""
     parts = 1 if has_single_channels(conv) else conv.attrs["groups"]
     results = static(channels_second(conv.shape, conv.attrs)[1]) // parts
     return results, cpu.vector_bytes // wide(conv.dtype).bytes
 
 
 def multiplies_places(conv: Node, cpu: Cpu) -> bool:
-    """Whether lanes of a product are the places of a row, as its few results would leave them idle:
-    a vector and more of them, one after another, of wide numbers, which nothing packs."""
+    """True if the matmul is to be vectorized along the positions of a row.
+
+    This is for convolutions whose few results would leave lanes idle. The row must fill a vector
+    and have stride 1. The type must be wide, so that no instruction packs neighbours.
+    """
     if why_no_windows(conv) or conv.attrs.get("channels_last"):
         return False
     is_short = conv.dtype.bits == 16 and known_to_libraries(conv, cpu)
@@ -63,8 +66,8 @@ def multiplies_places(conv: Node, cpu: Cpu) -> bool:
 
 
 def _fills_little(conv: Node, cpu: Cpu) -> bool:
-    """Whether multiply-adds are faster than the instruction that libraries have, which multiplies
-    zeros where channels or results do not fill it."""
+    """True if multiply-adds are faster than the matrix instruction, which multiplies zeros if
+    channels or results do not fill it."""
     fastest = next(iter(cpu.mmas(product_types(conv))), None)
     if fastest is None:
         return False
@@ -77,16 +80,16 @@ def _fills_little(conv: Node, cpu: Cpu) -> bool:
 
 
 def _packs_neighbours(conv: Node, cpu: Cpu) -> bool:
-    """Whether an instruction wants channels in groups: in memory these are then brought together
-    first, as whole lines, and not one by one for each panel."""
+    """True if an instruction multiplies groups of neighbouring channels. The channels are then
+    transposed in memory once, and not for each panel."""
     return any(m.group > 1 for m in cpu.mmas(product_types(conv)))
 
 
 def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Channels and results that a group lacks for an instruction that multiplies whole tiles.
+    """Returns the channels and results to pad in each group for an instruction with whole tiles.
 
-    None where places do not fill its rows, where zeros are so many that other instructions are
-    faster, and where each channel is by itself.
+    Both are 0 if positions do not fill its rows, if other instructions are faster than multiplying
+    the zeros, and for depthwise convolutions.
     """
     fastest = next(iter(cpu.mmas(product_types(conv))), None)
     if fastest is None or fastest.rows == 1 or has_single_channels(conv):
@@ -101,7 +104,7 @@ def missing_of_tiles(conv: Node, cpu: Cpu) -> tuple[int, int]:
 
 
 def missing(conv: Node, cpu: Cpu) -> tuple[int, int]:
-    """Channels and results that a group lacks for the instruction that is to multiply it."""
+    """Returns the channels and results to pad in each group for its instruction."""
     if any(found := missing_of_tiles(conv, cpu)):
         return found
     group = min((m.group for m in cpu.mmas(product_types(conv))), default=1)
@@ -109,7 +112,7 @@ def missing(conv: Node, cpu: Cpu) -> tuple[int, int]:
 
 
 def why_kept(node: Node, cpu: Cpu) -> str:
-    """Why a convolution stays one; "" where it becomes a product."""
+    """Returns why a convolution is not rewritten; "" if it becomes a matmul."""
     if why := why_library(node, cpu):
         return why
     if not node.attrs.get("channels_last"):
@@ -125,17 +128,17 @@ def why_kept(node: Node, cpu: Cpu) -> str:
 
 
 def product_of_windows(node: Node, cpu: Cpu) -> Node:
-    """A convolution with its channels last as a product that reads its image through windows."""
+    """Rewrites a convolution with channels last as a matmul that reads windows of its image."""
     x, w = node.args
     at, rank = node.attrs, node.tensor.rank - 2
     window, channels = w.shape[1:-1], w.shape[-1]
     attrs = {"axis": 1, "window": window, "stride": at["stride"], "dilation": at["rhs_dilation"]}
     places, taps = ([f"{v}{i}" for i in range(rank)] for v in "sk")
     weight, order = ["o", *taps, "c"], axis_order(w)
-    if order is not None and not _packs_neighbours(node, cpu):  # it is read as it lies
+    if order is not None and not _packs_neighbours(node, cpu):  # read before the transpose
         w, weight = w.args[0], [weight[order.index(i)] for i in range(rank + 2)]
     if has_single_channels(node):
-        parts, more, beside = ["o"], 0, 0  # each channel is a product of its own
+        parts, more, beside = ["o"], 0, 0  # depthwise: each channel is a matmul of its own
     else:
         parts, (more, beside) = ["c"], missing(node, cpu)
         if at["groups"] != 1:
@@ -161,10 +164,10 @@ def product_of_windows(node: Node, cpu: Cpu) -> Node:
 
 
 def _reads_planes(x: Node, conv: Node, cpu: Cpu) -> bool:
-    """Whether an image whose channels are brought behind its places is read as it lies.
+    """True if an image that was transposed to channels last is read before its transpose.
 
-    Elements of it are multiplied one by one then, of few planes or of an image that stays near:
-    from many far ones each line comes alone.
+    Its elements are then multiplied one by one. This is profitable for few planes, or if the image
+    fits in the cache. Otherwise each element of many planes costs a cache line.
     """
     behind = (0, *range(2, x.tensor.rank), 1)
     is_near = static(x.tensor.bytes) <= cpu.cache_bytes * static(x.shape[0])
@@ -173,14 +176,14 @@ def _reads_planes(x: Node, conv: Node, cpu: Cpu) -> bool:
 
 
 def contraction_of(node: Node) -> Node:
-    """The product that a result is made of, by what is done to it."""
+    """Returns the dot from which a result is computed, by following first arguments."""
     while node.op != "dot":
         node = node.args[0]
     return node
 
 
 def product_of_places(node: Node) -> Node:
-    """A convolution with its channels second as a product whose lanes are places of a row."""
+    """Rewrites a convolution with channels second as a matmul, vectorized along image rows."""
     x, w = node.args
     at, rank = node.attrs, node.tensor.rank - 2
     image = with_zeros(x, [0, 0, *at["low"]], [0, 0, *at["high"]])
@@ -200,7 +203,7 @@ def product_of_places(node: Node) -> Node:
 
 
 def _in_groups(w: Node, names: list[str], groups: int) -> tuple[Node, list[str]]:
-    """A weight whose results are split into groups."""
+    """Splits the results axis of a weight into groups. Returns it with the names of its axes."""
     at = names.index("o")
     sizes = groups, floordiv(w.shape[at], groups)
     return reshaped(w, (*w.shape[:at], *sizes, *w.shape[at + 1 :])), [*names[:at], "g", *names[at:]]

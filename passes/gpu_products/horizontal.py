@@ -1,7 +1,7 @@
-"""Products of one left operand in one launch, each by programs of its own: q, k and v.
+"""Horizontal fusion: matmuls of one left operand in one launch, such as q, k and v.
 
-None of them has as many tiles as would fill the processors to the last turn; together they leave
-fewer idle. What follows a product is done by its programs.
+Each matmul has programs of its own, which also compute its epilogue. One matmul alone leaves
+multiprocessors idle in its last wave. Together the matmuls leave fewer idle.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from stack.rewrite.engine import inline_block
 
 
 def horizontal_products(body: Block) -> list[Product]:
-    """What the model knows of the products of a group that stand side by side; else none.
+    """Describes the independent matmuls of a group for the cost model.
 
-    Raises CannotTile.
+    Empty if there is one matmul, or if a result depends on several. Raises CannotTile.
     """
     return [product_of(part_of(body, results), [dot]) for dot, results in parts_of(body)]
 
 
 def part_of(body: Block, results: Sequence[Node]) -> Block:
-    """What of a body makes some of its results."""
+    """Returns the part of a body that computes the given results."""
     used = topological(results)
     return Block([p for p in body.params if p in used], results, body.names, body.locs)
 
 
 def alone_of(group: Node) -> list[tuple[Node, list[int]]]:
-    """A group for each product of a group, and which of the results are its."""
+    """Splits a group by matmul. Returns one group for each, with the numbers of its results."""
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
     attrs = unscheduled(group)
@@ -45,12 +45,12 @@ def alone_of(group: Node) -> list[tuple[Node, list[int]]]:
 
 
 def unscheduled(group: Node) -> dict[str, object]:
-    """The attributes of a group without the schedules that were named for it."""
+    """Returns the attributes of a group without its schedules."""
     return {k: v for k, v in group.attrs.items() if k != "schedule"}
 
 
 def side_by_side(groups: Sequence[Node]) -> Node:
-    """One group of several; its results are theirs, in order."""
+    """Merges groups into one, which returns the results of all of them in order."""
     params: dict[Node, Node] = {}
     results: list[Node] = []
     b = Builder()

@@ -1,4 +1,4 @@
-"""Schedules of products as kernels of blocks: legal ones, with the time that the model expects."""
+"""Scheduling policy of matmuls on a GPU: legal schedules with their predicted times."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from stack.passes.gpu_products.tile_choice import (
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
 
-STAGES = 3  # of blocks that nobody measured
-LARGE = 128 * 256  # sums of a program, from which twice the warps hold them
+STAGES = 3  # for block sizes that were not measured
+LARGE = 128 * 256  # sums of a program, from which it has 8 warps instead of 4
 
 
 class ProductPolicy(Policy):
-    """Blocks of m rows, n columns and k of depth, of `b` products.
+    """Schedules matmuls in blocks of the axes m (rows), n (columns), k (depth) and b (batch).
 
     Args:
-        product: its extents, and what follows it.
-        dtype: of its operands.
-        others: seconds of what may stand in place of a kernel, by word.
-        has_threads: whether a schedule may say what single threads compute; programs behind the
-            whole waves then have no smaller blocks.
+        product: the extents of the matmul, and its epilogue.
+        dtype: the type of its operands.
+        gpu: the target.
+        others: predicted seconds of alternatives to a kernel, by the word that selects them.
+        has_threads: whether a schedule may bind axes to threads. The last, partial wave then has
+            no smaller blocks.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class ProductPolicy(Policy):
             for tile in self._ranked()
         }
         found |= {Schedule(instead=w): Prediction(s) for w, s in self.others.items()}
-        # a library is taken where it is surely faster
+        # a library must be faster by a margin
         margin = {LIBRARY: 1 / LIBRARY_GAIN}
         best = sorted(found, key=lambda s: found[s].seconds * margin.get(s.instead, 1))
         return [(schedule, found[schedule]) for schedule in best]
@@ -96,13 +97,13 @@ class ProductPolicy(Policy):
         return made if made.stages else self._limited(replace(made, stages=stages))
 
     def _by_threads(self, given: Schedule, best: Schedule) -> Schedule:
-        """With a warp for each 32 threads; what has no block of depth is read where it lies."""
+        """Completes a schedule by threads. Without a block of k, operands stay in global memory."""
         usual = [s for s in best.splits if s.axis != "k" or given.of("k")]
         made = given.filled(Schedule(tuple(usual), stages=1))
         return replace(made, warps=made.warps or max(1, self._threads(made) // WARP))
 
     def _threads(self, schedule: Schedule) -> int:
-        """Threads that a program has for its sums; lanes take several where those are too many."""
+        """Returns the threads of a program; lanes have several sums if the block has too many."""
         own = schedule.bound("unroll")
         threads = schedule.block("m") * schedule.block("n") // prod(s.block for s in own)
         return threads if own else min(threads, self.gpu.threads)
@@ -114,18 +115,18 @@ class ProductPolicy(Policy):
     def _why_not_by_threads(self, schedule: Schedule) -> str:
         lanes, own = schedule.bound("lane"), schedule.bound("unroll")
         if lanes and (own or lanes[1:]):
-            return f"{(*lanes, *own)[1]}: lanes go along axis {lanes[0].axis} alone, a sum each"
+            return f"{(*lanes, *own)[1]}: lanes have one sum each, along axis {lanes[0].axis} only"
         for split in lanes:
             block = schedule.block(split.axis)
             if split.block != 1:
-                return f"axis {split.axis}: {split}, and a lane has 1"
+                return f"axis {split.axis}: {split}, but a lane has 1 element"
             if block % WARP:
-                return f"axis {split.axis}: a block of {block} for {WARP} lanes"
+                return f"axis {split.axis}: a block of {block} is no multiple of {WARP} lanes"
         threads = self._threads(schedule)
         if own and threads != schedule.warps * WARP:
             each = prod(s.block for s in own)
             sums = f"{schedule.block('m')} x {schedule.block('n')} sums"
-            return f"warps={schedule.warps}: {sums} take {threads / WARP:g} with {each} each"
+            return f"warps={schedule.warps}: {sums} need {threads / WARP:g} warps, {each} a thread"
         return ""
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
@@ -144,7 +145,7 @@ class ProductPolicy(Policy):
         return [tile for tile in found if self.rules.tails or not tile.last]
 
     def _limited(self, schedule: Schedule) -> Schedule:
-        """With as many stages as shared memory has room for, at least one."""
+        """Limits the stages of a schedule to what fits in shared memory, at least one."""
         room = self.gpu.operand_bytes // max(1, self._step(self._tile(schedule)))
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 

@@ -1,8 +1,9 @@
-"""Which tile a product on a GPU takes, or whether a library does it: a model of time, best first.
+"""Cost model of matmuls on a GPU: ranks tile sizes, and decides when to call a library.
 
-A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
-products on the busiest processor, what comes from memory, and what comes through the L2 cache.
-Rates are those of the target, and so is what each tile reaches of them.
+A program computes `rows` x `lanes` sums. Each step multiplies `step` elements of the contracted
+axis. The predicted time is the largest of three: multiplications on the busiest multiprocessor,
+traffic of device memory, and traffic of the L2 cache. The target gives the peak rates, and the
+share of them that each tile reaches.
 """
 
 from __future__ import annotations
@@ -22,30 +23,29 @@ from stack.passes.tiling.frame import power_of_two
 from stack.schedule import Prediction, Schedule, Split, schedules_of
 from stack.target import Gpu
 
-# waits for memory of a tile: before its first product and after its last; more where it then reads
-# another array; what is left of it where another tile runs meanwhile
+# memory latencies that a tile waits for: in its prologue; in an epilogue that reads another array;
+# and in an epilogue that overlaps with another tile
 PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
-ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
-MOST_HELD = 128  # registers of a thread for sums: half of what instructions can name
-LIBRARY = "library"  # stands where a tile would, for a product that a library computes
+ACROSS_WAITS = 2  # the same for one row that sums a strided axis: elements move between threads
+MOST_HELD = 128  # registers of a thread for sums: half of the addressable ones
+LIBRARY = "library"  # replaces the tile in a schedule if a library computes the matmul
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Extents of a tile, and how its programs run.
+    """The extents of a tile, and the launch configuration of its programs.
 
     Attributes:
-        rows: of the result in a program.
+        rows: rows of the result in a program.
         lanes: columns of the result in a program.
         step: elements of the contracted axis that are multiplied at a time.
-        warps: that share a program.
-        stages: steps that are loaded ahead.
-        persistent: as many programs as processors take tiles in turn, so that the end of one
-            tile overlaps the start of the next.
-        last: rows and lanes of smaller tiles, which take what is left when not all processors
-            have such a tile any more.
-        rate: of a full processor, relative to `Gpu.bf16_rate`.
-        products: how many a program computes, each with such a tile of sums.
+        warps: warps of a program.
+        stages: prefetch depth, in steps.
+        persistent: one program for each multiprocessor loops over tiles, so that the epilogue of
+            one tile overlaps the prologue of the next.
+        last: rows and lanes of the smaller tiles that replace the last, partial wave.
+        rate: rate of a full multiprocessor, relative to `Gpu.bf16_rate`.
+        products: number of matmuls that a program computes, each with such a tile of sums.
     """
 
     rows: int
@@ -59,18 +59,18 @@ class Tile:
     products: int = field(default=1, compare=False)
 
     def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
-        """Whether a processor holds two such programs."""
+        """True if shared memory of a multiprocessor has room for two such programs."""
         return 2 * self.stages * self.step_bytes(dtype.bytes) <= gpu.operand_bytes
 
     def step_bytes(self, size: int) -> int:
-        """Shared memory that both operands take in one step, of elements of so many bytes."""
+        """Returns the bytes of shared memory of all operands in one step; `size`: of an element."""
         return (self.rows + self.products * self.lanes) * self.step * size
 
     def fitted(self, dtype: DType, gpu: Gpu, held: int = 1) -> Tile | None:
-        """The tile with the stages that shared memory has room for; None where not one fits.
+        """Reduces the stages to what fits in shared memory; None if not one fits.
 
-        Its sums take half of the registers of a processor at most, and of its threads where they
-        are held more than once.
+        Sums take at most half of the registers of a multiprocessor. If they are stored more than
+        once (`held`), they also take at most half of the registers of the threads.
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
         sums = held * self.sums(dtype)
@@ -80,12 +80,12 @@ class Tile:
         return replace(self, stages=stages)
 
     def sums(self, dtype: DType) -> int:
-        """Registers that the sums take, of operands of a type."""
+        """Returns the registers that the sums take, for operands of a type."""
         return self.rows * self.lanes * self.products * max(1, dtype.bytes // 4)
 
     @property
     def schedule(self) -> Schedule:
-        """The same as blocks of the axes m, n and k of a product."""
+        """The tile as a schedule: blocks of the axes m, n and k of a matmul."""
         rows, lanes = self.last or (0, 0)
         splits = (
             Split("m", self.rows, "grid", rows),
@@ -97,7 +97,7 @@ class Tile:
 
     @staticmethod
     def of(schedule: Schedule) -> Tile:
-        """The tile of a complete schedule; its rate is not known."""
+        """Returns the tile of a complete schedule. Its rate is unknown and stays at 1."""
         rows, lanes, step = (schedule.block(axis, 1) for axis in "mnk")
         tile = Tile(rows, lanes, step, schedule.warps, schedule.stages, schedule.persistent)
         last = (schedule.tail("m"), schedule.tail("n"))
@@ -106,30 +106,30 @@ class Tile:
         return replace(tile, last=(last[0] or tile.rows, last[1] or tile.lanes))
 
 
-WIDE = 64  # rows from which tensor cores read operands where they are
-LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of plain multiply-adds
-LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
-# columns and depth of a tile of one row, along lines of the other operand and across them
+WIDE = 64  # rows from which tensor cores read operands from shared memory
+LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of multiply-adds without tensor cores
+LIBRARY_GAIN = 0.93  # a library is called if its time is below this share of ours
+# columns and depth of a tile of one row, for a contiguous and for a strided contracted axis
 ALONG = ((8, 512), (4, 1024))
 ACROSS = ((32, 256), (64, 128), (16, 256))
-MOST_PROGRAMS = 5  # of one row on a processor
-BUSY = 18  # scalar operations on an element of the result, from which threads have fewer sums
+MOST_PROGRAMS = 5  # programs of one row on a multiprocessor
+BUSY = 18  # scalar operations of an epilogue on an element, from which threads have fewer sums
 
 
 @dataclass(frozen=True)
 class Product:
     """`batch` products of `height` x `depth` by `depth` x `width`.
 
-    `reads`: whether what follows reads another array of the size of the result.
-    `work`: how many scalar operations on an element of the result follow.
-    `gemms`: how many such products of one left operand a program computes.
-    `results`: how many arrays of the size of the result are written.
+    `reads`: whether the epilogue reads another array of the size of the result.
+    `work`: scalar operations of the epilogue on an element of the result.
+    `gemms`: number of such matmuls of one left operand that a program computes.
+    `results`: number of arrays of the size of the result that are written.
     `rounds`: whether f32 operands may be rounded to TF32.
-    `across`: whether the lines of the operand with the columns lie along them; of operands that may
-    be rounded, whether those of one do not lie along what is summed.
-    `by_threads`: whether threads multiply by themselves, and no tensor core.
-    `horizontal`: how many of one left operand have programs of their own, side by side; their
-    widths are added up.
+    `across`: whether the right operand is contiguous along its columns; if operands may be rounded,
+    whether the contracted axis is strided in one of them.
+    `by_threads`: whether threads multiply without tensor cores.
+    `horizontal`: number of matmuls of one left operand in one launch, each with programs of its
+    own; `width` is the sum of their widths.
     """
 
     height: int
@@ -148,13 +148,13 @@ class Product:
 
 @cache
 def measured_tiles(gpu: Gpu, product: str) -> tuple[Tile, ...]:
-    """The tiles of a target for a kind of product, one of `stack.target.record.PRODUCTS`."""
+    """Returns the tiles of a target for a kind of matmul in `stack.target.record.PRODUCTS`."""
     held = [t for t in gpu.tiles if t.product == product]
     return tuple(replace(Tile.of(Schedule.parse(t.schedule)), rate=t.rate) for t in held)
 
 
 def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
-    """Tiles for a product of an element type."""
+    """Returns the candidate tiles for a matmul of an element type."""
     if product.height == 1:
         return _lines(product, dtype)
     if product.by_threads:
@@ -166,7 +166,7 @@ def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
 
 
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
-    """Tiles of one row: plain instructions sum lines of the other operand, each read once."""
+    """Returns tiles of one row, without tensor cores. The other operand is read only once."""
     deepest = max(16, power_of_two(product.depth))
     found: dict[Tile, None] = {}
     for lanes, step in ACROSS if product.across else ALONG:
@@ -177,13 +177,16 @@ def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
 
 
 def product_of(body: Block, dots: Sequence[Node]) -> Product:
-    """What the tiler makes of the dots in a group. Raises CannotTile."""
+    """Describes the matmuls of a group, with their epilogue, for the cost model.
+
+    Raises CannotTile.
+    """
     dot = dots[0]
     roles = roles_of(dot)
     sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
-    rows = [n for n in body.nodes if reads_by_data(n)]  # rows that data picks are read so too
+    rows = [n for n in body.nodes if reads_by_data(n)]  # gathered rows are read too
     reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
         height=sizes[roles.row] if roles.row else 1,
@@ -202,18 +205,18 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
 
 
 def may_round(dot: Node) -> bool:
-    """Whether the operands of a product may be rounded to TF32."""
+    """True if the operands of a matmul may be rounded to TF32."""
     return dot.attrs.get("precision") == "tf32"
 
 
 def lying_across(dot: Node) -> list[int]:
-    """The operands of a product whose lines do not lie along what is summed."""
+    """Returns the numbers of the operands in which the contracted axis is strided."""
     made = result_names(dot)
     return [i for i in range(2) if operand_names(dot, i)[-1] in made]
 
 
 def horizontal_product(products: Sequence[Product]) -> Product:
-    """Products of one left operand side by side, each by programs of its own."""
+    """Joins matmuls of one left operand into one launch; each has programs of its own."""
     return replace(
         products[0],
         width=sum(p.width for p in products),
@@ -229,12 +232,12 @@ def _work(node: Node) -> float:
 
 
 def whole_waves(down: int, across: int, gpu: Gpu) -> int:
-    """How many of the `down` lines of `across` tiles fill all processors, wave after wave."""
+    """Returns how many of the `down` rows of `across` tiles are covered by full waves."""
     return down * across // gpu.processors * gpu.processors // max(1, across)  # there may be none
 
 
 def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
-    """A large tile with the smaller ones that may take what it leaves."""
+    """Returns copies of a large tile, each with a smaller tile for the last, partial wave."""
     down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
     lines = whole_waves(down, across, gpu)
     if tile.rows * tile.lanes < 128 * 256 or product.batch != 1 or lines in (0, down):
@@ -243,12 +246,12 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
 
 
 def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
-    """What the model expects of a product."""
+    """Predicts the time of a matmul with a tile."""
     return predicted(tile, product, dtype, gpu).seconds
 
 
 def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Prediction:
-    """What the model expects of a product, and of what."""
+    """Predicts the time of a matmul with a tile, and the times of its parts."""
     if tile.rows == 1:
         spent = _line_seconds(tile, product, dtype, gpu)
         return Prediction(spent, {"memory": spent - gpu.launch})
@@ -284,7 +287,7 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
         busy = waves * (own + hidden)
         left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
         if 0 < left <= gpu.processors:
-            # the last ones have a processor alone
+            # each program of the last wave has a multiprocessor to itself
             busy += own / gpu.lone_share - own + prologue - hidden
     parts = {
         "tensor": busy,
@@ -295,7 +298,7 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
 
 
 def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
-    """What the model expects of a product of one row, whose programs wait for memory only."""
+    """Predicts the time of a matmul with one row, which is limited by memory only."""
     lanes = tile.lanes * product.gemms
     programs = -(-product.width // tile.lanes) * product.batch
     own = lanes * product.depth * dtype.bytes
@@ -311,13 +314,13 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
 
 
 def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
-    """Tiles for a product, the one that the model expects to be fastest first."""
+    """Returns the tiles for a matmul, sorted by predicted time, the fastest first."""
     tiles = tiles_of(product, dtype, gpu)
     is_busy = product.reads and product.work >= BUSY and not product.by_threads
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = measured_tiles(gpu, "reading")
     elif product.reads or product.horizontal > 1:
-        # another tile that is loaded in the loop over tiles takes registers of the sums
+        # a persistent program that loads another tile has fewer registers for sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.gemms > 1:
         parts = (_part(t, product.gemms) for t in tiles)
@@ -331,15 +334,15 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
 
 
 def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
-    """What the model expects of a product with its best tile."""
+    """Predicts the time of a matmul with its best tile."""
     return min(seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu))
 
 
 def _part(tile: Tile, count: int) -> Tile:
-    """The tile that several products have each, so that their sums take the registers of one.
+    """Divides a tile among several matmuls, so that their sums take the registers of one.
 
-    Triton keeps only one product under way where a loop over tiles has several sums: 0.72 of the
-    rate.
+    Triton does not overlap the matmuls of a persistent loop with several sums, which reaches only
+    0.72 of the rate.
     """
     lanes = tile.lanes // power_of_two(count)
     stages = 4 if tile.persistent else tile.stages
@@ -347,44 +350,44 @@ def _part(tile: Tile, count: int) -> Tile:
 
 
 def unfused_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
-    """What the model expects of joined products one by one, the last with what joins them."""
+    """Predicts the time of joined matmuls in separate kernels, the last with the epilogue."""
     lone = replace(product, gemms=1, results=1, reads=False, work=0.0)
     last = replace(product, gemms=1, results=max(1, product.results - 1), reads=True)
     return (product.gemms - 1) * best_seconds(lone, dtype, gpu) + best_seconds(last, dtype, gpu)
 
 
 def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
-    """What the model expects of a library, which computes a product and nothing else."""
+    """Predicts the time of a library call, which computes the matmul without an epilogue."""
     tiles = tiles_of(product, dtype, gpu)
     if product.height != 1:
         single = replace(LIBRARY_SINGLE, rate=gpu.f32_rate / gpu.bf16_rate)
-        # an extent that is no power of two fills all processors where the others leave many idle
+        # tiles whose extent is not a power of two may fill all multiprocessors
         more = measured_tiles(gpu, "library")
         tiles = (*tiles, *more) if dtype.bits <= 16 else (single,)
     return min(seconds(t, product, dtype, gpu) for t in tiles)
 
 
 def first_text(group: Node) -> str:
-    """The schedule that was chosen for a group; "" where none was."""
+    """Returns the first schedule of a group, "" if it has none."""
     named = schedules_of(group)
     return named[0] if named else ""
 
 
 def is_given_to_library(group: Node) -> bool:
-    """Whether a library was chosen for a group, as its tile."""
+    """True if the schedule of a group asks for a library call."""
     return first_text(group) == LIBRARY
 
 
 def is_lone(body: Block, dot: Node) -> bool:
-    """Whether a group is nothing but a product of floats, which a library computes as well.
+    """True if a group is only a matmul of floats, so that a library can compute it.
 
-    A library reads slices of its operands where they are. What it rounds is a setting of the
-    process.
+    A library reads slices of its operands in place. Rounding to TF32 is a setting of the process,
+    so a matmul that may be rounded does not count.
     """
     others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
     return not others and dot.dtype.kind == "f" and not may_round(dot)
 
 
 def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:
-    """Whether a node is a part of one of some arrays, without gaps."""
+    """True if a node is a slice of one of the arrays, with step 1 along each axis."""
     return node.op == "slice" and node.args[0] in arrays and set(node.attrs["step"]) == {1}

@@ -1,4 +1,4 @@
-"""Products of one group set apart: a kernel for each, where that is faster than one for all."""
+"""Splits a group of several matmuls into one kernel for each, if that is faster."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from stack.passes.tiling.contraction import rest_of
 from stack.passes.tiling.multi_gemm import products_of
 from stack.rewrite.engine import Replacement, replace
 
-UNFUSED = "unfused"  # stands where a tile would
+UNFUSED = "unfused"  # replaces the tile in a schedule
 
 
 def is_unfused(group: Node) -> bool:
-    """Whether kernels of their own were chosen for the products of a group, as its tile."""
+    """True if the schedule of a group asks for a separate kernel for each of its matmuls."""
     return first_text(group) == UNFUSED
 
 
 def unfuse_gemms(block: Block) -> Block:
-    """The block with two groups for each whose products are to be computed apart."""
+    """Splits each group of a block whose schedule is `unfused`."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if not is_fusion(node) or not is_unfused(node):
@@ -36,7 +36,7 @@ def unfuse_gemms(block: Block) -> Block:
 
 
 def unfused(group: Node) -> list[Node]:
-    """The results of a group of several products, from a kernel for each."""
+    """Computes each matmul of a group in a kernel of its own. Returns the results of the group."""
     body = group.blocks[0]
     found: dict[int, Node] = {}
     for part, mine in alone_of(group):
@@ -50,7 +50,7 @@ def _item(group: Node, index: int, count: int, like: Node) -> Node:
 
 
 def _unfused_gemms(group: Node, body: Block) -> list[Node]:
-    """All products but the first are alone; that has what follows, which reads the others."""
+    """Fuses the epilogue to the first matmul only. It reads the results of the other matmuls."""
     outside = dict(zip(body.params, group.args, strict=True))
     bare = {
         dot: alone(Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type))

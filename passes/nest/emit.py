@@ -1,4 +1,4 @@
-"""emit: write a fusion group or a stream as its plain loop nest.
+"""emit: lower a fusion group or a stream to its plain loop nest.
 
 The nest has one serial loop for each axis, and scalars inside. Axes of one element have no loop,
 except for the columns and the reduction of a matrix product. Results that share the axes of the
@@ -53,7 +53,7 @@ def emit(
     reduced: Collection[int] | None = None,
     running: DType = F64,
 ) -> Node:
-    """Returns the kernel of a group as its plain loop nest.
+    """Lowers a group to a kernel: its plain loop nest.
 
     Args:
         group: a `fusion` or a `stream` with constant sizes.
@@ -116,7 +116,7 @@ def _domain(
 def _is_full(
     root: Node, axes: Index, places: Mapping[Node, Index], results: Sequence[Node]
 ) -> bool:
-    """Whether results can share the loops of a space: if a matmul spans it, they have all axes."""
+    """True if results can share the loops of a space: if a matmul spans it, they have all axes."""
     needed = {str(a) for a, extent in zip(axes, root.shape, strict=True) if static(extent) > 1}
     return not is_contraction(root) or all(
         needed <= {s.name for d in places[r] for s in symbols(d)} for r in results

@@ -118,7 +118,7 @@ class Online:
         Results in the same loops share one loop over the streamed axis.
 
         Returns:
-            What builds the elements of the results.
+            The builder of the elements of the results.
         """
         groups: dict[frozenset[Node], dict[Asked, None]] = {}
         for result, index in wanted:
@@ -187,7 +187,7 @@ class Online:
     def element(
         self, number: int, values: Scalars, index: Index, axis: Dim, guard: Node | None
     ) -> Node:
-        """What one element of the streamed axis contributes to a state."""
+        """Computes the contribution of one element of the streamed axis to a state."""
         state, key = self.states[number], add(self.first, axis)
         test = self.scope.inside(key, 0, self.extent)
         guard = self.scope.both(guard, test)
@@ -250,7 +250,7 @@ class _Iteration:
 
 
 def _loads_unmasked(made: Node, test: Node) -> Node:
-    """A value without a mask on loads whose index does not depend on what is tested."""
+    """Removes the mask of loads whose index does not depend on the tested variables."""
     known: dict[Node, Node] = {}
     for load in filter(is_load, _inside(made)):
         index, mask, _ = access_parts(load)

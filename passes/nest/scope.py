@@ -69,10 +69,10 @@ class Scope:
 
         Args:
             place: the symbol of the axis.
-            start: the initial values of what the loop carries.
+            start: the initial values that the loop carries.
             held: the variables of these values in the body.
             step: the values at the end of an iteration.
-            is_online: whether iterations rescale what they add to.
+            is_online: whether iterations rescale the carried values.
 
         Raises:
             ValueError: the axis has an extent of 1.

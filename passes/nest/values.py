@@ -44,7 +44,7 @@ class Scalars:
         memory: the kernel's parameter for each parameter and constant table of the group.
         names: the names of the group's nodes in the program.
         locs: the source lines of the group's nodes.
-        base: builds elements that do not depend on what is given.
+        base: builds elements that do not depend on given values.
         given: the values that are built elsewhere.
     """
 
@@ -160,7 +160,7 @@ class Scalars:
         return self._base.value(node, index, guard)
 
     def _is_in_base(self, node: Node) -> bool:
-        """Whether an element depends on nothing that is given: then all loops share it."""
+        """True if an element depends on no given value, so that all loops can share it."""
         if self._base is None:
             return False
         free = self._is_free
@@ -235,12 +235,12 @@ class Scalars:
             inner.append(moved)
         value = yield source, tuple(inner), self.scope.both(guard, test)
         if test is None or (self._is_read(source) and _is_zero(fill)):
-            return value  # the masked load gives 0 where the test is false
+            return value  # the masked load gives 0 if the test is false
         filled = yield fill, (), guard
         return self.scope.b.select(test, value, filled)
 
     def _is_read(self, node: Node) -> bool:
-        """Whether a value is loaded from memory, maybe through views."""
+        """True if a value is loaded from memory, maybe through views."""
         while node not in self.memory and ops.is_whole_view(node):
             node = node.args[0]
         return node in self.memory
@@ -311,7 +311,7 @@ class Scalars:
         return shared
 
     def _is_around(self, axis: Expr, index: Index, guard: Node | None) -> bool:
-        """Whether the element at an index is computed inside of a loop over an axis."""
+        """True if the element at an index is computed inside of a loop over an axis."""
         var = self.scope.variables[str(axis)]
         moved = {s.name for d in index for s in symbols(d)}
         outside = {v for name in moved for v in self.scope.variables[name].vars}
@@ -387,12 +387,12 @@ class Scalars:
 
 
 def _is_zero(node: Node) -> bool:
-    """Whether a constant is 0.0, as masked loads give it, and not -0.0."""
+    """True if a constant is 0.0, the value of masked loads, and not -0.0."""
     return is_number(node) and not any(node.attrs["value"].array.tobytes())
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
-    """Whether a value is the conversion of a value of this type, maybe gathered."""
+    """True if a value was converted from this type, maybe through a gather."""
     while reads_by_data(node):
         node = node.args[0]
     return converts(node) and node.args[0].dtype == dtype

@@ -32,7 +32,7 @@ class Plan:
 
 
 def is_innermost(kernel: Node, plan: Plan) -> bool:
-    """Whether loops over the vector axis are direct children of loops over the last kept axis."""
+    """True if loops over the vector axis are direct children of loops over the last kept axis."""
     if not (plan.kept and plan.lane):
         return False
     along = loops_along(kernel, plan.lane)

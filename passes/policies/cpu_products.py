@@ -99,5 +99,5 @@ def _reduction(made: Made, row: str) -> str:
 
 
 def _is_stored_whole(made: Made) -> bool:
-    """Whether the loop over rows only stores the sums."""
+    """True if the loop over rows only stores the sums."""
     return any(product.places for product in products_in(made.kernel))

@@ -71,7 +71,7 @@ class CpuStreams(Stepped[Cpu]):
     def take(self, made: Made) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
-            raise CannotTile("a state is not held in f32")
+            raise CannotTile("a state is not in f32")
         found = stream_axes(self.group)
         names = {name: letter(i) for i, (name, size) in enumerate(found.sizes.items()) if size > 1}
         row, column = names.get(found.row, ""), names.get(found.column, "")
@@ -112,7 +112,7 @@ class CpuStreams(Stepped[Cpu]):
 
     @property
     def is_short(self) -> bool:
-        """Whether the CPU has an instruction for the products of 16-bit numbers."""
+        """True if the CPU has an instruction that multiplies the 16-bit operands of a dot."""
         dots = contractions(self.group.blocks[0].nodes)
         return any(self.target.mmas(product_types(dot)) for dot in dots)
 
@@ -152,7 +152,7 @@ class CpuStreams(Stepped[Cpu]):
     def _masks(self, made: Made, panel: str) -> None:
         """Leave out the panels that masks of positions hide."""
         made.may(Assume(panel).because("exp of such numbers is 0 in nearly all rows"))
-        cut = Limited(panel, "cut").because("panels that are visible as a whole need no mask")
+        cut = Limited(panel, "cut").because("fully visible panels need no mask")
         if not made.may(cut):
             made.may(Limited(panel).because("a mask hides all other panels"))
 
@@ -201,16 +201,16 @@ class CpuStreams(Stepped[Cpu]):
         return [Stage(name, "local").because("it is computed once") for name in names]
 
     def _transposed(self, made: Made) -> None:
-        """Transpose operands and results whose rows are apart in memory."""
+        """Transpose operands and results whose rows are strided."""
         for axis in axes(made.kernel):
             for memory, access in strided_accesses(made.kernel, axis).items():
                 if access.is_vector and access.is_read and access.dtype.kind != "f":
                     what = f"an array of {access.dtype}"
-                    raise CannotTile(f"{what} is read with its rows apart in memory")
+                    raise CannotTile(f"{what} is read with strided rows")
                 if access.is_vector:
                     wide = self._wide(access.dtype) if access.is_read else ""
                     step = StageMem(memory, axis, wide)
-                    made.may(step.because("its rows are apart in memory"))
+                    made.may(step.because("its rows are strided"))
 
     def _tile(self, made: Made, axis: str) -> None:
         """Tile a product."""
@@ -228,9 +228,9 @@ class CpuStreams(Stepped[Cpu]):
         made.take(step.because("sums stay in registers"))
 
     def _gathered(self, made: Made, axis: str) -> None:
-        """Copy the rows of a product if they are apart in memory, or are to be converted.
+        """Copy the rows of a dot if they are strided, or are to be converted.
 
-        Rows that are far apart would push each other out of the first-level cache.
+        Rows with a large stride would evict each other from the L1 cache.
         """
         for product in _products(made.kernel, axis):
             rows = product.dot.operands[0]
@@ -260,12 +260,12 @@ def _products(kernel: Node, axis: str) -> list[LoopProduct]:
     found = [stored_product(kernel, loop) for loop, _ in loops_along(kernel, axis)]
     known = [product for product in found if product is not None]
     if len(known) < len(found):
-        raise CannotTile(f"a loop over {axis} does more than add up products")
+        raise CannotTile(f"a loop over {axis} does more than sum products")
     return known
 
 
 def _is_run(operand: Operand, dot: BlockDot) -> bool:
-    """Whether the block of an operand is contiguous in memory, with all rows of the product."""
+    """True if the block of an operand is contiguous in memory, with all rows of the product."""
     first = next(i for i, axis in enumerate(operand.axes) if axis.over)
     return all(
         dot.row in axis.over or (dot.sizes[axis.over[0]] if axis.over else 1) == size

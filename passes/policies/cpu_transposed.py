@@ -149,7 +149,7 @@ def _has_short_rows(kernel: Node, plan: Plan, cpu: Cpu) -> bool:
 
 
 def _mostly_strided(kernel: Node, plan: Plan) -> bool:
-    """Whether more than half of the bytes that vary along a row are read with a stride."""
+    """True if more than half of the bytes that vary along a row are read with a stride."""
     strided = set(strided_accesses(kernel, plan.kept[-1]))
     sizes: dict[str, int] = {}
     for loop, _ in loops_along(kernel, plan.lane):

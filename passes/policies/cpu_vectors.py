@@ -1,4 +1,4 @@
-"""What the policies of a CPU share: loop splitting at conditions, vectorization, partial sums."""
+"""Steps that all CPU policies share: loop splitting at guards, vectorization, partial sums."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LEAST_BLOCK = 256  # elements of a row that a thread takes, if that divides the 
 
 
 def specialize(made: Made, own: list[str], at: str) -> None:
-    """Specialize the loops over axis `at` for the ranges of other axes that guards of loads tell
-    apart."""
+    """Specialize the loops over axis `at` for the ranges of other axes in which guards of loads are
+    constant."""
     points = split_points(made.kernel, of_loads=True)
     for axis in own:
         if axis in points:
@@ -36,7 +36,7 @@ def specialize(made: Made, own: list[str], at: str) -> None:
 
 
 def partition(made: Made, axis: str) -> None:
-    """Cut the loops over an axis where guards of loads change."""
+    """Split the loops over an axis at the points where guards of loads change."""
     points = split_points(made.kernel, of_loads=True).get(axis, [])
     if points:
         cut = Partition(axis, ",".join(map(str, points)))
@@ -66,7 +66,7 @@ def _is_slow(node: Node, lane: Node) -> bool:
 
 
 def vectorize(made: Made, plan: Plan, cpu: Cpu) -> None:
-    """Strip-mine and vectorize the vector axis, cut where guards of loads change."""
+    """Strip-mine and vectorize the vector axis; split it first where guards of loads change."""
     lane, extent = plan.lane, axes(made.kernel)[plan.lane]
     lanes = _live_lanes(made.kernel, plan, cpu)
     points = [] if plan.is_reduced else split_points(made.kernel, of_loads=True).get(lane, [])
@@ -126,7 +126,7 @@ def _live_lanes(kernel: Node, plan: Plan, cpu: Cpu) -> int:
 
 
 def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
-    """Whether a vector does not depend on a loop variable. Affine indices and guards do not count:
+    """True if a vector does not depend on a loop variable. Affine indices and guards do not count:
     they become scalars and constants."""
     if lane not in node.vars or var in node.vars or not isinstance(node.type, TensorType):
         return False

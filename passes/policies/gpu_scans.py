@@ -29,7 +29,7 @@ KINDS = ("sum", "prod")
 
 
 def leaves_idle(node: Node, gpu: Gpu) -> bool:
-    """Whether the lines of a scan are so few and so long that one program for each is slow."""
+    """True if the lines of a scan are so few and so long that one program for each is slow."""
     scanned = int(node.attrs["axis"])
     sizes = [s for s in node.shape if isinstance(s, int)]
     if len(sizes) < len(node.shape):

@@ -1,7 +1,7 @@
 """Streams with matrix products on a GPU: attention, and reductions like it.
 
-A program has a tile of rows, and walks along the streamed axis in blocks. A block computes its
-scores, rescales the states once, and adds its share to each of them, all in registers.
+A program has a tile of rows, and loops over blocks of the streamed axis. Each iteration computes
+the scores of a block, rescales the states once and updates them, all in registers.
 
     softmax(q k^T) v, 16 heads of 4096 x 64, f16, causal:
     split k 128; split r 64; block r.1; vectorize d; vectorize r.1; vectorize l; vectorize k.1;
@@ -50,7 +50,7 @@ CONTRACTED_BLOCK = 64  # elements of a block of a longer one
 
 
 def has_products(stream: Node) -> bool:
-    """Whether a stream computes matrix products."""
+    """True if a stream computes matrix products."""
     return bool(contractions(stream.blocks[0].nodes))
 
 
@@ -82,10 +82,10 @@ class ProductStreams(Stepped[Gpu]):
         made.take(steps.launch())
 
     def _masks(self, made: Made, steps: StreamSteps) -> None:
-        """Leave out what masks of positions hide.
+        """Skip blocks that position masks hide.
 
-        Three loops with products cost more than one with a branch, two cost less: each loop begins
-        by waiting for its copies. Measured on an H100.
+        Each loop with matmuls first waits for its prefetched copies. So three loops cost more than
+        one loop with a branch, but two cost less. Measured on an H100.
         """
         walk = f"{STREAMED}.0"
         if walk in axes(made.kernel):
@@ -93,14 +93,14 @@ class ProductStreams(Stepped[Gpu]):
         made.take(Rewrite("scale").because("a maximum has fewer elements than its scores"))
         if walk not in axes(made.kernel):
             return
-        cut = Limited(walk, "cut").because("blocks that are visible as a whole need no mask")
+        cut = Limited(walk, "cut").because("fully visible blocks need no mask")
         if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
             made.take(*steps.backwards(), cut)
             return
         limited = Limited(walk).because("a mask hides all other blocks")
         if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
             made.take(*steps.backwards(), limited)
-        made.may(Branch(walk).because("most blocks are visible as a whole"))
+        made.may(Branch(walk).because("most blocks are fully visible"))
 
 
 class StreamSteps:
@@ -140,10 +140,10 @@ class StreamSteps:
             self.order += reordered(names, self.grid, why)
 
     def _shared(self, nest: Node) -> list[str]:
-        """The loops over programs in the order in which they share what the cache holds.
+        """Orders the loops over programs, so that concurrent programs share elements in the cache.
 
         Programs along an axis on which a large array does not depend load the same elements of it.
-        Such axes run fastest, the shortest of them first.
+        Such axes are innermost, the shortest of them last.
         """
         large = [p for p in nest.blocks[0].params if _bytes(p) > self.gpu.cache_bytes]
         told: dict[Node, set[str]] = {p: set() for p in large}
@@ -214,10 +214,10 @@ class StreamSteps:
         return made
 
     def backwards(self) -> list[Step]:
-        """The step that starts late rows first: they see the most."""
+        """The step that starts the last rows first: causal masks leave them the most work."""
         if not self.row or self.height >= self.extents[self.row]:
             return []
-        return [Reverse(f"{self.row}.0").because("late rows take the most time")]
+        return [Reverse(f"{self.row}.0").because("the last rows take the most time")]
 
     def programs(self) -> list[Step]:
         """The steps that distribute the tiles over programs."""
@@ -236,12 +236,12 @@ class StreamSteps:
 
 
 def _is_table(load: Node) -> bool:
-    """Whether one index depends on several loop variables."""
+    """True if one index depends on several loop variables."""
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
 
 
 def _stores(loop: Node) -> bool:
-    """Whether a loop carries memory only."""
+    """True if a loop carries memory only."""
     return all(map(is_memory, starts_of(loop)))
 
 

@@ -121,7 +121,7 @@ def _reached(place: Index, iter_vars: Index) -> int:
 
 
 def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: int) -> bool:
-    """Whether a reduction is a column reduction over the axis `streamed` alone."""
+    """True if a reduction is a column reduction over the axis `streamed` only."""
     if place is None or place[-1] != iter_vars[-1] or len(node.attrs["axes"]) != 1:
         return False
     axis = int(node.attrs["axes"][0])

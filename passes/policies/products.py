@@ -1,7 +1,7 @@
 """Matrix products on a GPU.
 
 A program computes a tile of the result in a loop over blocks of the contracted axis, and applies
-what follows the product to the tile. A matrix-vector product sums tiles of partial sums instead.
+the epilogue to the tile. A matrix-vector product sums tiles of partial sums instead.
 
     c[i, j] = sum over k of a[i, k] * b[k, j]      f16, 4096 x 4096 x 4096:
     split k 64; split i 128; split j 256; vectorize k.1; vectorize j.1; vectorize i.1; tensorize;
@@ -131,7 +131,7 @@ class ProductSteps:
     """Writes the steps for the tiles of a schedule.
 
     Args:
-        product: what the cost model knows of the product.
+        product: the description of the matmul for the cost model.
         dtype: the type of its operands.
         schedule: a complete schedule.
         extents: the extent of each loop of the nest.
@@ -275,7 +275,7 @@ class ProductSteps:
         return [Threads(own.get("m", 0), own.get("n", 0), side, memory).because(why)]
 
     def _is_matrix(self) -> bool:
-        """Whether the products are products of matrices, not of a matrix and a vector."""
+        """True if the products are products of matrices, not of a matrix and a vector."""
         return all(nest.row for nest in self.nests)
 
     def _walk(self, name: str) -> list[Step]:

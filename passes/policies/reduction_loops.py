@@ -1,4 +1,4 @@
-"""How a program of a GPU walks along a long axis that it reduces: block sizes and registers.
+"""Loops over long reduction axes on a GPU: block sizes, warps and registers.
 
 Measured on an H100.
 """
@@ -20,7 +20,7 @@ class ReductionLoop:
     Attributes:
         block: the elements of a tile.
         warps: the warps of a program.
-        ahead: the iterations whose loads are in flight; 0 if prefetching does not pay.
+        ahead: the prefetch depth in iterations; 0 if prefetching is not profitable.
         is_first: whether a second loop reads the axis again. A multiprocessor then has one program,
             so that the rows of all programs stay in the cache between the loops.
         is_whole: whether all tiles of the axis stay in registers.
@@ -38,11 +38,11 @@ class ReductionLoop:
         return self.block // (WARP * self.warps)
 
 
-ADDRESSES = 24  # registers of a thread that hold no tiles
-WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles are all held
-COLUMNS = 128  # elements of a row of a tile of a column reduction
-MAX_WHOLE = 32768  # elements of an axis that one tile may hold
-AHEAD_PARTS = 4  # of shared memory, of which a column reduction prefetches at most one
+ADDRESSES = 24  # registers of a thread for other values than tiles
+WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles all stay in registers
+COLUMNS = 128  # columns of a tile of a column reduction
+MAX_WHOLE = 32768  # limit of the elements of an axis in one tile
+AHEAD_PARTS = 4  # a column reduction prefetches into 1 / this of shared memory at most
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
@@ -71,14 +71,14 @@ def held_tiles(
 
 
 def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
-    """Whether all tiles of a row fit in registers."""
+    """True if all tiles of a row fit in registers."""
     count = -(-extent // WHOLE.block)
     registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
     return 0 < registers <= WHOLE_SHARE * gpu.registers // gpu.threads
 
 
 def in_a_row(axes: Sequence[int]) -> bool:
-    """Whether several axes are adjacent and in order, so that one loop can run over them."""
+    """True if several axes are adjacent and in order, so that one loop can run over them."""
     return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 

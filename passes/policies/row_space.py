@@ -66,12 +66,12 @@ class RowSpace:
 
     @property
     def is_column(self) -> bool:
-        """Whether it is a column reduction: the last axis, contiguous in memory, is not reduced."""
+        """True for a column reduction: the last axis, contiguous in memory, is not reduced."""
         return bool(self.reduced) and len(self.iter_vars) - 1 not in self.reduced
 
     @property
     def is_one(self) -> bool:
-        """Whether the reduction axes are one axis, or are adjacent and can be collapsed."""
+        """True if there is one reduction axis, or the axes are adjacent and can be collapsed."""
         return len(self.reduced) == 1 or in_a_row(list(self.reduced))
 
     @property
@@ -83,7 +83,7 @@ class RowSpace:
         return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
 
     def is_turned(self) -> bool:
-        """Whether some array is transposed: strided along the last parallel axis."""
+        """True if some array is transposed: strided along the last parallel axis."""
         line = self.iter_vars[self.kept[-1]] if self.kept else None
         held = [self.places[n] for n in self.arrays if n in self.places]
         return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)

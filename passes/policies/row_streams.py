@@ -1,7 +1,7 @@
 """Streams without matrix products on a GPU: softmax, norms and statistics of long rows.
 
-A program walks along a row in blocks, and keeps the states in registers. A result as long as the
-row takes a second walk.
+A program loops over blocks of a row, and keeps the states in registers. A result as long as the row
+needs a second loop.
 
     softmax of rows of 65536, f32:
     split r 16384; block r.1; vectorize r.1; rfactor r.0; pipeline r.0 3; bind i grid; launch 32
@@ -11,7 +11,7 @@ Two kinds of rows are faster in another order:
 - Rows that fit in registers: `block r` first, so that each state is one pass over the row, and no
   state is rescaled; `hold` keeps the tiles between the passes.
 - States that are cheap to rescale, as a running mean and variance: `reorder r.0 r.1` gives each
-  element of a block its own states, which are merged once, after the walk.
+  element of a block its own states, which are merged once, after the loop.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class RowStreams(Stepped[Gpu]):
         if loop.is_first and count > 1 and not loop.is_whole:
             for number, array in enumerate(self.group.blocks[0].params):
                 if array.tensor.rank > 1 and static(array.shape[-1]) == self.extent:
-                    why = "the cache keeps a row until its second walk"
+                    why = "the cache keeps a row until the second loop"
                     made.take(Evict(f"p{number}", "reuse").because(why))
         results = self.group.blocks[2].results
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))
 
     def _tiles(self, made: Made, walk: Walk, loop: ReductionLoop, block: int) -> None:
-        """Blocks of the row as tiles."""
+        """Splits the row into tiles and vectorizes them."""
         is_whole = loop.is_whole
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
@@ -122,13 +122,13 @@ class RowStreams(Stepped[Gpu]):
     def _registers(
         self, made: Made, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
     ) -> None:
-        """What stays in registers between iterations and between walks; loads ahead."""
+        """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
         count, axis = -(-walk.extent // block), f"{STREAMED}.0"
         why = f"partial sums are reduced once, not {count} times"
         made.may(Rfactor(axis).because(why))
         kept = self._kept(walk, loop, schedule, block)
         if kept:
-            why = f"{kept} of {count} tiles stay in registers for the next walk"
+            why = f"{kept} of {count} tiles stay in registers for the next loop"
             made.take(Hold(axis, kept).because(why))
         waits = walk.is_online and not walk.is_private and walk.loose < walk.states
         ahead = ONCE.ahead if loop.is_first and not loop.is_whole and waits else schedule.stages
@@ -136,7 +136,7 @@ class RowStreams(Stepped[Gpu]):
             made.take(Pipeline(axis, ahead).because("loads overlap with computation"))
 
     def _kept(self, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int) -> int:
-        """The tiles that stay in registers between two walks."""
+        """The number of tiles that stay in registers between two loops over the row."""
         count = -(-walk.extent // block)
         if loop.is_whole:
             return count
@@ -152,7 +152,7 @@ class RowStreams(Stepped[Gpu]):
 
 
 class Walk:
-    """The loop over a row in the plain nest of a stream.
+    """The loop over a row in the plain loop nest of a stream.
 
     Attributes:
         extent: the elements of the row, or of its part.

@@ -166,12 +166,12 @@ class RowPolicy(Policy):
 
 
 def is_walked(schedule: Schedule) -> bool:
-    """Whether the reduction axis is a serial loop over blocks."""
+    """True if the reduction axis is a serial loop over blocks."""
     return any(s.binding == "serial" for s in schedule.of(REDUCED))
 
 
 def _is_of_rows(gather: Node) -> bool:
-    """Whether a gather reads contiguous rows: its last axis is not selected by an index."""
+    """True if a gather reads contiguous rows: its last axis is not selected by an index."""
     axes = parse_rule(gather.attrs["rule"]).inputs[0]
     return bool(axes) and not axes[-1].mark
 
@@ -284,7 +284,7 @@ class RowSteps:
         return held_tiles(step, self._extent(name), self.space.inputs, running, self.gpu)
 
     def _has_mates(self) -> bool:
-        """Whether two reductions over the reduction axes are independent."""
+        """True if two reductions over the reduction axes are independent."""
         body = topological(self.space.results)
         own = [n for n in body if is_reduction(n) and tuple(n.attrs["axes"]) == self.space.reduced]
         behind = {n: set(topological([n.args[0]])) for n in own}
@@ -303,7 +303,7 @@ class RowSteps:
         return min(step, _whole(self._extent(name)))
 
     def _has_room(self, ahead: int) -> bool:
-        """Whether the tiles that a column reduction prefetches fit in shared memory."""
+        """True if the tiles that a column reduction prefetches fit in shared memory."""
         if self.space.reduction_loop != ACROSS:
             return True
         room = self.gpu.shared_bytes // AHEAD_PARTS

@@ -1,4 +1,4 @@
-"""How large the tiles of a stream are: rows, and places in a step. Measured on an H100."""
+"""Tile sizes of streams: rows, and elements of the streamed axis. Measured on an H100."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from stack.passes.steps.assumed import UNDERFLOW
 from stack.passes.tiling.frame import power_of_two, static
 from stack.rewrite.splat import splat
 
-BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
-LONG = 2048  # places: enough programs are left where each takes twice the rows
-NARROW = 32  # places of a step that leave registers for parts of f32
-MOST_WHOLE = 256  # of a streamed axis that is taken in one step
+BUSY = 11  # elementwise ops, from which a smaller tile is needed to leave registers for them
+LONG = 2048  # streamed elements, from which tiles of twice the rows leave enough programs
+NARROW = 32  # streamed elements of a step that leave registers for the parts of f32 operands
+MOST_WHOLE = 256  # limit of a streamed axis that is computed in one step
 
 
 def extents(stream: Node) -> tuple[int, int]:
-    """Rows of a tile, and places of the streamed axis in a step."""
+    """Picks the rows of a tile, and the elements of the streamed axis in a step."""
     rows, step = _of_16_bits(stream)
     states = stream.blocks[0]
     sums = contractions(states.results)
@@ -42,16 +42,16 @@ def extents(stream: Node) -> tuple[int, int]:
 
 
 def in_parts(dot: Node) -> bool:
-    """Whether it is of f32: three parts of each operand, of 8 bits, take registers."""
+    """True for a dot of f32. Its operands are split into three parts of 8 bits, in registers."""
     return dot.args[0].dtype.bits == 32
 
 
 def _of_16_bits(stream: Node) -> tuple[int, int]:
-    """Extents where operands have 16 bits."""
+    """Picks the tile size for 16-bit operands."""
     states = stream.blocks[0]
     dots = contractions(states.nodes)
     if len(dots) > 2:
-        # sums that are corrected pay for each step: fewer, larger tiles
+        # each step rescales the sums: fewer steps with larger tiles
         is_corrected = any(is_reduction(s) and s.attrs["kind"] == "max" for s in states.results)
         return (128, 64) if is_corrected else (64, 64)
     if len(dots) == 2 and len(contractions(states.results)) == 1:
@@ -62,9 +62,9 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
         multiplied = set(topological(factors))
         extent = static(streamed_extent(stream))
         alone = [p for p in states.params if p not in multiplied]
-        # each row of such an array is read once: many rows share what they read of the others
+        # each row of such an array is read only once; more rows share loads of the other arrays
         is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
-        # without a mask no tile is computed that is hidden in part
+        # without a mask, no tile is partly hidden
         is_tall |= extent >= LONG and not _hides(states)
         if is_tall:
             return 128, 64
@@ -73,7 +73,7 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
 
 
 def _hides(states: Block) -> bool:
-    """Whether a mask hides elements in nearly all rows: with -inf, or a large negative number."""
+    """True if a mask hides elements in nearly all rows: with -inf, or a large negative number."""
     if any(hiding_selects(states)):
         return True
     fills = (splat(unconverted(a)) for n in states.nodes if choice(n) for a in n.args[1:])
@@ -81,7 +81,7 @@ def _hides(states: Block) -> bool:
 
 
 def _reads_elements(gather: Node) -> bool:
-    """Whether the places that it reads are data: no run of memory holds those of a tile."""
+    """True if the indices of a gather are data, so that the elements of a tile are scattered."""
     for indices in gather.args[1:]:
         iter_vars = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
         if affine(indices, tuple(iter_vars)) is None:
@@ -90,9 +90,9 @@ def _reads_elements(gather: Node) -> bool:
 
 
 def _whole(stream: Node, extent: int) -> int:
-    """A step that takes the whole axis and is no longer than steps of 64 are together, or 0.
+    """Returns the step that covers the whole axis, if it pads no more than steps of 64; else 0.
 
-    Then nothing is corrected. Its scores take the registers: sums have to be narrow.
+    One step needs no rescaling. Its scores take most registers, so sums must be narrow.
     """
     states = stream.blocks[0]
     step = power_of_two(extent)
@@ -102,7 +102,7 @@ def _whole(stream: Node, extent: int) -> int:
 
 
 def _work(stream: Node) -> int:
-    """How many elementwise ops a step does on the elements of a tile of rows and places."""
+    """Counts the elementwise ops of a step on tiles with rows and streamed elements."""
     extent = streamed_extent(stream)
     return sum(
         n.tensor.rank > 1 and n.shape[-1] == extent and n.shape[-2] != 1

@@ -1,4 +1,4 @@
-"""Schedules of streams on a CPU: rows along the lanes of vectors, and keys of a panel."""
+"""Scheduling policy of streams on a CPU: rows are vectorized, and keys are split into panels."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
-PANEL = 64  # keys of a panel: its products stay in the first level of cache
-# the same where an instruction multiplies tiles: products take little then, and corrections of
-# sums, which are once in a panel, much
+PANEL = 64  # keys of a panel: its scores stay in the L1 cache
+# keys of a panel on CPUs with tile instructions: dots are fast, so rescaling the sums, once for
+# each panel, is relatively slow
 TILED_PANEL = 128
 
 
 class PanelPolicy(Policy):
-    """Programs of m rows, in vectors, which walk along panels of k keys.
+    """Schedules programs of m rows (vectorized) that loop over panels of k keys.
 
-    Their sums stay in the second level of cache. Raises CannotTile for a stream without rows, or
-    with more columns than that holds of one.
+    Their sums stay in the L2 cache. Raises CannotTile for a stream without rows, or if the sums of
+    one row do not fit in that cache.
     """
 
     def __init__(self, stream: Node, cpu: Cpu) -> None:
@@ -60,7 +60,7 @@ class PanelPolicy(Policy):
         return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
-        part = 1 << (self.most.bit_length() - 1)  # of a register, where there are too few rows
+        part = 1 << (self.most.bit_length() - 1)  # rows, if they are fewer than lanes
         fits = [v for v in WIDTHS if v * self.cpu.lanes <= self.most]
         vectors = min(fits, key=lambda v: column_cost(v, self.cpu), default=0)
         rows = vectors * self.cpu.lanes or part
@@ -69,6 +69,6 @@ class PanelPolicy(Policy):
 
 
 def _panel(extent: int, best: int) -> int:
-    """Keys of a panel: a divisor of all keys where there is one near."""
+    """Picks the keys of a panel: the divisor of all keys closest to `best`, if one is close."""
     near = [s for s in range(best // 2, best + best // 2 + 1) if extent % s == 0]
     return min(near, key=lambda s: abs(s - best), default=best)

@@ -1,7 +1,7 @@
-"""In how many parts a stream runs on a GPU: where its rows give too few programs, each has more.
+"""Splits the streamed axis among programs of a GPU if there are too few rows to fill it.
 
-A program walks along the whole axis for a tile of rows, and few rows keep few processors busy.
-Parts of the axis are programs too; merging their states is one more kernel.
+A program loops over the whole axis for a tile of rows, so few rows leave multiprocessors idle. With
+parts, each part of the axis is a program too, and a second kernel merges their states.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
-STAGE = 1.5  # launches in the time of one more kernel that waits for the one before it
-READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
-GAIN = 0.8  # likewise, where they wait for products
-UNIT = 128  # elements of an axis with a product that a part has a multiple of
-LEAST = 2  # of those, that a part keeps at least
-MOST = 64  # parts: merging reads them all at once
+STAGE = 1.5  # time of a dependent second kernel, in launches
+READ_GAIN = 0.96  # parts may take this share of the time of one pass, if memory is the limit
+GAIN = 0.8  # the same, if arithmetic is the limit
+UNIT = 128  # parts of streams with matmuls are multiples of this
+LEAST = 2  # units in a part, at least
+MOST = 64  # parts, at most: merging loads all of them at once
 
 
 def has_parts(stream: Node) -> bool:
-    """Whether each part of the axis may run by itself: no result is as long as the axis."""
+    """True if parts of the axis can be computed separately: no result has the streamed axis."""
     try:
         places = stream_index_maps(*stream.blocks)
     except CannotTile:
@@ -39,7 +39,7 @@ def has_parts(stream: Node) -> bool:
 
 
 def stream_programs(stream: Node, gpu: Gpu) -> int:
-    """The programs of the kernel of a stream. Raises CannotTile if it has none."""
+    """Returns the number of programs of a stream's kernel. Raises CannotTile if it has none."""
     made = ProductStreams(stream, gpu) if has_products(stream) else RowStreams(stream, gpu)
     policy = made.policy()
     schedule = policy.of(stream)
@@ -49,21 +49,21 @@ def stream_programs(stream: Node, gpu: Gpu) -> int:
 
 
 def _rate(dot: Node, gpu: Gpu) -> float:
-    """Products for each second that a large dot of such operands reaches."""
+    """Returns the operations per second that a large dot of such operands reaches."""
     dtype = dot.args[0].dtype
     tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype, gpu)
     return gpu.bf16_rate * min(1.0, max(t.rate for t in tiles))
 
 
 def best_part(stream: Node, gpu: Gpu) -> int:
-    """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
+    """Picks the size of parts with which a stream is fastest; 0 if it is fastest without parts."""
     extent = streamed_extent(stream)
     if not isinstance(extent, int):
         return 0
     try:
         programs = stream_programs(stream, gpu)
     except CannotTile:
-        return 0  # pass `blocks` says why
+        return 0  # pass `blocks` reports the reason
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]

@@ -1,4 +1,4 @@
-"""Schedules of streams with products as kernels of blocks: rows of a program, places of a step."""
+"""Scheduling policy of streams with matmuls on a GPU: rows of a program, elements of a step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
-# rows that a warp has of a product that another takes: Triton 3.6 reads astray where it has fewer
+# least rows of a warp if one dot reads the result of another: Triton 3.6 miscompiles fewer
 WARP_ROWS = 16
 
 
@@ -24,7 +24,7 @@ def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule
     return Schedule((Split("m", rows, "grid"), Split("k", step, "serial")), warps, stages)
 
 
-MEASURED = (  # tiles of attention that compilers make fast code of; tuning tries them
+MEASURED = (  # tiles of attention that compile to fast code; tuning tries them
     *(_schedule(128, 64, 8, 2), _schedule(128, 64, 8, 3), _schedule(128, 128, 8, 2)),
     *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
     _schedule(64, 128, 4, 2),
@@ -33,7 +33,7 @@ TALLEST = max(schedule.block("m") for schedule in MEASURED)
 
 
 class StreamPolicy(Policy):
-    """Blocks of m rows, and of k along the streamed axis; columns of states, e, are held whole."""
+    """Schedules blocks of m (rows) and k (the streamed axis); e (columns of states) stays whole."""
 
     def __init__(self, stream: Node, shape: StreamShape, gpu: Gpu) -> None:
         self.stream, self.shape, self.gpu = stream, shape, gpu
@@ -45,8 +45,8 @@ class StreamPolicy(Policy):
             (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
-        # sums take half of the registers, as those of products, in blocks of as many rows as fast
-        # ones have: of fewer rows they lose to separate products
+        # sums may take half of the registers, as in matmuls, in blocks with the rows of fast tiles;
+        # with fewer rows, separate matmuls are faster
         if TALLEST * self.widest > gpu.registers // 2:
             what = f"{TALLEST} rows of {self.widest} columns of sums"
             raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
@@ -87,7 +87,7 @@ class StreamPolicy(Policy):
         big = (rows >= 128 and step >= 128) or (
             parts * len(self.sums) * self.widest * rows > 128 * 128
         )
-        # what fits beside a wide sum
+        # fewer stages fit if sums are wide
         stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
         if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
             stages = 2
@@ -97,7 +97,7 @@ class StreamPolicy(Policy):
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         found = [Need("threads", schedule.warps * WARP, self.gpu.threads)]
         if schedule == self.complete(Schedule()):
-            return found  # what it always was: its compiler says whether it fits
+            return found  # the default is not checked here: the compiler reports if it does not fit
         rows, step = schedule.block("m"), schedule.block("k")
         sums = rows * (len(self.sums) * self.widest + step)
         read = {a for d in self.dots for a in d.args if is_in_memory(a) and self._is_streamed(a)}
@@ -115,6 +115,6 @@ class StreamPolicy(Policy):
         return self.extent in operand.shape[-2:]
 
     def _width(self, operand: Node) -> int:
-        """Elements of an operand at one place of the streamed axis."""
+        """Returns the elements of an operand at one position of the streamed axis."""
         sizes = [power_of_two(static(s)) for s in operand.shape[-2:]]
         return prod(sizes) // power_of_two(self.extent)

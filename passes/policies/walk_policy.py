@@ -1,4 +1,4 @@
-"""Schedules of streams without products as kernels of blocks: a program walks along a row."""
+"""Scheduling policy of streams without matmuls on a GPU: a program loops over a row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from stack.target import Gpu
 
 
 class WalkPolicy(Policy):
-    """Steps of k along a row of the streamed axis, of which b programs have one each.
+    """Schedules blocks of k (the streamed axis); each of b programs has one row.
 
     Args:
-        reduction_loop: what suits the stream.
-        extent: of the streamed axis.
+        reduction_loop: the default block size, warps and prefetch depth for the stream.
+        shape: the axes of the stream.
+        extent: the extent of the streamed axis.
+        gpu: the target.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What all tilers share: sizes and types, the roles of a dot's axes."""
+"""Helpers of all lowerings to kernels: sizes, types, and the roles of a dot's axes."""

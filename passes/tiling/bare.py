@@ -1,4 +1,4 @@
-"""Ops that fusion left bare, as groups of one."""
+"""Wraps ops that fusion left on their own in groups of one op."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stack.ir.types import I64, TensorType
 
 
 def is_bare(node: Node) -> bool:
-    """Whether fusion left an op on its own that a kernel can hold."""
+    """True if fusion left an op on its own and a kernel can compute it."""
     if not isinstance(node.type, TensorType) or is_alias(node):
         return False
     is_positions = is_formula(node) and bool(node.shape)
@@ -19,7 +19,7 @@ def is_bare(node: Node) -> bool:
 
 
 def alone(node: Node) -> Node:
-    """A group of one op that fusion left bare."""
+    """Wraps one op in a fusion group."""
     b = Builder()
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     if node.op == "argreduce":
@@ -31,14 +31,14 @@ def alone(node: Node) -> Node:
 
 
 def group_of(node: Node) -> Node | None:
-    """The group that a node is, or, bare, is alone; None for a library's and for other nodes."""
+    """Returns a group itself, a contraction wrapped in a group, or None for all other nodes."""
     if is_contraction(node):
         return alone(node)
     return node if is_generated(node) else None
 
 
 def _first_position(b: Builder, node: Node, x: Node) -> Node:
-    """argreduce as two reductions: the value, then the first place that holds it (or a nan)."""
+    """Rewrites argreduce as two reductions: the best value, then its (or a nan's) first index."""
     axis, kind = node.attrs["axis"], node.attrs["kind"]
     best = b.reduce(x, kind=kind, axes=(axis,))
     others = tuple(a for a in range(x.tensor.rank) if a != axis)

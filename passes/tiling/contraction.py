@@ -1,4 +1,4 @@
-"""The dot of a group: what its axes do, and the group without it."""
+"""The dot of a group: the roles of its axes, and ways to rewrite or remove it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stack.passes.tiling.frame import CannotTile, static
 
 @dataclass(frozen=True)
 class Roles:
-    """What the axes of a dot do in a kernel; axes of size 1 do nothing and are left out."""
+    """The roles of a dot's axes in a kernel, without axes of size 1."""
 
     left: int  # operand that has the rows
     right: int  # operand that has the lanes
@@ -30,17 +30,17 @@ class Roles:
 
 
 def operand_names(dot: Node, position: int) -> list[str]:
-    """Axis names of one operand of a dot."""
+    """Returns the axis names of one operand of a dot."""
     return [a.names[0] for a in parse_rule(dot.attrs["rule"]).inputs[position]]
 
 
 def result_names(dot: Node) -> list[str]:
-    """Axis names of the result of a dot."""
+    """Returns the axis names of the result of a dot."""
     return [a.names[0] for a in parse_rule(dot.attrs["rule"]).outputs[0]]
 
 
 def _sizes(dot: Node) -> dict[str, int]:
-    """Extents of the axes of a dot."""
+    """Returns the extents of the axes of a dot."""
     sizes: dict[str, int] = {}
     for side, arg in enumerate(dot.args):
         sizes.update(zip(operand_names(dot, side), map(static, arg.shape), strict=True))
@@ -48,17 +48,22 @@ def _sizes(dot: Node) -> dict[str, int]:
 
 
 def roles_of(dot: Node, by_lane: bool = False) -> Roles:
-    """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own, or
-    an axis is empty. `by_lane`: both operands may have the lanes, where they lie together."""
+    """Finds the roles of a dot's axes.
+
+    `by_lane`: both operands may have the axis of lanes, if it is contiguous in the left one.
+
+    Raises:
+        CannotTile: no operand has lanes of its own, nothing is contracted, or an axis is empty.
+    """
     names = contraction(parse_rule(dot.attrs["rule"]))
     output, sides = names.result, (names.left, names.right)
     if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
-        raise CannotTile("an operand of the dot has one axis twice")
+        raise CannotTile("an operand of the dot has the same axis twice")
     sizes = _sizes(dot)
     if 0 in sizes.values():
         raise CannotTile("an axis of the dot is empty")
     if not output:
-        raise CannotTile("the dot has one result")
+        raise CannotTile("the result of the dot is a scalar")
     lane = output[-1]
     is_by_lane = lane in names.batch
     is_run = names.left[-1:] == (lane,)
@@ -68,7 +73,7 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
     real = {n for n, size in sizes.items() if size > 1}
     for name in names.lone:
         if name in real:
-            raise CannotTile(f"axis {name} of one operand is summed on its own")
+            raise CannotTile(f"axis {name} of the dot is summed in one operand only")
     summed = [n for n in sides[right] if n in names.contracted]
     if not summed:
         raise CannotTile("nothing is contracted")
@@ -90,7 +95,7 @@ def roles_of(dot: Node, by_lane: bool = False) -> Roles:
 
 
 def as_reduction(group: Node, dot: Node) -> Node:
-    """The group with its dot written as a sum of products."""
+    """Rewrites the dot of a group as a multiplication and a sum."""
     b = Builder()
     kept = result_names(dot)
     # an axis of one operand alone, of size 1, may be left
@@ -102,7 +107,7 @@ def as_reduction(group: Node, dot: Node) -> Node:
     for side, arg in enumerate(dot.args):
         own = operand_names(dot, side)
         order = sorted(own, key=names.index)
-        if is_wider:  # each product is exact: in the type of the operands it would wrap around
+        if is_wider:  # otherwise a product could overflow
             arg = b.cast(arg, type=arg.tensor.with_dtype(dot.dtype))
         if own != order:
             arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
@@ -120,7 +125,7 @@ def as_reduction(group: Node, dot: Node) -> Node:
 
 
 def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
-    """What becomes of nodes when some are replaced."""
+    """Rebuilds the nodes that depend on replaced ones. Returns a map from old to new nodes."""
     known = dict(by)
     for node in body.nodes:
         if node not in by and not known.keys().isdisjoint(node.args):
@@ -132,18 +137,18 @@ def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
 def _tables(
     body: Block, known: dict[Node, Node]
 ) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
-    """Names and source lines of a body after a replacement."""
+    """Returns the names and source lines of a body after a replacement."""
     names = {known.get(n, n): name for n, name in body.names.items()}
     return names, {known.get(n, n): lines for n, lines in body.locs.items()}
 
 
 def split_dot(group: Node) -> tuple[Node, Node]:
-    """A group as a bare dot, for a library, and the group of what follows it."""
+    """Splits a group into its dot, for a library, and a group with the epilogue."""
     body = group.blocks[0]
     (dot,) = contractions(body.nodes)
     outside = dict(zip(body.params, group.args, strict=True))
     if any(a not in outside for a in dot.args) or dot in body.results:
-        raise CannotTile("its dot cannot stand alone")
+        raise CannotTile("its dot has a prologue, or is a result of the group")
     bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
     args, rest = rest_of(group, {dot: bare}, body.results)
     attrs = {**group.attrs, "kind": "loop"}
@@ -153,7 +158,7 @@ def split_dot(group: Node) -> tuple[Node, Node]:
 def rest_of(
     group: Node, made: Mapping[Node, Node], results: Sequence[Node]
 ) -> tuple[list[Node], Block]:
-    """What makes some results of a group whose dots are `made` outside: arguments, and a body."""
+    """Returns the arguments and the body of a group without the dots that `made` replaces."""
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
     held = dict(zip(made, new_params("dot", [d.type for d in made], body.params), strict=True))

@@ -1,4 +1,4 @@
-"""Kernels that are built anew from others: loops, their indices, names that go along."""
+"""Helpers to rebuild kernels: loops, index variables, names and source lines."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from stack.passes.tiling.names import names_of
 
 
 class Rebuilt:
-    """A kernel that is made of the block of another.
+    """A kernel that is rebuilt from the block of another.
 
     Attributes:
-        old: that block.
+        old: the block of the other kernel.
+        b: the builder of the new kernel.
+        names: the names that are in use.
     """
 
     def __init__(self, old: Block) -> None:
@@ -22,11 +24,11 @@ class Rebuilt:
         self.names = names_of(old)
 
     def fresh(self, hint: str) -> str:
-        """A name for a variable that no other has."""
+        """Returns a unique name for a variable."""
         return self.names.numbered(hint)
 
     def note(self, old: Node, new: Node) -> None:
-        """Keep name and source lines."""
+        """Give a new node the name and source lines of an old one."""
         carry(self.b, self.old, old, new)
 
 
@@ -39,17 +41,17 @@ def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
 
 
 def items(b: Builder, node: Node) -> list[Node]:
-    """All results of a node."""
+    """Returns all results of a node."""
     if not isinstance(node.type, TupleType):
         return [node]
     return [b.item(node, index=i) for i in range(len(node.type.items))]
 
 
 def index(name: str, extent: int) -> Node:
-    """A loop's index."""
+    """Returns a new index variable of a loop."""
     return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
 
 
 def extent_of(loop: Node) -> int:
-    """How often a loop runs."""
+    """Returns the number of iterations of a loop."""
     return static(loop.blocks[0].params[0].attrs["extent"])

@@ -1,9 +1,9 @@
-"""Products of one left operand in one kernel: it is read once, and what they join to is all that is
-written.
+"""Matmuls of one left operand in one kernel, which reads that operand once.
 
-`f(x @ a) * (x @ b)` then neither writes nor reads the products. Their sums share the registers of a
-program, which leaves each its part of a tile: as much work for each byte as one product with all
-right operands side by side. Whether that is faster than a kernel for each, `tiles` says.
+`f(x @ a) * (x @ b)` then neither writes nor reads the two matmuls. Their accumulators share the
+registers of a program, so each matmul has a part of a tile. The work for each byte is the same as
+in one matmul with all right operands side by side. The cost model in `gpu_products/tile_choice.py`
+decides whether that is faster than separate kernels.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile
 
-MOST = 8  # a part of a tile of 128 columns has at least the 16 that tensor cores take
+MOST = 8  # matmuls: each has at least 16 of 128 columns, the least of tensor cores
 
 
 def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
-    """The operand that has the rows, and where each of its axes is in the result; -1 for the one
-    that is contracted. None where not one is, or where no operand has rows of its own."""
+    """Returns the operand with the rows, and the position of each of its axes in the result; -1 for
+    the contracted axis. None unless exactly one axis is contracted and one operand has the lanes.
+    """
     rule = parse_rule(dot.attrs["rule"])
     inputs = [[a.names[0] for a in operand] for operand in rule.inputs]
     output = [a.names[0] for a in rule.outputs[0]]
@@ -32,22 +33,22 @@ def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
 
 
 def why_unfused(dots: Sequence[Node]) -> str:
-    """What keeps products from being computed by one kernel; "" where nothing does."""
+    """Returns why one kernel cannot compute several matmuls; "" if it can."""
     if len(dots) > MOST:
-        return f"{len(dots)} products share the registers of a program, at most {MOST} may"
+        return f"{len(dots)} matmuls share the registers of a program, at most {MOST} can"
     first = dots[0]
     for dot in dots[1:]:
         if dot.type != first.type or dot.args[0].dtype != first.args[0].dtype:
-            return f"a product of type {dot.type} beside one of {first.type}"
+            return f"one kernel cannot compute matmuls of types {dot.type} and {first.type}"
         left = left_of(dot)
         if left is None or left != left_of(first):
-            return "two products of different left operands are two kernels"
+            return "matmuls with different left operands need separate kernels"
     return ""
 
 
 def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
-    """The products of a group, each with the results that are made of it alone; none where one
-    result is made of several."""
+    """Returns the matmuls of a group, each with the results that depend on it alone. Empty if there
+    is one matmul, or if a result depends on none or several."""
     dots = contractions(body.nodes)
     parts: dict[Node, list[Node]] = {dot: [] for dot in dots}
     for result in body.results:
@@ -59,7 +60,7 @@ def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
 
 
 def products_of(body: Block) -> list[Node]:
-    """The products of a group that a program computes together. Raises CannotTile."""
+    """Returns the matmuls of a group that one program computes. Raises CannotTile."""
     dots = contractions(body.nodes)
     why = why_unfused(dots) if dots else ""
     if why:

@@ -1,7 +1,7 @@
-"""Names of the variables and memories of one kernel, each given once.
+"""Unique names for the variables and memories of one kernel.
 
-Two variables of one name and type are one node, and a loop may not name its variable like one
-around it. So whatever adds a loop or memory to a kernel asks here for a name.
+Two variables with the same name and type are the same node. A loop must not reuse the name of an
+enclosing loop's variable. So code that adds a loop or memory to a kernel takes a name from here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stack.ir.traits import is_input
 
 
 class Names:
-    """Gives names that no other value of a kernel has.
+    """Generates unique names in a kernel.
 
     Args:
         taken: names that are in use.
@@ -27,15 +27,15 @@ class Names:
         self._numbers = count(1)
 
     def own(self, hint: str) -> str:
-        """The hint, or where that is in use, one like it."""
+        """Returns the hint, with a suffix if it is in use."""
         return unique_name(hint, self._taken, self._counts)
 
     def numbered(self, hint: str) -> str:
-        """The hint with a number of its own, in place of the number that it came with."""
+        """Returns the hint with a unique number, which replaces its old number."""
         return self.own(f"{hint.split('__')[0]}__{next(self._numbers)}")
 
 
 def names_of(block: Block) -> Names:
-    """The names for what is added to a kernel, of its block."""
+    """Returns the names in use in a kernel's block, to which unique ones can be added."""
     named = (n for _, n in walk(block) if is_input(n) or n.op == "alloc")
     return Names(str(n.attrs["name"]) for n in named)

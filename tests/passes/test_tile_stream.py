@@ -134,7 +134,7 @@ def hidden_by(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 REFUSED: dict[str, tuple[tuple[int, int, int], Any, str]] = {
     "one row": ((1, 130, 16), torch.float32, "it has one row"),
-    "double": ((64, 130, 16), torch.float64, "not held in f32"),
+    "double": ((64, 130, 16), torch.float64, "a state is not in f32"),
 }
 
 
@@ -149,7 +149,7 @@ def test_refusals(name: str, rng: np.random.Generator) -> None:
 def test_a_bool_mask_in_memory_stays_apart(rng: np.random.Generator) -> None:
     args = [normal(rng, 2, 130, 16) for _ in range(3)]
     mask = torch.from_numpy(rng.random((130, 130)) < 0.5)
-    with pytest.raises(CannotTile, match="array of bool is read with its rows apart"):
+    with pytest.raises(CannotTile, match="array of bool is read with strided rows"):
         tile_group(stream_of(hidden_by, [*args, mask])[1])
 
 

@@ -147,7 +147,7 @@ def test_channels_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "name, why",
     [
-        ("narrow groups", "of 16 lanes 1 would idle in a group"),
+        ("narrow groups", "1 of 16 lanes would idle in a group"),
         ("holes in the image", "its image has holes"),
         ("a part of the image", "it reads a part of its image"),
         ("a depth without equal blocks", "a contracted axis of 4099 has no blocks of equal size"),

@@ -108,8 +108,8 @@ def reshaped(value: Node, shape: tuple[int, ...]) -> Node:
 
 
 def without_units(value: Node) -> Node:
-    """A tile without its axes of one element."""
-    kept = [axis for axis, size in enumerate(value.shape) if size != 1]
+    """A tile without its axes of one element, except for the first one, which has the lanes."""
+    kept = [axis for axis, size in enumerate(value.shape) if size != 1 or axis == 0]
     shape = tuple(static(value.shape[axis]) for axis in kept)
     if repeats(value) and all(int(axis) in kept for axis in value.attrs["axes"]):
         return spread_along(value.args[0], [kept.index(int(a)) for a in value.attrs["axes"]], shape)

@@ -331,7 +331,8 @@ class _Wide:
             extra = self._extra(node, mask, other, shape)
             attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
             operands = [without_units(value) for value in (*places, *extra)]
-            hint = TensorType(node.dtype, tuple(n for n in shape if n > 1), "tile")
+            own = (shape[0], *(n for n in shape[1:] if n > 1))
+            hint = TensorType(node.dtype, own, "tile")
             return reshaped(make("load", [memory, *operands], attrs, hint=hint), shape)
         starts, block_shape, at, attrs, test = block
         extra: list[Node] = []

@@ -33,6 +33,7 @@ from stack.passes.gpu_layout.share import Layout, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 from stack.passes.gpu_layout.values import Values
 from stack.passes.gpu_layout.warpgroup import Warpgroup
+from stack.passes.tiling.loops import with_own_variables
 from stack.target import Gpu
 
 KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together
@@ -40,7 +41,7 @@ KEPT_LOOPS = ("grid", "serial", "branch")  # loops that all threads run together
 
 def lower_kernel(kernel: Node, gpu: Gpu) -> Block:
     """The block of a tile-level kernel at the loop level. Raises CannotDistribute."""
-    (block,) = kernel.blocks
+    block = with_own_variables(kernel.blocks[0])
     attributes = Attributes.of(kernel, gpu)
     if sum(is_loop(n, "grid") for n in block.nodes) > 1:
         raise CannotDistribute("its programs have blocks of two sizes")

@@ -5,7 +5,7 @@ the scores of a block, rescales the states once and updates them, all in registe
 
     softmax(q k^T) v, 16 heads of 4096 x 64, f16, causal:
     split k 128; split r 64; block r.1; vectorize d; vectorize r.1; vectorize l; vectorize k.1;
-    tensorize; rewrite scale; reverse k.0; bound r.0 where=cut; rewrite exp2; bind j grid;
+    tensorize; rewrite scale; bound r.0 where=cut; reverse k.0; rewrite exp2; bind j grid;
     bind k.0 grid; launch 4 stages=3
 """
 
@@ -95,11 +95,11 @@ class ProductStreams(Stepped[Gpu]):
             return
         cut = Limited(walk, "cut").because("fully visible blocks need no mask")
         if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
-            made.take(*steps.backwards(), cut)
+            made.take(cut, *steps.backwards())
             return
         limited = Limited(walk).because("a mask hides all other blocks")
         if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
-            made.take(*steps.backwards(), limited)
+            made.take(limited, *steps.backwards())
         made.may(Branch(walk).because("most blocks are fully visible"))
 
 

@@ -41,6 +41,7 @@ from stack.passes.steps.loops import (
     starts_of,
     why_not_free,
 )
+from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
@@ -170,7 +171,10 @@ def _moved(edit: Edit, inner: Node, axis: Node, around: Sequence[Node], into: st
     results = {**result_of, **dict(zip(varying, _stored(edit, place, held, step), strict=True))}
     body = Block((var, *(own[v] for v in params)), [results[v] for v in params])
     args = [*_limits(inner), *(starts[v] for v in params)]
-    made = edit.locate(inner, make("loop", args, inner.attrs, (body,)))
+    attrs = dict(inner.attrs)
+    if is_online(inner) and all(map(is_memory, body.params[1:])):
+        del attrs["online"]  # it carries no state any more
+    made = edit.locate(inner, make("loop", args, attrs, (body,)))
     return [
         _load(value, axis, v) if v in varying else value
         for v, value in zip(params, results_of(made), strict=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_loop
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.names import names_of
@@ -55,3 +58,45 @@ def index(name: str, extent: int) -> Node:
 def extent_of(loop: Node) -> int:
     """Returns the number of iterations of a loop."""
     return static(loop.blocks[0].params[0].attrs["extent"])
+
+
+def with_own_variables(block: Block) -> Block:
+    """Gives each loop of a kernel variables of its own.
+
+    Loops that follow each other may share variables, so that equal values in them are one node.
+    What a pass records about such a node would hold for both loops.
+    """
+    return _Renamed(block).block
+
+
+class _Renamed:
+    """Renames the variables of loops that share them with an earlier loop."""
+
+    def __init__(self, block: Block) -> None:
+        self.names, self.lines = dict(block.names), dict(block.locs)
+        self.own = names_of(block)
+        self.seen: set[Node] = set()
+        made = self._inside(block, {})
+        self.block = Block(made.params, made.results, self.names, self.lines)
+
+    def _inside(self, block: Block, outer: Mapping[Node, Node]) -> Block:
+        params = [self._variable(p) for p in block.params]
+        done = {**outer, **dict(zip(block.params, params, strict=True))}
+        for node in block.nodes:
+            blocks = [self._inside(b, done) for b in node.blocks] if is_loop(node) else node.blocks
+            made = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
+            done[node] = made
+            if made is not node:
+                for table in (self.names, self.lines):
+                    if node in table:
+                        table.setdefault(made, table[node])
+        return Block(params, [done.get(r, r) for r in block.results])
+
+    def _variable(self, variable: Node) -> Node:
+        if variable not in self.seen:
+            self.seen.add(variable)
+            return variable
+        name = self.own.own(str(variable.attrs["name"]))
+        made = Node("var", (), {**variable.attrs, "name": name}, variable.type)
+        self.seen.add(made)
+        return made

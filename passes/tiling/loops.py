@@ -86,10 +86,10 @@ class _Renamed:
             blocks = [self._inside(b, done) for b in node.blocks] if is_loop(node) else node.blocks
             made = node.rebuilt([done.get(a, a) for a in node.args], blocks=blocks)
             done[node] = made
-            if made is not node:
-                for table in (self.names, self.lines):
-                    if node in table:
-                        table.setdefault(made, table[node])
+            if node in self.names:
+                self.names.setdefault(made, self.names[node])
+            if node in self.lines:
+                self.lines.setdefault(made, self.lines[node])
         return Block(params, [done.get(r, r) for r in block.results])
 
     def _variable(self, variable: Node) -> Node:

@@ -55,8 +55,8 @@ def check(compiled: Any, net: nn.Module, x: torch.Tensor) -> None:
 
 
 def made(compiled: Any) -> int:
-    """How often values were made of weights, by the note."""
-    return int(compiled.run.notes["frozen"].split("made ")[-1].split()[0])
+    """How often values were computed from weights, by the note."""
+    return int(compiled.run.notes["frozen"].split("computed ")[-1].split()[0])
 
 
 def optimizer_step(net: Net) -> None:

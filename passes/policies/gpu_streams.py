@@ -11,6 +11,9 @@ the scores of a block, rescales the states once and updates them, all in registe
 
 from __future__ import annotations
 
+from math import prod
+
+from stack.ir.axes import parse_rule
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_load
@@ -41,7 +44,7 @@ from stack.passes.steps.all import (
 )
 from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, nests, starts_of
 from stack.passes.steps.online import is_online
-from stack.passes.tiling.frame import power_of_two, static
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu
 
@@ -63,6 +66,12 @@ class ProductStreams(Stepped[Gpu]):
 
     def policy(self) -> StreamPolicy:
         """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
+        for dot in contractions(self.group.blocks[0].nodes):
+            rule = parse_rule(dot.attrs["rule"])
+            sizes = rule.sizes([a.shape for a in dot.args])
+            *outer, last = [static(sizes[name]) for name in rule.reduced] or [MATRIX]
+            if last < MATRIX and prod(outer) > 1:
+                raise CannotTile(f"a dot over several axes, the last of {last} elements")
         return StreamPolicy(self.group, self.shape(), self.target)
 
     def take(self, made: Made) -> None:

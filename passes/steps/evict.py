@@ -60,7 +60,7 @@ class Evict(Step):
         def hinted(when: str) -> Visit:
             def visit(old: Node, args: Sequence[Node], blocks: Sequence[Block]) -> Node:
                 made = old.rebuilt(args, blocks=blocks)
-                if is_loop(old) and self.when == REUSE and not all(map(is_memory, starts_of(old))):
+                if is_loop(old) and self.when == REUSE and _is_read_again(old):
                     (block,) = blocks
                     return old.rebuilt(args, blocks=[edit.rewritten(block, hinted("last"))])
                 is_access = (is_load(old) and bool(old.tensor.rank)) or is_store(old)
@@ -72,3 +72,8 @@ class Evict(Step):
             return visit
 
         return edit.finished(edit.rewritten(edit.block, hinted(usual)))
+
+
+def _is_read_again(loop: Node) -> bool:
+    """Whether later loops load the tiles of a loop: it reduces, and `hold` does not keep them."""
+    return not (all(map(is_memory, starts_of(loop))) or loop.attrs.get("limited"))

@@ -255,7 +255,7 @@ def test_rows_that_follow_are_fetched_ahead(
         ("m, n -> m n", (8,), (16,), "nothing is contracted"),
         ("b m, b m -> m b", (8, 16), (8, 16), "batch axis"),
         ("m n k, n k -> m n", (4, 8, 16), (8, 16), "batch axis"),
-        ("m j k, k n -> m n", (8, 2, 8), (8, 16), "summed on its own"),
+        ("m j k, k n -> m n", (8, 2, 8), (8, 16), "summed in one operand only"),
         ("m k, k n -> m n", (2, 100003), (100003, 64), "equal size"),
         ("m k, k n -> m n", (0, 4), (4, 5), "empty"),
         ("m k, k n -> m n", (3, 0), (0, 5), "empty"),
@@ -287,7 +287,7 @@ def test_the_pass_leaves_bf16_to_a_library_but_not_its_epilogue(rng: np.random.G
 
 
 def test_a_dot_that_is_returned_cannot_leave_its_group() -> None:
-    with pytest.raises(CannotTile, match="alone"):
+    with pytest.raises(CannotTile, match="has a prologue"):
         split_dot(gemm_group(two_results, [(9, 20), (20, 48)]))
 
 

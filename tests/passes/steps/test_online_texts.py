@@ -283,24 +283,6 @@ PIPELINE = """
 }
 return %loop
 """
-HOLD = """
-%load = load(%p0, 0:i32) : f32<2>
-%reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
-%add = add(0.0:f32, %reduce) : f32[]
-%load_1 = load(%p0, 2:i32) : f32<2>
-%reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
-%add_1 = add(%add, %reduce_1) : f32[]
-%load_2 = load(%p0, 4:i32) : f32<2>
-%reduce_2 = reduce(%load_2) {axes=[0], kind="sum"} : f32[]
-%t = add(%add_1, %reduce_2) : f32[]
-%div = div(%load, %t) : f32<2>
-%store = store(%o0, %div, 0:i32) : f32[6]
-%div_1 = div(%load_1, %t) : f32<2>
-%store_1 = store(%store, %div_1, 2:i32) : f32[6]
-%div_2 = div(%load_2, %t) : f32<2>
-%store_2 = store(%store_1, %div_2, 4:i32) : f32[6]
-return %store_2
-"""
 # name: (program, steps before, the step, kernel before, kernel after)
 CASES = {
     "rfactor": (
@@ -314,7 +296,6 @@ CASES = {
     "block": (VARIANCE, "split r 4", "block r.1", BLOCK_BEFORE, BLOCK),
     "evict": (SHARE, "split r 2; vectorize r.1", "evict p0 reuse", EVICT_BEFORE, EVICT),
     "pipeline": (SHARE, "split r 2; vectorize r.1", "pipeline r.0 2", EVICT_BEFORE, PIPELINE),
-    "hold": (SHARE, "split r 2; vectorize r.1", "hold r.0 3", EVICT_BEFORE, HOLD),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nest_cases import texts_differ
-from stream_nests import VARIANCE, sums
+from stream_nests import sums
 
 FACTOR = """func @f(%a: f32[4, 8]) -> (f32[4]) at tensor {
   %s = mul(%a, 0.125:f32) : f32[4, 8]
@@ -345,13 +345,6 @@ CASES = {
         "rewrite exp2",
         EXP2_BEFORE,
         EXP2,
-    ),
-    "inverses": (
-        VARIANCE,
-        "split r 4; reorder r.0 r.1; block r.1; vectorize r.1",
-        "rewrite inverses",
-        INVERSES_BEFORE,
-        INVERSES,
     ),
 }
 

@@ -18,6 +18,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_load
 from stack.ir.warp_ops import MATRIX
+from stack.passes.gpu_products.tile_choice import may_round
 from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
@@ -219,7 +220,9 @@ class StreamSteps:
         if self.extents[STREAMED] > self.step and len(self.walks) > 1:
             made.append(ComputeWith(f"{STREAMED}.0").because("results share the scores"))
         if self.row:
-            made.append(Tensorize().because("matrix instructions"))
+            dots = contractions(self.policy.states.nodes)
+            precision = "tf32" if all(map(may_round, dots)) else ""
+            made.append(Tensorize(precision).because("matrix instructions"))
         return made
 
     def backwards(self) -> list[Step]:

@@ -127,7 +127,7 @@ func @main(%x: f32[4, 64]) -> (f32[4, 64]) at tensor {
 }
 """
     x = np.zeros((4, 64), np.float32)
-    with pytest.raises(IndexError, match="load of 2 elements together"):
+    with pytest.raises(IndexError, match="load of 2 elements that are not contiguous"):
         parse(text).interpret(x)
     even = text.replace(
         "%wide = broadcast(%lane)",

@@ -63,7 +63,7 @@ def test_a_pipeline_of_ones_own_has_no_place_for_it() -> None:
 
 
 def test_stages_alone_refuse_it() -> None:
-    with pytest.raises(UsageError, match="compiled to run here"):
+    with pytest.raises(UsageError, match="compiled completely and runs here"):
         lower_to(None, Settings(backend="mlir", chosen={"freeze": True}), "fused")  # pyright: ignore
 
 

@@ -148,6 +148,15 @@ def test_large_equal_scores_give_1_with_exp2() -> None:
         same(made, before, [np.full((4, 8), value, np.float32)])
 
 
+def test_divisions_of_a_tile_by_one_number_are_one_division() -> None:
+    """The division that ends a softmax, outside of online loops."""
+    before = gpu_nest(softmax(4, 8), "split r 4; block r.1; vectorize r.1")
+    made = run_steps(before, parse_steps("rewrite inverses"))
+    divided = [[n for n in k.blocks[0].all_nodes if n.op == "div"] for k in (before, made)]
+    assert [n.tensor.rank for n in divided[0]] == [1]
+    assert [n.tensor.rank for n in divided[1]] == [0]
+
+
 def test_divisions_that_stay() -> None:
     """Divisions of scalars."""
     before = gpu_nest(VARIANCE, "split r 4")

@@ -283,6 +283,46 @@ PIPELINE = """
 }
 return %loop
 """
+HOLD = """
+%broadcast = broadcast(0.0:f32) {axes=[]} : f32<2>
+%loop = loop(0:i32, 1:i32, 0.0:f32, %broadcast) {kind="serial", limited=true} : (f32[], f32<2>)
+  {(%r.0 < 1: i32, %acc_1: f32[], %held: f32<2>)
+  %mul = mul(%r.0, 2:i32) : i32[]
+  %load = load(%p0, %mul) : f32<2>
+  %reduce = reduce(%load) {axes=[0], kind="sum"} : f32[]
+  %add = add(%acc_1, %reduce) : f32[]
+  return %add, %load
+}
+%item = item(%loop) {index=1} : f32<2>
+%item_1 = item(%loop) {index=0} : f32[]
+%loop_1 = loop(1:i32, 2:i32, %item_1, %broadcast) {kind="serial", limited=true} : (f32[], f32<2>)
+  {(%r.0 < 2: i32, %acc_1: f32[], %held_1: f32<2>)
+  %mul_1 = mul(%r.0, 2:i32) : i32[]
+  %load_1 = load(%p0, %mul_1) : f32<2>
+  %reduce_1 = reduce(%load_1) {axes=[0], kind="sum"} : f32[]
+  %add_1 = add(%acc_1, %reduce_1) : f32[]
+  return %add_1, %load_1
+}
+%item_2 = item(%loop_1) {index=0} : f32[]
+%loop_2 = loop(2:i32, 3:i32, %item_2, %broadcast) {kind="serial", limited=true} : (f32[], f32<2>)
+  {(%r.0 < 3: i32, %acc_1: f32[], %held_2: f32<2>)
+  %mul_2 = mul(%r.0, 2:i32) : i32[]
+  %load_2 = load(%p0, %mul_2) : f32<2>
+  %reduce_2 = reduce(%load_2) {axes=[0], kind="sum"} : f32[]
+  %add_2 = add(%acc_1, %reduce_2) : f32[]
+  return %add_2, %load_2
+}
+%t = item(%loop_2) {index=0} : f32[]
+%div = div(%item, %t) : f32<2>
+%store = store(%o0, %div, 0:i32) : f32[6]
+%item_3 = item(%loop_1) {index=1} : f32<2>
+%div_1 = div(%item_3, %t) : f32<2>
+%store_1 = store(%store, %div_1, 2:i32) : f32[6]
+%item_4 = item(%loop_2) {index=1} : f32<2>
+%div_2 = div(%item_4, %t) : f32<2>
+%store_2 = store(%store_1, %div_2, 4:i32) : f32[6]
+return %store_2
+"""
 # name: (program, steps before, the step, kernel before, kernel after)
 CASES = {
     "rfactor": (
@@ -296,6 +336,7 @@ CASES = {
     "block": (VARIANCE, "split r 4", "block r.1", BLOCK_BEFORE, BLOCK),
     "evict": (SHARE, "split r 2; vectorize r.1", "evict p0 reuse", EVICT_BEFORE, EVICT),
     "pipeline": (SHARE, "split r 2; vectorize r.1", "pipeline r.0 2", EVICT_BEFORE, PIPELINE),
+    "hold": (SHARE, "split r 2; vectorize r.1", "hold r.0 3", EVICT_BEFORE, HOLD),
 }
 
 

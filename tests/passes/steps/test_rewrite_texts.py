@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from nest_cases import texts_differ
-from stream_nests import sums
+from stream_nests import VARIANCE, sums
 
 FACTOR = """func @f(%a: f32[4, 8]) -> (f32[4]) at tensor {
   %s = mul(%a, 0.125:f32) : f32[4, 8]
@@ -276,46 +276,44 @@ INVERSES = """
 %broadcast = broadcast(0.0:f32) {axes=[]} : f32<4>
 %loop = loop(%o0) {kind="serial"} : f32[3] {(%i < 3: i32, %o0_1: f32[3])
   %loop_1 = loop(%broadcast, 0.0:f32, %broadcast) {kind="serial", online=true}
-      : (f32<4>, f32[], f32<4>)
-      {(%r.0 < 2: i32, %acc: f32<4>, %acc_1: f32[], %acc_2: f32<4>)
-    %mul_2 = mul(%r.0, 4:i32) : i32[]
-    %load = load(%p0, %i, %mul_2) : f32<4>
+    : (f32<4>, f32[], f32<4>)
+    {(%r.0 < 2: i32, %acc: f32<4>, %acc_1: f32[], %acc_2: f32<4>)
+    %mul_3 = mul(%r.0, 4:i32) : i32[]
+    %load = load(%p0, %i, %mul_3) : f32<4>
     %add_1 = add(%acc, %load) : f32<4>
     %add_2 = add(%acc_1, 1.0:f32) : f32[]
     %max_2 = max(%acc_1, 1.0:f32) : f32[]
     %div_2 = div(1.0:f32, %max_2) : f32[]
-    %broadcast_2 = broadcast(%div_2) {axes=[]} : f32<4>
-    %mul_3 = mul(%acc, %broadcast_2) : f32<4>
+    %mul_4 = mul(%acc, %div_2) : f32<4>
     %max_3 = max(%add_2, 1.0:f32) : f32[]
     %div_3 = div(1.0:f32, %max_3) : f32[]
-    %broadcast_3 = broadcast(%div_3) {axes=[]} : f32<4>
-    %mul_4 = mul(%add_1, %broadcast_3) : f32<4>
-    %sub_1 = sub(%mul_3, %mul_4) : f32<4>
-    %mul_5 = mul(%sub_1, %sub_1) : f32<4>
-    %mul_6 = mul(%acc_1, %mul_5) : f32<4>
-    %add_3 = add(%acc_2, %mul_6) : f32<4>
+    %mul_5 = mul(%add_1, %div_3) : f32<4>
+    %sub_1 = sub(%mul_4, %mul_5) : f32<4>
+    %mul_6 = mul(%sub_1, %sub_1) : f32<4>
+    %mul_7 = mul(%acc_1, %mul_6) : f32<4>
+    %add_3 = add(%acc_2, %mul_7) : f32<4>
     %div_4 = div(1.0:f32, %add_2) : f32[]
-    %broadcast_4 = broadcast(%div_4) {axes=[]} : f32<4>
-    %mul_7 = mul(%add_1, %broadcast_4) : f32<4>
-    %sub_2 = sub(%load, %mul_7) : f32<4>
-    %mul_8 = mul(%sub_2, %sub_2) : f32<4>
-    %add_4 = add(%add_3, %mul_8) : f32<4>
+    %mul_8 = mul(%add_1, %div_4) : f32<4>
+    %sub_2 = sub(%load, %mul_8) : f32<4>
+    %mul_9 = mul(%sub_2, %sub_2) : f32<4>
+    %add_4 = add(%add_3, %mul_9) : f32<4>
     return %add_1, %add_2, %add_4
   }
   %item = item(%loop_1) {index=2} : f32<4>
   %item_1 = item(%loop_1) {index=1} : f32[]
   %item_2 = item(%loop_1) {index=0} : f32<4>
   %max = max(%item_1, 1.0:f32) : f32[]
-  %div = div(%item_2, %max) : f32<4>
+  %div = div(1.0:f32, %max) : f32[]
+  %mul = mul(%item_2, %div) : f32<4>
   %reduce = reduce(%item_2) {axes=[0], kind="sum"} : f32[]
   %broadcast_1 = broadcast(%item_1) {axes=[]} : f32<4>
   %reduce_1 = reduce(%broadcast_1) {axes=[0], kind="sum"} : f32[]
   %max_1 = max(%reduce_1, 1.0:f32) : f32[]
   %div_1 = div(%reduce, %max_1) : f32[]
-  %sub = sub(%div, %div_1) : f32<4>
-  %mul = mul(%sub, %sub) : f32<4>
-  %mul_1 = mul(%item_1, %mul) : f32<4>
-  %add = add(%item, %mul_1) : f32<4>
+  %sub = sub(%mul, %div_1) : f32<4>
+  %mul_1 = mul(%sub, %sub) : f32<4>
+  %mul_2 = mul(%item_1, %mul_1) : f32<4>
+  %add = add(%item, %mul_2) : f32<4>
   %reduce_2 = reduce(%add) {axes=[0], kind="sum"} : f32[]
   %store = store(%o0_1, %reduce_2, %i) : f32[3]
   return %store
@@ -345,6 +343,13 @@ CASES = {
         "rewrite exp2",
         EXP2_BEFORE,
         EXP2,
+    ),
+    "inverses": (
+        VARIANCE,
+        "split r 4; reorder r.0 r.1; block r.1; vectorize r.1",
+        "rewrite inverses",
+        INVERSES_BEFORE,
+        INVERSES,
     ),
 }
 

@@ -32,7 +32,7 @@ from stack.passes.policies.cpu_vectors import (
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import Bind, ComputeWith
-from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, starts_of
+from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 
@@ -79,7 +79,7 @@ def _plan(space: RowSpace, nest: Node) -> Plan:
 def _check_hoisted(kernel: Node) -> None:
     """Raise CannotTile if a loop repeats a reduction that does not depend on its variable."""
     for loop, around in all_loops(kernel):
-        if all(map(is_memory, starts_of(loop))):
+        if stores_only(loop):
             continue
         for outer in around:
             if loop.vars.isdisjoint(outer.blocks[0].params):

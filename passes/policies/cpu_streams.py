@@ -49,10 +49,9 @@ from stack.passes.steps.loops import (
     all_loops,
     axes,
     axis_of,
-    is_memory,
     loops_along,
     nests,
-    starts_of,
+    stores_only,
 )
 from stack.passes.steps.register_tile import stored_product
 from stack.passes.steps.stage import computed_again
@@ -285,7 +284,7 @@ def _sums(kernel: Node, key: str) -> Iterator[str]:
     """The axes of loops that carry values in the loops over keys."""
     for loop, _ in loops_along(kernel, key):
         for node in loop.blocks[0].nodes:
-            if is_loop(node) and not all(map(is_memory, starts_of(node))):
+            if is_loop(node) and not stores_only(node):
                 yield axis_of(node)
 
 

@@ -43,7 +43,15 @@ from stack.passes.steps.all import (
     Vectorize,
     Windowed,
 )
-from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, nests, starts_of
+from stack.passes.steps.loops import (
+    all_loops,
+    axes,
+    axis_of,
+    is_memory,
+    nests,
+    starts_of,
+    stores_only,
+)
 from stack.passes.steps.online import is_online
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Schedule
@@ -132,15 +140,15 @@ class StreamSteps:
         self.row = real.get(shape.row, "")
         self.lanes = [name for mark, name in real.items() if mark in shape.lanes]
         loops = [loop for loop, _ in all_loops(nest)]
-        around = dict.fromkeys(axis_of(n) for n in loops if _stores(n))
-        inside = dict.fromkeys(axis_of(n) for n in loops if not _stores(n))
+        around = dict.fromkeys(axis_of(n) for n in loops if stores_only(n))
+        inside = dict.fromkeys(axis_of(n) for n in loops if not stores_only(n))
         self.contracted = [name for name in inside if name != STREAMED]
         self.tables = [
             str(p.attrs["name"])
             for p in nest.blocks[0].params
             if any(_is_table(n) for n in nest.blocks[0].all_nodes if is_load(n) and n.args[0] is p)
         ]
-        self.walks = [n for n in loops if axis_of(n) == STREAMED and not _stores(n)]
+        self.walks = [n for n in loops if axis_of(n) == STREAMED and not stores_only(n)]
         self.grid = [name for name in around if name not in (STREAMED, *self.lanes)]
         (names, *more) = nests(nest)
         self.order: list[Step] = []

@@ -46,7 +46,7 @@ from stack.passes.steps.all import (
     Split,
     Vectorize,
 )
-from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, starts_of
+from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.tiling.frame import is_expensive, power_of_two, static
 from stack.schedule import Schedule
@@ -168,11 +168,11 @@ class Walk:
     def __init__(self, nest: Node) -> None:
         loops = [loop for loop, _ in all_loops(nest)]
         found = axes(nest)
-        around = [axis_of(n) for n in loops if all(map(is_memory, starts_of(n)))]
+        around = [axis_of(n) for n in loops if stores_only(n)]
         self.around = {name: found[name] for name in around if name != STREAMED}
         self.extent = found.get(STREAMED, 1)
         walks = [n for n in loops if axis_of(n) == STREAMED and axis_of(n) in found]
-        first = next((n for n in walks if not all(map(is_memory, starts_of(n)))), None)
+        first = next((n for n in walks if not stores_only(n)), None)
         states = (states_of(first.blocks[0]) if first is not None else None) or []
         self.is_online = any(map(is_online, walks))
         self.states = len(states)

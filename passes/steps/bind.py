@@ -20,10 +20,9 @@ from stack.passes.steps.loops import (
     axis_of,
     bound_to,
     inner_loop,
-    is_memory,
     is_serial,
     loops_along,
-    starts_of,
+    stores_only,
     why_no_axis,
     with_kind,
 )
@@ -65,7 +64,7 @@ class Bind(Step):
             if self.to == "cores" and around and inner_loop(around[-1], self.axis) is None:
                 outer = axis_of(around[-1])
                 return f"not perfectly nested: the body of {outer} is more than {self.axis}"
-            if not all(map(is_memory, starts_of(loop))):
+            if not stores_only(loop):
                 return f"the loop over {self.axis} carries a value from one iteration to the next"
             why = why_shared(loop, own=True)
             if why:

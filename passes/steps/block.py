@@ -32,7 +32,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import is_total
-from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import is_memory, loops_along, starts_of, stores_only, why_not_free
 from stack.passes.steps.online import State, is_none, is_online, states_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -50,7 +50,7 @@ class Blocked(Step):
         why = why_not_free(kernel, self.axis)
         if why:
             return why
-        loops = [loop for loop, _ in loops_along(kernel, self.axis) if _carries_values(loop)]
+        loops = [loop for loop, _ in loops_along(kernel, self.axis) if not stores_only(loop)]
         if not any(len(starts_of(loop)) > 1 or _is_continued(loop) for loop in loops):
             return f"no loop over {self.axis} carries two values, or goes on with one"
         return next((why for loop in loops if (why := _why_together(loop))), "")
@@ -70,14 +70,10 @@ class Blocked(Step):
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node | list[Node]:
             loop = old.rebuilt(args, blocks=[block])
-            states = states_of(block) if _carries_values(loop) else None
+            states = None if stores_only(loop) else states_of(block)
             return loop if states is None else _apart(edit, loop, states, loop_of)
 
         return edit.change_loops(self.axis, change)
-
-
-def _carries_values(loop: Node) -> bool:
-    return not all(map(is_memory, starts_of(loop)))
 
 
 def _is_continued(loop: Node) -> bool:

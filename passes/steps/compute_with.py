@@ -28,6 +28,7 @@ from stack.passes.steps.loops import (
     is_memory,
     is_serial,
     starts_of,
+    stores_only,
     why_no_axis,
 )
 from stack.passes.steps.online import serial_like
@@ -93,7 +94,7 @@ def _as_one(edit: Edit, group: Sequence[Node]) -> dict[Node, Node]:
     """Fuses loops. Returns the replacement of each of their results."""
     held: list[Node] = []
     results: list[Node] = []
-    group = sorted(group, key=lambda loop: not all(map(is_memory, starts_of(loop))))
+    group = sorted(group, key=lambda loop: not stores_only(loop))
     for loop in group:  # loops that carry only memory come first
         block = loop.blocks[0]
         own = held_like(block.params[1:], edit.names)  # two loops may carry the same variable

@@ -19,7 +19,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit, Visit
-from stack.passes.steps.loops import is_memory, starts_of
+from stack.passes.steps.loops import stores_only
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.stored import memory_of
 from stack.target import Target
@@ -76,4 +76,4 @@ class Evict(Step):
 
 def _is_read_again(loop: Node) -> bool:
     """Whether later loops load the tiles of a loop: it reduces, and `hold` does not keep them."""
-    return not (all(map(is_memory, starts_of(loop))) or loop.attrs.get("limited"))
+    return not (stores_only(loop) or loop.attrs.get("limited"))

@@ -25,9 +25,9 @@ from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
-    is_memory,
     loops_along,
     starts_of,
+    stores_only,
     why_not_free,
 )
 from stack.passes.steps.step import Step, why_no_gpu
@@ -62,7 +62,7 @@ class Hold(Step):
             why = why_kept(loop)
             if why:
                 return why
-        if all(map(_stores, loops)) or len(loops) < 2:
+        if all(map(stores_only, loops)) or len(loops) < 2:
             return f"axis {self.axis}: needs a loop that reduces, and another one after it"
         return ""
 
@@ -79,17 +79,13 @@ class Hold(Step):
             if not again:
                 values = _first(edit, old, block, values, count)
                 return _loaded(edit, old, block, values, turns, held)
-            if not _stores(loop):
+            if not stores_only(loop):
                 values = _first(edit, old, block, values, count)
                 return _reused(edit, block, values, turns, again, held)
             values = _reused(edit, block, values, turns, again, held)
             return _first(edit, old, block, values, count)
 
         return edit.change_loops(self.axis, change)
-
-
-def _stores(loop: Node) -> bool:
-    return all(map(is_memory, starts_of(loop)))
 
 
 def _first(edit: Edit, old: Node, block: Block, values: Sequence[Node], count: int) -> list[Node]:

@@ -61,7 +61,7 @@ def nests(kernel: Node) -> list[list[str]]:
     for node in kernel.blocks[0].nodes:
         chain: list[str] = []
         loop: Node | None = node
-        while loop is not None and is_loop(loop) and all(map(is_memory, starts_of(loop))):
+        while loop is not None and is_loop(loop) and stores_only(loop):
             chain.append(axis_of(loop))
             result = loop.blocks[0].results[0]
             inner = result.args[0] if is_item(result) else result
@@ -115,6 +115,11 @@ def with_kind(kernel: Node, axis: str, kind: str) -> Node:
 def is_memory(node: Node) -> bool:
     """Whether a value is memory."""
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
+
+
+def stores_only(loop: Node) -> bool:
+    """Whether a loop carries memory only: no value from one iteration to the next."""
+    return all(map(is_memory, starts_of(loop)))
 
 
 def inner_loop(loop: Node, axis: str) -> Node | None:

@@ -19,7 +19,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.loops import is_memory, loops_along, starts_of, why_not_free
+from stack.passes.steps.loops import loops_along, stores_only, why_not_free
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.steps.tiles import loaded_bytes
 from stack.target import Gpu, Target
@@ -62,11 +62,11 @@ class Pipeline(Step):
 
     def apply(self, kernel: Node) -> Node:
         loops = (loop for loop, _ in loops_along(kernel, self.axis))
-        some_reduce = any(_reduces(loop) for loop in loops)
+        some_reduce = not all(map(stores_only, loops))
 
         def change(old: Node, args: Sequence[Node], block: Block) -> Node:
             made = old.rebuilt(args, blocks=[block])
-            if not _reads((made, ())) or (some_reduce and not _reduces(made)):
+            if not _reads((made, ())) or (some_reduce and stores_only(made)):
                 return made
             staged = {"staged": True} if self.through else {}
             return made.rebuilt(attrs={**old.attrs, "ahead": self.turns, **staged})
@@ -78,8 +78,3 @@ def _reads(found: tuple[Node, tuple[Node, ...]]) -> bool:
     block = found[0].blocks[0]
     var = block.params[0]
     return any(is_load(n) and n.tensor.rank and var in n.vars for n in block.all_nodes)
-
-
-def _reduces(loop: Node) -> bool:
-    """Whether an iteration waits for a value of the one before it."""
-    return not all(map(is_memory, starts_of(loop)))

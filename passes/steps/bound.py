@@ -31,7 +31,14 @@ from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.hiding import Mask, masks_of
 from stack.passes.steps.intervals import Place
-from stack.passes.steps.loops import is_constant, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.loops import (
+    is_constant,
+    is_serial,
+    loops_along,
+    spread_like,
+    starts_of,
+    why_no_axis,
+)
 from stack.passes.steps.online import is_associative
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -130,7 +137,10 @@ class Limits:
             outer = _fold("min", [_iteration(b, count, var, False) for b in upper], whole)
             outer = _pick("max", _pick("min", outer, end), inner)
         known = {mask.select: mask.select.args[mask.shown] for mask in self.masks}
-        known |= {mask.test: _truth(mask.test, mask.shown) for mask in self.masks}
+        known |= {
+            mask.test: spread_like(constant(mask.shown == 1, mask.test.dtype), mask.test)
+            for mask in self.masks
+        }
         found: list[tuple[Node, Node, Mapping[Node, Node]]] = [(inner, outer, known)]
         if lower:
             found.insert(0, (first, inner, {}))
@@ -208,12 +218,6 @@ def _pick(op: str, a: Node, b: Node) -> Node:
         picked = max if op == "max" else min
         return constant(picked(int(number(a)), int(number(b))), a.dtype)
     return a if a is b else make(op, (a, b))
-
-
-def _truth(test: Node, shown: int) -> Node:
-    """The value of a condition where its selection shows all elements."""
-    value = constant(shown == 1, test.dtype)
-    return make("broadcast", (value,), {"axes": ()}, hint=test.type) if test.tensor.rank else value
 
 
 def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:

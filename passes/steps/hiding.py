@@ -21,14 +21,12 @@ from stack.ir.traits import (
     choice,
     is_contraction,
     is_loop,
-    is_number,
     is_reduction,
-    number,
-    repeats,
 )
 from stack.passes.positions.visible import known_value
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.online import State, identity_like, states_of, total_of
+from stack.rewrite.splat import splat
 
 
 class Mask(NamedTuple):
@@ -55,7 +53,7 @@ def masks_of(block: Block) -> Iterator[Mask]:
         if chosen is None or not node.dtype.is_float:
             continue
         for shown, fill in ((2, chosen.yes), (1, chosen.no)):
-            value = _constant(fill)
+            value = splat(fill)
             if value in (0.0, -math.inf) and hides(block, node, value):
                 yield Mask(node, shown)
 
@@ -99,13 +97,6 @@ def _value(node: Node, known: Mapping[Node, float]) -> float | None:
         value = known.get(node.args[0])
         return value if value == identity(str(node.attrs["kind"]), node.dtype) else None
     return known_value(node, known)
-
-
-def _constant(node: Node) -> float | None:
-    """The number that a value is everywhere; None if it is not a constant."""
-    while repeats(node):
-        node = node.args[0]
-    return float(number(node)) if is_number(node) else None
 
 
 def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:

@@ -21,11 +21,11 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
-from stack.ir.types import TensorType
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
     loops_along,
+    spread_like,
     starts_of,
     stores_only,
     why_not_free,
@@ -111,7 +111,7 @@ def _loaded(
     for turn in turns:
         own = along(str(var.attrs["name"]), turn + 1, var)
         done = edit.remade([*block.results, *loads], {var: own})
-        starts = [_zeros(load) for load in loads]
+        starts = [spread_like(constant(0, load.dtype), load) for load in loads]
         tiles = [Node("var", (), {"name": edit.names.own("held")}, s.type) for s in starts]
         results = [done[n] for n in (*block.results, *loads)]
         limits = [constant(turn, var.dtype), constant(turn + 1, var.dtype)]
@@ -122,12 +122,6 @@ def _loaded(
         known = edit.remade(loads, _indices(block, var, turn))
         held.update(zip((known[n] for n in loads), made[len(carried) :], strict=True))
     return list(values)
-
-
-def _zeros(load: Node) -> Node:
-    """A tile of zeros like a load."""
-    hint = TensorType(load.dtype, load.shape, "tile")
-    return make("broadcast", (constant(0, load.dtype),), {"axes": ()}, hint=hint)
 
 
 def _reused(

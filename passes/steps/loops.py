@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from stack.ir.builder import results_of
+from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item, is_loop, is_number, number, repeats
@@ -168,3 +168,11 @@ def is_constant(node: Node, value: float) -> bool:
     if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value
+
+
+def spread_like(value: Node, like: Node) -> Node:
+    """A number as a tile of the shape of another value; the number itself if that is a scalar."""
+    if value.tensor.rank or not like.tensor.rank:
+        return value
+    hint = TensorType(value.dtype, like.shape, "tile")
+    return make("broadcast", (value,), {"axes": ()}, hint=hint)

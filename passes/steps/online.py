@@ -13,13 +13,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make, remade
+from stack.ir.builder import constant, remade
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.traits import multiplies, signs
-from stack.ir.types import TensorType
-from stack.passes.steps.loops import is_constant, is_memory
+from stack.passes.steps.loops import is_constant, is_memory, spread_like
 
 
 class State(NamedTuple):
@@ -99,10 +98,7 @@ def serial_like(*loops: Node) -> dict[str, object]:
 def identity_like(total: Node) -> Node:
     """The identity of the op that computes a total, of the same type."""
     none = constant(identity(KIND_OF[total.op], total.dtype), total.dtype)
-    if not total.tensor.rank:
-        return none
-    hint = TensorType(total.dtype, total.shape, "tile")
-    return make("broadcast", (none,), {"axes": ()}, hint=hint)
+    return spread_like(none, total)
 
 
 def is_none(start: Node, op: str) -> bool:

@@ -26,13 +26,13 @@ from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_reduction
-from stack.ir.types import TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import summand, why_no_totals
 from stack.passes.steps.loops import (
     is_memory,
     loops_along,
+    spread_like,
     starts_of,
     why_not_free,
 )
@@ -156,10 +156,8 @@ def _stays(total: _Sum, start: Node, op: str) -> bool:
 def _tile(edit: Edit, result: Node, total: _Sum) -> tuple[Node, Node, Node]:
     """The variable of a tile of partial sums, its first value, and its value after an iteration."""
     (tile,) = total.part.args
-    zero = constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype)
-    hint = TensorType(tile.dtype, tile.shape, "tile")
-    first = make("broadcast", (zero,), {"axes": ()}, hint=hint)
-    lanes = Node("var", (), {"name": edit.names.own("lanes")}, hint)
+    first = spread_like(constant(identity(KIND_OF[result.op], tile.dtype), tile.dtype), tile)
+    lanes = Node("var", (), {"name": edit.names.own("lanes")}, first.type)
     kept = lanes
     if total.factor is not None:
         gone = {int(a) for a in total.part.attrs["axes"]}

@@ -16,6 +16,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import choice, connective, is_load, is_loop, is_store
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.intervals import WHOLE, Ranges, held, is_condition
+from stack.passes.steps.loops import spread_like
 
 
 def substituted(
@@ -67,7 +68,7 @@ class _Substitution:
             if isinstance(side, Node):
                 if side not in self.done:
                     return [side]
-                self.done[node] = self.edit.note(node, _as(self.done[side], node))
+                self.done[node] = self.edit.note(node, spread_like(self.done[side], node))
                 return []
             missing = [a for a in side if a not in self.done]
             if not missing:
@@ -102,7 +103,7 @@ class _Substitution:
         if not is_condition(made):
             return made
         if (value := held(made, self.ranges)) is not None:
-            return _as(constant(value, made.dtype), made)
+            return spread_like(constant(value, made.dtype), made)
         left = [a for a in made.args if held(a, self.ranges) is None]
         return left[0] if connective(made) and len(left) == 1 else made
 
@@ -111,14 +112,6 @@ class _Substitution:
         inner = _Substitution(self.edit, {**self.done, **{p: p for p in block.params}}, self.ranges)
         inner.changed = self.changed
         return Block(block.params, inner.all(block.results))
-
-
-def _as(value: Node, like: Node) -> Node:
-    """A value of the type of another node: broadcast if that is a tile."""
-    is_tile = like.tensor.space == "tile" and like.tensor.rank
-    if not is_tile or value.tensor.rank:
-        return value
-    return make("broadcast", (value,), {"axes": ()}, hint=like.type)
 
 
 __all__ = ["substituted"]

@@ -47,9 +47,7 @@ from stack.passes.steps.loops import (
     all_loops,
     axes,
     axis_of,
-    is_memory,
     nests,
-    starts_of,
     stores_only,
 )
 from stack.passes.steps.online import is_online
@@ -258,11 +256,6 @@ class StreamSteps:
 def _is_table(load: Node) -> bool:
     """True if one index depends on several loop variables."""
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
-
-
-def _stores(loop: Node) -> bool:
-    """True if a loop carries memory only."""
-    return all(map(is_memory, starts_of(loop)))
 
 
 def _bytes(memory: Node) -> int:

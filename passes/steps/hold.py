@@ -7,9 +7,10 @@
 
 The last iterations of the first loop also give the tiles that they load. Those of later loops are
 unrolled, and use these tiles. A loop that stores runs them first, which frees the registers early.
-Tiles of 16-bit floats are kept as they are loaded, not after their conversion to 32 bits. Legal for
-two or more serial loops over the axis, of which one reduces, if all have at least N iterations and
-use no local memory. GPUs only.
+Tiles of 16-bit floats are kept as they are loaded, not after their conversion to 32 bits. What
+loops inside load is not kept, nor what a loop further out would use. Legal for two or more serial
+loops over the axis, of which one reduces, if all have at least N iterations and use no local
+memory. GPUs only.
 """
 
 from __future__ import annotations
@@ -68,21 +69,25 @@ class Hold(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
-        order = [loop for loop, _ in loops_along(kernel, self.axis)]
+        order = loops_along(kernel, self.axis)
+        outside = order[0].around
+        place = {found.loop: number for number, found in reversed(list(enumerate(order)))}
         held: Tiles = {}
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             loop = old.rebuilt(args, blocks=[block])
             count = extent_of(old) - self.turns
-            turns, again = range(count, count + self.turns), order.index(old)
+            turns, again = range(count, count + self.turns), place[old]
+            # tiles are visible in the loops around the first loop only
+            seen = held if order[again].around[: len(outside)] == outside else {}
             values: Sequence[Node] = starts_of(loop)
             if not again:
                 values = _first(edit, old, block, values, count)
                 return _loaded(edit, old, block, values, turns, held)
             if not stores_only(loop):
                 values = _first(edit, old, block, values, count)
-                return _reused(edit, block, values, turns, again, held)
-            values = _reused(edit, block, values, turns, again, held)
+                return _reused(edit, block, values, turns, again, seen)
+            values = _reused(edit, block, values, turns, again, seen)
             return _first(edit, old, block, values, count)
 
         return edit.change_loops(self.axis, change)
@@ -107,7 +112,7 @@ def _loaded(
     Each is a loop of one iteration: its tiles are not loaded before the loops before it end.
     """
     var, *carried = block.params
-    loads = [n for n in block.all_nodes if is_load(n) and var in n.vars and n.tensor.rank]
+    loads = [n for n in block.nodes if is_load(n) and var in n.vars and n.tensor.rank]
     for turn in turns:
         own = along(str(var.attrs["name"]), turn + 1, var)
         done = edit.remade([*block.results, *loads], {var: own})
@@ -139,7 +144,7 @@ def _reused(
         held: the tiles that the first loop has loaded.
     """
     var, *carried = block.params
-    loads = [n for n in block.all_nodes if is_load(n) and var in n.vars]
+    loads = [n for n in block.nodes if is_load(n) and var in n.vars]
     for turn in turns:
         known = {**dict(zip(carried, values, strict=True)), **_indices(block, var, turn)}
         tiles = edit.remade(loads, known)

@@ -321,6 +321,18 @@ def test_random_lists() -> None:
     assert taken["block"] > 10 and taken["split"] > 10 and taken["vectorize"] > 10
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("more", ["", "; vectorize k"])
+def test_hold_keeps_no_tiles_of_loops_inside_or_from_other_loops(turns: int, more: str) -> None:
+    """Scores are sums of a loop inside; the second loop over keys is in a loop over columns."""
+    func = streamed(attention(4, 8, 4, results="%y, %z"))
+    steps = f"split j 2; split r 4; block r.1; vectorize r.1; vectorize j.1; hold r.0 {turns}{more}"
+    kernel = emit(stream_in(func))
+    made = run_steps(kernel, parse_steps(steps))
+    arrays = random_inputs(func)
+    assert not wrong(made, arrays, results(func, arrays), 1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(1000, 3000, 200))
 def test_many_random_lists(start: int) -> None:

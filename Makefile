@@ -52,9 +52,10 @@ compat: ## the smoke tests on other releases: make compat TORCH=2.14.1 JAX=none
 docs: $(STAMP) ## the documentation site, in site/
 	$(BIN)/python -m mkdocs build --strict --clean
 
-lint: $(STAMP) ## ruff and the type checker
+lint: $(STAMP) ## ruff, the check of prose and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python tests/prose.py
 	$(BIN)/basedpyright
 
 format: $(STAMP) ## lay the code out as `make lint` wants it

@@ -1,13 +1,12 @@
-"""Every word that the compiler prints of itself is in the glossary: asked of the code."""
+"""Every term that the compiler prints is in the glossary; the code gives the list of terms."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import re
-from pathlib import Path
 
+import prose_terms
 import pytest
 
 import stack.plugins as plugins
@@ -20,10 +19,6 @@ from stack.ir.types import SPACES
 from stack.rewrite.group import Group
 from stack.run.backend import Kernel
 
-ROOT = Path(__file__).parents[2]
-TELLS = ("note", "miss", "Why", "CannotTile")  # calls whose text passes say something with
-EVERYDAY = frozenset((ROOT / "tests/explore/everyday.txt").read_text(encoding="utf-8").split())
-
 
 def attributes() -> set[str]:
     """Names of attributes, as ops declare them: "axis: int", "part?: int"."""
@@ -32,7 +27,7 @@ def attributes() -> set[str]:
 
 
 def kinds_of_kernels() -> set[str]:
-    """What a group and a kernel may be, by the lines that say so."""
+    """The kinds of groups and kernels, parsed from the lines that define them."""
     groups = re.findall(r'(?:return|else) "(\w+)"', inspect.getsource(Group.kind.fget))
     (line,) = re.findall(r"\bkind: str  # (.+)", inspect.getsource(Kernel))
     return {*groups, *re.findall(r'"(\w+)"', line)}
@@ -56,32 +51,10 @@ def test_every_kind_of_loop_memory_and_kernel_is_in_it():
     assert kinds_of_kernels() == terms("kernel")
 
 
-def told(path: Path) -> set[str]:
-    """Words of what a file tells readers: notes, near misses, refusals."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else None
-        name = node.func.id if isinstance(node.func, ast.Name) else name
-        if name in TELLS:
-            parts = [p for a in node.args for p in ast.walk(a) if isinstance(p, ast.Constant)]
-            text = " ".join(p.value for p in parts if isinstance(p.value, str))
-            found.update(re.findall(r"[a-z]+", text.lower()))
-    return found
-
-
-def singular(word: str) -> str:
-    return re.sub("s$", "", re.sub("ies$", "y", re.sub("xes$", "xis", word)))
-
-
 def test_every_word_of_a_note_is_everyday_or_in_it():
-    known = {word for entry in entries() for word in entry.term.split()} | EVERYDAY
-    files = [p for folder in ("passes", "stack/rewrite") for p in (ROOT / folder).rglob("*.py")]
-    said = {word for path in files for word in told(path)}
+    said = {word for path in prose_terms.note_files() for word in prose_terms.note_words(path)}
     assert len(said) > 100
-    new = {w for w in said if w not in known and singular(w) not in known}
-    assert not new, "explain these in stack/explore/glossary.toml"
+    assert not prose_terms.missing(), "explain these in stack/explore/glossary.toml"
 
 
 def test_entries_are_a_line_and_a_source():

@@ -26,7 +26,7 @@ def softmax(x):
     return torch.softmax(x, -1)
 """
 OUT = Path(__file__).with_name("pipeline.svg")
-COLOURS = {  # Okabe and Ito: told apart by colour-blind readers
+COLOURS = {  # Okabe and Ito: distinguishable for colour-blind readers
     r"kind=\"max\"|\bmax\(|vmaxps": "#0072b2",
     r"\bsub\(|\bexp\(|vsubps|stage exp": "#b35900",
     r"kind=\"sum\"|\badd\(|vaddps|rfactor": "#007a5a",

@@ -39,7 +39,7 @@ def pages() -> dict[str, str]:
 
 
 def api() -> str:
-    """What `import stack` offers, with signatures and docstrings."""
+    """Returns the names of `import stack`, with signatures and docstrings."""
     parts = ["# Python API", "`import stack` loads NumPy only; frameworks load when they are used."]
     for name in stack.__all__:
         found = getattr(stack, name)
@@ -162,7 +162,7 @@ def targets() -> str:
 
 
 def signature(name: str, found: Any) -> str:
-    """How a function or a class is called; annotations as they are written, without quotes."""
+    """Returns the signature of a function or a class, with annotations as written, unquoted."""
     called = inspect.signature(found)
     shown = [p.replace(annotation=Written(p.annotation)) for p in called.parameters.values()]
     result = Written(called.return_annotation)

@@ -222,7 +222,7 @@ def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 
 @on("bitcast")
 def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Of two bitcasts, only the first and the last type matter."""
+    """Only the first and the last type of two bitcasts matter."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner

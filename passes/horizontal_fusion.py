@@ -91,7 +91,7 @@ class HorizontalFusion(BlockPass):
 
 def _group(node: Node) -> Node:
     group = group_of(node)
-    assert group is not None, "asked of groups alone"
+    assert group is not None, "decided for single groups"
     return group
 
 

@@ -73,7 +73,7 @@ def _ragged(node: Node) -> list[int]:
 
 def _group(node: Node) -> Node:
     group = group_of(node)
-    assert group is not None, "asked of groups alone"
+    assert group is not None, "decided for single groups"
     return group
 
 

@@ -1,4 +1,4 @@
-"""What lessons show: tables and pictures in a notebook, text in a terminal."""
+"""Output of lessons: tables and pictures in a notebook, text in a terminal."""
 
 from __future__ import annotations
 

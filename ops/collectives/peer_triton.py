@@ -49,7 +49,7 @@ def _half(turn):
 def _tell(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
     """Signal the programs with this number on all ranks that this one has reached `turn`.
 
-    A flag contains the last turn that its rank has reached, so it is never reset. All peers are
+    A flag contains the last `turn` that its rank has reached, so it is never reset. All peers are
     signalled concurrently, by one thread each.
     """
     tl.debug_barrier()  # all threads have written

@@ -18,7 +18,7 @@ REGISTERS = 1024  # half of a multiprocessor's registers, for one lane of each w
 
 @dataclass(frozen=True)
 class Form:
-    """How weights are stored.
+    """The storage format of weights.
 
     Attributes:
         group: weights that share a scale: 32, 64, or a multiple of 128.
@@ -39,7 +39,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Config:
-    """How a matmul is split.
+    """The split of a matmul.
 
     Attributes:
         tiles: tiles of 16 rows of weights per warp.

@@ -1,7 +1,7 @@
 """Interval arithmetic on blocks of an index space: bounds of values from bounds of operands.
 
-Whether a row sees a column is constant on a block of rows and columns if all ids of its rows differ
-from all ids of its columns, or if all ids are equal. The least and greatest id on each side show
+A mask of ids is constant on a block of rows and columns if all ids of its rows differ from all ids
+of its columns, or if all ids are equal. The least and greatest id on each side show
 that: interval arithmetic (Moore, Interval Analysis, 1966), with False below True. A value without a
 rule is reduced over each block.
 """

@@ -1,4 +1,4 @@
-"""Which axis of a stream lies along the lanes of vectors, and which along rows of memory."""
+"""The axis of a stream that vectors run along, and the one of rows of memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StreamAxes:
 
 @once_alike
 def stream_axes(stream: Node) -> StreamAxes:
-    """The axes of a stream, looked for once: its price, schedule and kernel go by them.
+    """The axes of a stream, computed once for its cost model, schedule and kernel.
 
     Raises CannotTile.
     """

@@ -39,7 +39,7 @@ def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
-    """Where a node is read in a step; None where that is not at one place."""
+    """The index at which a node is read in a step; None if there are several."""
     found: set[Index] = set()
     for state in states.results:
         for operand, place in operands_of(state, at[state]):
@@ -48,7 +48,7 @@ def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Inde
 
 
 def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
-    """Where the target is read, from where an operand of a state is."""
+    """The indices at which the target is read, relative to an operand of a state."""
     pending: list[tuple[Node, Index]] = [(root, place)]
     seen: set[tuple[Node, Index]] = set()
     found: set[Index] = set()

@@ -1,4 +1,4 @@
-"""What a stream with a product computes, axis by axis: asked of its blocks, before any kernel."""
+"""The axes of a stream with a matmul, derived from its blocks before any lowering."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class StreamShape:
     """Marks of the axes of a stream's states.
 
     Attributes:
-        row: those of the rows of a tile; "" where it has none.
-        lanes: those that a tile holds whole.
-        along: that of the streamed axis, where a result has it; else "".
+        row: the mark of the rows of a tile; "" if it has none.
+        lanes: the marks of axes that a tile has in full.
+        along: the mark of the streamed axis, if a result has it; else "".
         extents: of all iteration variables.
         is_split: whether partial states may be merged: no result has the streamed axis.
     """
@@ -39,7 +39,7 @@ class StreamShape:
 
 
 def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
-    """The shape of a stream whose values sit at these places. Raises CannotTile."""
+    """The shape of a stream whose values have these indices. Raises CannotTile."""
     kept = {s for place in where.states.values() for d in place for s in symbols(d)}
     lanes = _lanes(where.states)
     extents = {str(m): extent_of(m) for m in where.iter_vars}
@@ -74,19 +74,19 @@ def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mappin
 
 
 def memory_side(state: Node) -> int:
-    """Which operand of a dot lies in memory; the other is computed."""
+    """The operand of a dot that is in memory, 0 or 1; the other one is computed."""
     return 0 if is_in_memory(state.args[0]) and not is_in_memory(state.args[1]) else 1
 
 
 def is_in_memory(node: Node) -> bool:
-    """Whether a value of a stream is read from an array."""
+    """True if a value of a stream is read from an array."""
     while is_view(node) or converts(node):
         node = node.args[0]
     return is_input(node) or is_array(node)
 
 
 def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
-    """Marks of axes that only the operand of a dot in memory has: held whole."""
+    """Marks of axes that only the operand of a dot in memory has. A tile has all of them."""
     found: set[str] = set()
     for state, place in places.items():
         if not is_contraction(state):
@@ -102,9 +102,7 @@ def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
 
 
 def extent_of(iter_var: Dim) -> int:
-    """How many values a iteration variable takes. Raises CannotTile for what is no iteration
-    variable.
-    """
+    """The number of values of an iteration variable. Raises CannotTile for other dims."""
     if isinstance(iter_var, Expr) and len(iter_var.terms) == 1 and len(iter_var.terms[0][0]) == 1:
         high = getattr(iter_var.terms[0][0][0], "high", None)
         if isinstance(high, int):

@@ -23,7 +23,7 @@ def unit_reshape(x: Node, type_: Type) -> Node:
 
 @on("reshape")
 def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Of two reshapes, only the last shape matters."""
+    """Only the last shape of two reshapes matters."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner

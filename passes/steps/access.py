@@ -134,7 +134,7 @@ def block_axis(index: Sequence[Node], lanes: Lanes) -> tuple[int, Node] | None:
 
 
 def is_gathered(load: Node, var: Node) -> bool:
-    """Whether a load varies with a loop variable, but not by unit stride along the last axis."""
+    """True if a load varies with a loop variable, but not by unit stride along the last axis."""
     index = access_parts(load)[0]
     moved = [k for k, place in enumerate(index) if var in place.vars]
     step = linear(index[-1], var) if moved == [len(index) - 1] else None
@@ -157,7 +157,7 @@ def all_of(parts: Sequence[Node]) -> Node | None:
 
 
 def is_end(test: Node, place: Node, size: object) -> bool:
-    """Whether a condition is `place < size`: the bounds check of a memory axis."""
+    """True if a condition is `place < size`: the bounds check of a memory axis."""
     if test.op != "lt" or test.args[0] is not place:
         return False
     end = test.args[1]
@@ -192,7 +192,7 @@ def unclipped(
 
 
 def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
-    """Whether a condition is equivalent to `place < size`, or to a smaller end if it is padded."""
+    """True if a condition is equivalent to `place < size`, or to a smaller end if it is padded."""
     found, at = difference(test), place_of(place)
     if found is None or at is None:
         return False
@@ -205,7 +205,7 @@ def _is_below(test: Node, place: Node, size: int, is_padded: bool) -> bool:
 def clipped(
     index: Sequence[Node], tile: Sequence[int], memory: Node, axis: int, test: Node
 ) -> bool:
-    """Whether a condition along an axis of a block is the bounds check of memory."""
+    """True if a condition along an axis of a block is the bounds check of memory."""
     at, first = memory.tensor.rank - len(tile) + axis, index[memory.tensor.rank - len(tile) + axis]
     steps = make("iota", (), {"axis": 0}, hint=TensorType(first.dtype, (tile[axis],), "tile"))
     is_first = is_number(first) and not number(first)

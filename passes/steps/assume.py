@@ -59,7 +59,7 @@ class Assume(Step):
 
 
 def _found(loop: Node) -> Assumed | None:
-    """What may be assumed in a loop; None if nothing, or if it would not limit the loop."""
+    """The assumptions of a loop; None without any, or if they would not limit the loop."""
     if not (is_online(loop) and is_serial(loop)):
         return None
     block = loop.blocks[0]

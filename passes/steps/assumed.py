@@ -37,7 +37,7 @@ UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
 
 @dataclass(frozen=True)
 class Assumed:
-    """What may be assumed of the body of an online loop.
+    """The assumptions about the body of an online loop.
 
     Attributes:
         masks: selections of a large negative number, with the operand that is the number.
@@ -58,7 +58,7 @@ class Assumed:
 
 
 def assumed(block: Block) -> Assumed | None:
-    """What may be assumed; None if no large negative mask hides elements from all states."""
+    """The assumptions; None if no large negative mask hides elements from all states."""
     states = states_of(block)
     masks: dict[Node, int] = {}
     floors: dict[Node, float] = {}
@@ -90,7 +90,7 @@ def _number(node: Node) -> float:
 
 
 class _Hidden:
-    """What a hidden element contributes.
+    """The contributions of a hidden element.
 
     Attributes:
         level: values that are at most such a number.

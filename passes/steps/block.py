@@ -77,7 +77,7 @@ class Blocked(Step):
 
 
 def _is_continued(loop: Node) -> bool:
-    """Whether a loop goes on with a total: it does not start from nothing."""
+    """True if a loop goes on with a total: it does not start from nothing."""
     block = loop.blocks[0]
     return any(
         not is_memory(held) and is_total(block, held, new) and not is_none(start, new.op)
@@ -122,7 +122,7 @@ def _apart(
 def _added(
     loop: Node, state: State, part: Node, loop_of: Callable[[Node, State, Node], Node]
 ) -> Node:
-    """What all iterations of a loop contribute to a state."""
+    """The contribution of all iterations of a loop to a state."""
     var = loop.blocks[0].params[0]
     if var not in part.vars and KIND_OF[state.new.op] == "sum" and part.dtype.is_float:
         return make("mul", (part, constant(extent_of(loop), part.dtype)))

@@ -21,7 +21,7 @@ from stack.passes.steps.intervals import Place, place_of
 
 
 class Window(NamedTuple):
-    """How an axis of memory is read through windows.
+    """An axis of memory that is read through windows.
 
     Attributes:
         place: the variable over windows: rows or columns; None for one window.
@@ -37,7 +37,7 @@ class Window(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What is read along one axis of memory.
+    """The elements read along one axis of memory.
 
     Attributes:
         start: the index of the first element.
@@ -51,7 +51,7 @@ class Axis(NamedTuple):
 
     @property
     def as_window(self) -> Window:
-        """How the axis is read; contiguous elements are windows of one tap."""
+        """The windows of the axis; contiguous elements are windows of one tap."""
         return self.window or Window(next(iter(self.over), None), None)
 
 
@@ -169,7 +169,7 @@ class BlockDot:
 def axis_along(
     index: Node, variables: Collection[Node], depth: Collection[Node] = ()
 ) -> Axis | None:
-    """What an index reads over some variables; None if that is neither contiguous nor windows.
+    """The elements that an index reads; None if neither contiguous nor windows.
 
     Args:
         index: the index: affine in the variables.

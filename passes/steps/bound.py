@@ -108,7 +108,7 @@ class Limited(Step):
 
 @dataclass(frozen=True)
 class Limits:
-    """What masks say about the iterations of a loop.
+    """The limits that masks set to the iterations of a loop.
 
     Attributes:
         bounds: the bounds of all masks with a comparison of positions.
@@ -150,7 +150,7 @@ class Limits:
 
 
 def _is_free(loop: Node) -> bool:
-    """Whether iterations of a loop may be left out, and it has no limits yet."""
+    """True if iterations of a loop may be left out, and it has no limits yet."""
     return is_associative(loop) and is_serial(loop)
 
 
@@ -158,7 +158,7 @@ NOTHING = Limits(Bounds(), ())
 
 
 def _limits(block: Block) -> Limits:
-    """What the masks in the body of an online loop say about its iterations.
+    """The limits that masks in the body of an online loop set to its iterations.
 
     A partial block at the end is left to its mask, unless another mask hides blocks at the end.
     """

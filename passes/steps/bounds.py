@@ -48,7 +48,7 @@ class Bound(NamedTuple):
     inner: frozenset[Node] = frozenset()
 
     def is_tail(self, count: int) -> bool:
-        """Whether it hides only a part of the first or the last of some blocks, in all programs."""
+        """True if it hides only a part of the first or the last of some blocks, in all programs."""
         if not all(t in self.inner or is_positions(t) for t in self.rest.terms):
             return False
         ends = self.rest.ends(WHOLE)
@@ -142,13 +142,13 @@ def _bound(place: Place, exact: bool, var: Node) -> Bound | None:
 
 
 def _is_affine(place: Place) -> bool:
-    """Whether the terms of an index are positions and scalars that cannot overflow."""
+    """True if the terms of an index are positions and scalars that cannot overflow."""
     terms = place.terms
     return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
 
 
 def _without_quotient(place: Place, term: Node) -> Place | None:
-    """`x // n + rest >= 0` as `x + n * rest >= 0`, and the negative of it alike; x is not < 0."""
+    """`x // n + rest >= 0` as `x + n * rest >= 0`, and its negative likewise; x is not < 0."""
     if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
         return None
     size, sign = int(number(term.args[1])), place.terms[term]
@@ -243,7 +243,7 @@ def _index_type(place: Place) -> DType:
 
 
 def is_costly(test: Node, inside: Sequence[Node]) -> bool:
-    """Whether a condition is too expensive to be computed again: it reduces or loads."""
+    """True if a condition is too expensive to be computed again: it reduces or loads."""
     pending, seen = [test], set[Node]()
     own = set(inside)
     while pending:

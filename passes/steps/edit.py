@@ -133,7 +133,7 @@ class Edit:
 
 
 def _is_made(node: Node, name: str) -> bool:
-    """Whether a name was derived from the op, because the program does not name the value."""
+    """True if a name was derived from the op, because the program does not name the value."""
     return name == node.op or name.rpartition("_")[0] == node.op
 
 

@@ -75,5 +75,5 @@ class Evict(Step):
 
 
 def _is_read_again(loop: Node) -> bool:
-    """Whether later loops load the tiles of a loop: it reduces, and `hold` does not keep them."""
+    """True if later loops load the tiles of a loop: it reduces, and `hold` does not keep them."""
     return not (stores_only(loop) or loop.attrs.get("limited"))

@@ -106,13 +106,13 @@ def _why_more(loop: Node, is_allowed: Callable[[Block, Node, Node], bool]) -> st
 
 
 def is_total(block: Block, held: Node, result: Node) -> bool:
-    """Whether a carried value is a total: iterations add to it, and nothing reads it."""
+    """True if a carried value is a total: iterations add to it, and nothing reads it."""
     is_read = any(result in n.args for n in block.all_nodes)
     return not is_read and is_running_total(block, held, result)
 
 
 def is_running_total(block: Block, held: Node, result: Node) -> bool:
-    """Whether a carried value is a running total: iterations add to it, then may read it."""
+    """True if a carried value is a running total: iterations add to it, then may read it."""
     readers = [n for n in block.all_nodes if held in n.args and n is not result]
     is_once = block.results.count(result) == 1
     return summand(held, result) is not None and not readers and is_once
@@ -129,7 +129,7 @@ def running_totals(block: Block) -> dict[Node, Node]:
 
 
 def _goes_on(held: Node, new: Node) -> bool:
-    """Whether a value is the result of an inner loop that starts from a carried value."""
+    """True if a value is the result of an inner loop that starts from a carried value."""
     loop = new.args[0] if is_item(new) else new
     return is_loop(loop) and held in loop_parts(loop.args, loop.attrs)[1]
 
@@ -159,7 +159,7 @@ def _carried(edit: Edit, held: Node, new: Node, test: Node) -> Node:
 
 
 def _is_zero(part: Node, test: Node) -> bool:
-    """Whether a value is 0 where a test is false: a product of loads that the test masks."""
+    """True if a value is 0 where a test is false: a product of loads that the test masks."""
     while converts(part):
         (part,) = part.args
     if multiplies(part):

@@ -59,7 +59,7 @@ def masks_of(block: Block) -> Iterator[Mask]:
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:
-    """Whether every state gets the identity from an element for which a value is 0 or -inf."""
+    """True if every state gets the identity from an element for which a value is 0 or -inf."""
     states = states_of(block)
     if not states:
         return False
@@ -81,7 +81,7 @@ def _follow(block: Block, known: dict[Node, float]) -> None:
 
 
 def _total(loop: Node, known: Mapping[Node, float]) -> float | None:
-    """What a loop adds up that adds the identity in each iteration; None for another loop."""
+    """The sum of a loop that adds the identity in each iteration; None for another loop."""
     state = total_of(loop)
     if state is None:
         return None
@@ -123,7 +123,7 @@ def guarded_states(edit: Edit, block: Block, test: Node) -> list[Node] | None:
 
 
 def _hides_all(block: Block, state: State) -> bool:
-    """Whether a maximum of scalars hides an iteration from all states, if its part is -inf."""
+    """True if a maximum of scalars hides an iteration from all states, if its part is -inf."""
     is_max = KIND_OF[state.new.op] == "max" and state.new.dtype.is_float
     return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)
 

@@ -91,13 +91,13 @@ def place_of(node: Node, casts: bool = False) -> Place | None:
 
 
 def is_affine(node: Node) -> bool:
-    """Whether a node is a scalar integer that is affine in loop variables."""
+    """True if a node is a scalar integer that is affine in loop variables."""
     place = None if not isinstance(node.type, TensorType) or node.tensor.rank else place_of(node)
     return place is not None and all("extent" in v.attrs for v in place.terms)
 
 
 def stays_inside(first: Node, size: int, extent: int) -> bool:
-    """Whether a block of `size` elements from `first` on never ends past the end of an axis."""
+    """True if a block of `size` elements from `first` on never ends past the end of an axis."""
     place = place_of(first)
     ends = place and place.ends(WHOLE)
     return ends is not None and ends[1] + size <= extent
@@ -157,7 +157,7 @@ def _place(node: Node, parts: Sequence[Place], casts: bool) -> Place:
 
 
 def _fits(place: Place, dtype: DType) -> bool:
-    """Whether no value of an index wraps around. Terms without bounds are taken to be small."""
+    """True if no value of an index wraps around. Terms without bounds are taken to be small."""
     ends = place.ends(WHOLE)
     if ends is None:
         return dtype.kind == "i" and dtype.bits >= 32
@@ -166,7 +166,7 @@ def _fits(place: Place, dtype: DType) -> bool:
 
 
 def _is_exact(place: Place, cast: Node) -> bool:
-    """Whether a conversion of an index to another type of integers keeps all of its values."""
+    """True if a conversion of an index to another type of integers keeps all of its values."""
     own, source = cast.dtype, cast.args[0].dtype
     if own.kind != "i":
         return False
@@ -200,7 +200,7 @@ def difference(node: Node) -> tuple[Place, bool] | None:
 
 
 def is_comparison(node: Node) -> bool:
-    """Whether a node is a comparison."""
+    """True if a node is a comparison."""
     return bool(node.args) and algebra_of(node).is_order
 
 
@@ -217,7 +217,7 @@ def _conditions(masks: Sequence[Node]) -> list[Node]:
 
 
 def is_condition(node: Node) -> bool:
-    """Whether a node is a boolean."""
+    """True if a node is a boolean."""
     return isinstance(node.type, TensorType) and node.dtype.kind == "b"
 
 

@@ -89,7 +89,7 @@ def terms_of(node: Node | None, inner: Collection[Node]) -> list[tuple[int, int]
 
 
 def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int) -> bool:
-    """Whether the accesses at `step * v + ...` are disjoint for different iterations v.
+    """True if the accesses at `step * v + ...` are disjoint for different iterations v.
 
     Args:
         step: the factor of v.
@@ -106,7 +106,7 @@ def is_apart(step: int, extent: int, terms: Sequence[tuple[int, int]], size: int
 
 
 def is_multiple(node: Node, of: int) -> bool:
-    """Whether an integer is provably a multiple of a number."""
+    """True if an integer is provably a multiple of a number."""
     if is_number(node):
         return number(node) % of == 0
     if node.op in ("add", "sub"):

@@ -39,7 +39,7 @@ class LoopProduct:
     places: tuple[Axis, ...] = ()
 
     def replaced(self, start: Node, is_narrow: bool) -> Node:
-        """What replaces the loop: the `dot`, or the memory in which it is stored.
+        """The replacement of the loop: the `dot`, or the memory in which it is stored.
 
         Args:
             start: the initial value of what the loop carries.

@@ -113,12 +113,12 @@ def with_kind(kernel: Node, axis: str, kind: str) -> Node:
 
 
 def is_memory(node: Node) -> bool:
-    """Whether a value is memory."""
+    """True if a value is memory."""
     return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
 
 
 def stores_only(loop: Node) -> bool:
-    """Whether a loop carries memory only: no value from one iteration to the next."""
+    """True if a loop carries memory only: no value from one iteration to the next."""
     return all(map(is_memory, starts_of(loop)))
 
 
@@ -136,7 +136,7 @@ def inner_loop(loop: Node, axis: str) -> Node | None:
 
 
 def is_serial(loop: Node) -> bool:
-    """Whether a loop is serial, and runs all of its iterations."""
+    """True if a loop is serial, and runs all of its iterations."""
     return loop.attrs["kind"] == "serial" and not loop.attrs.get("limited")
 
 
@@ -164,7 +164,7 @@ def held_like(variables: Sequence[Node], names: Names) -> list[Node]:
 
 
 def is_constant(node: Node, value: float) -> bool:
-    """Whether a node is a constant of this value, or its broadcast."""
+    """True if a node is a constant of this value, or its broadcast."""
     if repeats(node):
         return is_constant(node.args[0], value)
     return is_number(node) and number(node) == value

@@ -38,12 +38,12 @@ class State(NamedTuple):
 
     @property
     def none(self) -> Node:
-        """What an iteration contributes that adds nothing."""
+        """The contribution that leaves a state unchanged."""
         return identity_like(self.new)
 
 
 def is_online(loop: Node) -> bool:
-    """Whether a loop says that its iterations rescale and add associatively."""
+    """True if a loop says that its iterations rescale and add associatively."""
     return bool(loop.attrs.get("online"))
 
 
@@ -82,7 +82,7 @@ def scaled(block: Block, state: State) -> Scaled | None:
 
 
 def is_associative(loop: Node) -> bool:
-    """Whether iterations of a loop may be added at once: it is online, or carries totals only."""
+    """True if iterations of a loop may be added at once: it is online, or carries totals only."""
     if is_online(loop):
         return True
     block = loop.blocks[0]
@@ -102,7 +102,7 @@ def identity_like(total: Node) -> Node:
 
 
 def is_none(start: Node, op: str) -> bool:
-    """Whether a value is the identity of an op."""
+    """True if a value is the identity of an op."""
     return is_constant(start, identity(KIND_OF[op], start.dtype))
 
 

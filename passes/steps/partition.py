@@ -90,7 +90,7 @@ class Partition(Step):
 
 
 def _is_work(node: Node) -> bool:
-    """Whether a value may be computed in every part: no load, guard, selection or index."""
+    """True if a value may be computed in every part: no load, guard, selection or index."""
     if is_load(node) or choice(node) is not None or not isinstance(node.type, TensorType):
         return False
     is_index = node.dtype.kind == "i" and place_of(node) is not None

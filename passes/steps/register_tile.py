@@ -110,7 +110,7 @@ def stored_product(kernel: Node, loop: Node) -> LoopProduct | None:
 
 
 def _is_grouped(dot: BlockDot) -> bool:
-    """Whether neighbours along the reduction axis can be multiplied at once.
+    """True if neighbours along the reduction axis can be multiplied at once.
 
     Rows are contiguous along it, and the vectors are all of a memory.
     """

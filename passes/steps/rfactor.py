@@ -149,7 +149,7 @@ def _factored(edit: Edit, loop: Node, parts: Sequence[_Sum | None]) -> list[Node
 
 
 def _stays(total: _Sum, start: Node, op: str) -> bool:
-    """Whether the loop carries a sum beside the tile: what it adds, or a start that it rescales."""
+    """True if the loop carries a sum beside the tile: what it adds, or a start that it rescales."""
     return total.addend is not None or (total.factor is not None and not is_none(start, op))
 
 

@@ -1,4 +1,4 @@
-"""specialize: give ranges of a loop that guards tell apart their own code.
+"""specialize: give the ranges of a loop between which guards change their own code.
 
     loop(...) {(%j < 5, %o)                    loop(...) {(%j < 5, %o)
       store(%o, load(%p, %j, lt(%j, 3), 0))      %a = loop(0, select(lt(%j, 3), 1, 0), %o) {

@@ -96,7 +96,7 @@ class Split(Step):
         return ""
 
     def _overlaps(self, loop: Node) -> bool:
-        """Whether the last block of a loop would repeat iterations."""
+        """True if the last block of a loop would repeat iterations."""
         extent = extent_of(loop)
         return self.tail == "overlap" and extent > self.block and extent % self.block != 0
 

@@ -134,12 +134,12 @@ def _blocks(block: Block) -> Iterator[Block]:
 
 
 def _contains(loop: Node, block: Block) -> bool:
-    """Whether a block is that of a loop, or of a loop inside of it."""
+    """True if a block is that of a loop, or of a loop inside of it."""
     return any(b is block or any(_contains(n, block) for n in b.nodes) for b in loop.blocks)
 
 
 class _Home(NamedTuple):
-    """Where a value is stored.
+    """The block and loops in which a value is stored.
 
     Attributes:
         block: the block.

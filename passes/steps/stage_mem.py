@@ -74,7 +74,7 @@ class Strided(NamedTuple):
 
     @property
     def is_vector(self) -> bool:
-        """Whether the access is one of a vector."""
+        """True if the access is one of a vector."""
         return self.lane.op == "iota"
 
     @property
@@ -84,7 +84,7 @@ class Strided(NamedTuple):
 
     @property
     def is_transposed(self) -> bool:
-        """Whether lines are along the last axis of the memory."""
+        """True if lines are along the last axis of the memory."""
         return self.axis < self.along
 
     @property
@@ -342,7 +342,7 @@ def _into(edit: Edit, loop: Node, access: Strided, own: Node) -> tuple[Node, int
 
 
 def _leads_to(result: Node, store: Node) -> bool:
-    """Whether a store makes the last version of a memory, directly or as the result of a loop."""
+    """True if a store makes the last version of a memory, directly or as the result of a loop."""
     while result is not store:
         loop = result.args[0] if is_item(result) else result
         if not is_loop(loop):

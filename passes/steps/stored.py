@@ -74,7 +74,7 @@ def why_kept(loop: Node) -> str:
 
 
 def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]) -> bool:
-    """Whether a load and a store share an index that differs in every iteration."""
+    """True if a load and a store share an index that differs in every iteration."""
     places, others = access_parts(load)[0], access_parts(store)[0]
     sizes = zip(_extents(load), _extents(store), strict=True)
     for place, other, size in zip(places, others, sizes, strict=True):
@@ -87,7 +87,7 @@ def _is_at_own_place(load: Node, store: Node, var: Node, inner: Collection[Node]
 
 
 def _is_same(store: Node, loop: Node) -> bool:
-    """Whether all iterations of a loop store the same value to the same element."""
+    """True if all iterations of a loop store the same value to the same element."""
     block = loop.blocks[0]
     carried = {v for n in block.all_nodes if is_loop(n) for v in n.blocks[0].params[1:]}
     varying = {*block.params, *carried}
@@ -95,7 +95,7 @@ def _is_same(store: Node, loop: Node) -> bool:
 
 
 def _is_repeated(store: Node, loop: Node) -> bool:
-    """Whether iterations that store to one element store the same value there.
+    """True if iterations that store to one element store the same value there.
 
     They do in blocks that overlap, as `split` makes them: all that depends on the block and on the
     place in it depends on their sum, which is the iteration of the loop before it was split.
@@ -142,7 +142,7 @@ def _extents(access: Node) -> list[Dim]:
 
 
 def _is_apart(store: Node, var: Node, inner: Collection[Node]) -> bool:
-    """Whether different iterations store to disjoint elements."""
+    """True if different iterations store to disjoint elements."""
     index, _, _ = access_parts(store)
     memory, wide = store.args[0].tensor, _extents(store)
     ones = next((k for k, size in enumerate(wide) if size != 1), len(index))

@@ -145,7 +145,7 @@ def product_of(node: Node) -> Product | None:
 
 
 def _sums_products(block: Block) -> bool:
-    """Whether a loop adds matrix products to a total."""
+    """True if a loop adds matrix products to a total."""
     is_carried = not all(map(is_memory, block.params[1:]))
     return is_carried and any(map(is_contraction, block.nodes))
 
@@ -197,7 +197,7 @@ def _zeroed(factor: Factor, tests: Sequence[Node], summed: int) -> Node:
 
 
 def _is_zero_past(value: Node, test: Node, axis: int) -> bool:
-    """Whether a tile is loaded with this mask, or with a bounds check: masked loads give 0."""
+    """True if a tile is loaded with this mask, or with a bounds check: masked loads give 0."""
     while converts(value):
         (value,) = value.args
     if not is_load(value):

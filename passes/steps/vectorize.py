@@ -107,7 +107,7 @@ class Vectorize(Step):
 
 
 def _goes_back(block: Block) -> bool:
-    """Whether a loop with a running total accesses memory in reverse order."""
+    """True if a loop with a running total accesses memory in reverse order."""
     if not running_totals(block):
         return False
     var = block.params[0]

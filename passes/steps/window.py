@@ -39,7 +39,7 @@ class Run(NamedTuple):
     """The run of memory that a tile reads.
 
     Attributes:
-        axis: the axis of the memory along which it lies.
+        axis: the axis of the memory that the window slides along.
         place: the index of the elements of the tile along that axis.
         span: the elements from the first to the last that the tile reads.
     """
@@ -118,7 +118,7 @@ def run_of(load: Node) -> Run | None:
 
 
 def _is_same(index: Node) -> bool:
-    """Whether an index is the same for all elements of a tile."""
+    """True if an index is the same for all elements of a tile."""
     return repeats(index) and not index.args[0].tensor.rank
 
 

@@ -85,7 +85,7 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
 
 
 def _check(stream: Node, gpu: Gpu) -> None:
-    """Raises Refusal if a stream has no kernel for a GPU: asked of its policy and its loop nest."""
+    """Raises Refusal if its policy or its loop nest has no kernel for a GPU."""
     lowering = stream_lowering(stream, gpu)
     try:
         lowering.policy()

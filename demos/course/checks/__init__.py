@@ -1,1 +1,1 @@
-"""What each exercise has to do; `python -m stack.demos.course grade` runs these."""
+"""The checks of each exercise; `python -m stack.demos.course grade` runs these."""

@@ -55,7 +55,7 @@ def _is_product(node: Node) -> bool:
 
 
 def _multiplies(loop: Node) -> bool:
-    """Whether a loop multiplies itself, and not in a loop inside."""
+    """True if a loop itself multiplies, not only a loop inside of it."""
     nodes = loop.blocks[0].nodes
     return any(map(_is_product, nodes)) and not any(map(is_loop, nodes))
 

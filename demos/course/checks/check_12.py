@@ -85,7 +85,7 @@ def check_telling(student: Any) -> None:
     )  # fmt: skip
     for one, other, must in pairs:
         found = student.telling_input(one, other)
-        assert found is not None or not must, f"nothing tells apart\n{one}\n{other}"
+        assert found is not None or not must, f"no input distinguishes\n{one}\n{other}"
         if found is not None:
             with np.errstate(all="ignore"):
                 want, have = one.interpret(*found), other.interpret(*found)

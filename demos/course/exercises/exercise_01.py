@@ -9,10 +9,11 @@ def first_stage_with_groups(run):
 
 
 def bytes_saved(run):
-    """How many bytes fewer the kernels move than one kernel for each op of stage `imported` would.
+    """Return how many bytes fewer the kernels move than one kernel for each imported op would.
 
-    One kernel for each op reads its operands and writes its result. A node has .args and .type, a
-    type has .bytes; run.kernels have .bytes. Constants and parameters are no kernels.
+    One kernel for each op of stage `imported` reads its operands and writes its result. A node has
+    .args and .type, a type has .bytes; run.kernels have .bytes. Constants and parameters are no
+    kernels.
     """
     raise Gap("add up what each node of run['imported'].func reads and writes")
 

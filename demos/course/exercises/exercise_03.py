@@ -16,7 +16,7 @@ class OneReduction(FusionRule):
 
 
 def profitable(flops, size, readers, peak, rate):
-    """Whether computing a value again for each of its readers is faster than keeping it in memory.
+    """True if computing a value again for each of its readers is faster than keeping it in memory.
 
     Keeping: compute it once, write its `size` bytes, and read them once for each reader. Again:
     compute it `readers` times, and no byte travels. `peak` flops and `rate` bytes in a second.

@@ -4,7 +4,7 @@ from stack.demos.course.grading import Gap
 
 
 def loads(rows, columns, depth, m, n):
-    """How many numbers all tiles together load for a product of rows x depth by depth x columns.
+    """Return how many numbers all tiles load for a product of rows x depth by depth x columns.
 
     Each tile of m x n results reads its m rows and its n columns once, along the whole depth.
     """
@@ -12,10 +12,10 @@ def loads(rows, columns, depth, m, n):
 
 
 def registers(m, n, lanes):
-    """How many vector registers of so many lanes a tile of m x n sums takes, n a multiple of lanes.
+    """Return how many vector registers a tile of m x n sums takes, n a multiple of `lanes`.
 
-    Besides the sums, the row of w that they are multiplied with has to be there, and one number of
-    x, repeated in all lanes.
+    A register has `lanes` numbers. Besides the sums, the row of w that they are multiplied with has
+    to be there, and one number of x, repeated in all lanes.
     """
     raise Gap("sums, a row of w, and one more")
 

@@ -4,7 +4,7 @@ from stack.demos.course.grading import Gap
 
 
 def transactions(stride, size=2, lanes=32, line=128):
-    """How many memory lines a warp touches, if lane i reads `size` bytes at byte i * stride.
+    """Return how many memory lines a warp touches, if lane i reads `size` bytes at i * stride.
 
     A line is 128 bytes, and begins at a multiple of 128.
     """

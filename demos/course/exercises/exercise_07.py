@@ -13,7 +13,7 @@ def softplus_gradient(node, g):
 
 
 def is_kept(size, flops, peak, rate):
-    """Whether a value of `size` bytes is kept, which is written once and read once at `rate`, or
+    """True if a value of `size` bytes is kept, which is written once and read once at `rate`, or
     computed again with `flops` operations at `peak`: whichever takes less time."""
     raise Gap("one comparison")
 

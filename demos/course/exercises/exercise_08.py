@@ -17,7 +17,7 @@ def quantize(weight, group):
 def pack(codes, group):
     """uint8 [n, k / 2]: codes + 8, two in a byte.
 
-    A byte holds one place of the first half of a group in its low half, and above it the place as
+    The low half of a byte is one element of the first half of a group, its high half the element as
     far into the second half: both halves of a group come out of its bytes without a shuffle.
     """
     raise Gap("reshape to [n, k / group, group] and split the last axis in two")

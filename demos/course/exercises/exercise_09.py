@@ -15,6 +15,6 @@ def tiled(a, x, tile):
     """h[t] = a[t] h[t-1] + x[t] with h[-1] = 0, a tile at a time; `tile` divides len(a).
 
     Within a tile, compute both what the tile gives from zero, and the product of gates up to each
-    place; then one multiplication and one addition bring in the state of the tile before.
+    element; then one multiplication and one addition bring in the state of the tile before.
     """
     raise Gap("two arrays for each tile, then h = local + product * carried")

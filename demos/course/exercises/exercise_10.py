@@ -4,10 +4,10 @@ from stack.demos.course.grading import Gap
 
 
 def places():
-    """Where values lie in `(relu(x @ gate) * (x @ up)) @ down` on a mesh tp=4, as a tuple of texts.
+    """Return shardings of the values of `(relu(x @ gate) * (x @ up)) @ down` on a mesh tp=4.
 
-    x and the result are whole on each rank; each of gate, up [128, 512] and down [512, 128] is cut
-    in four. There is to be one collective.
+    They are a tuple of texts. x and the result of the program are whole on each rank; each of gate,
+    up [128, 512] and down [512, 128] is cut in four. There is to be one collective.
     """
     raise Gap('such as ("x: -, -", "gate: ...", ...)')
 

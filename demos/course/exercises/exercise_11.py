@@ -4,7 +4,7 @@ from stack.demos.course.grading import Gap
 
 
 def ratio(ours, theirs, noisy=0.05):
-    """How many times as long as ours theirs takes, or None where that cannot be said.
+    """Return how many times as long as ours theirs takes, or None if that is unknown.
 
     Keys run_ms and run_ms_spread may be None (it did not run). A time whose spread is more than the
     share `noisy` of it makes no ratio.

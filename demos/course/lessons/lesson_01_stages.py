@@ -34,7 +34,7 @@ print(run["imported"].text)
 
 # %% [markdown]
 # Read it from the top. `dot` is the product; its `rule` says what it does with its axes: `k`
-# stands in both operands and not in the result, so it is summed over. `softmax` is no op of the
+# is an axis of both operands and not of the result, so it is summed over. `softmax` is no op of the
 # IR: it came in as a maximum, a difference, an exponential, a sum and a quotient. Five ops on one
 # array of 32 x 128 would be five trips through memory.
 #

@@ -82,7 +82,7 @@ for rule in ("chains", "into"):
     for told in dict.fromkeys(
         (r.producer, r.consumer, r.reason) for r in result.records[0].refused
     ):
-        print("   kept {} apart from {}: {}".format(*told))
+        print("   did not fuse {} and {}: {}".format(*told))
 
 # %% [markdown]
 # `check=True` interpreted the function before and after. That the groups are *right* is settled;
@@ -136,7 +136,7 @@ print(two.run.explain("softmax"))
 # ```
 #
 # Its rule joins *siblings*: two loops that read one value, neither of which reads the other. The
-# built-in pass leaves them apart. Something to try it on goes into `two.py`, beside `wide.py`:
+# built-in pass does not fuse them. Something to try it on goes into `two.py`, beside `wide.py`:
 #
 # ```python
 # # two.py
@@ -205,8 +205,8 @@ print(two.run.explain("softmax"))
 #     --passes 'default' --passes 'default,-fuse,+wide.py:Wide@fused'
 # ```
 #
-# In the row of `stack-mlir default` the column of your pass stands below 1.00x: it takes less time.
-# `noisy` in place of a ratio means that the machine was busy. Two kernels and one are told on any
+# In the row of `stack-mlir default` the column of your pass is below 1.00x: it takes less time.
+# `noisy` in place of a ratio means that the machine was busy. Two kernels and one differ on any
 # machine, and their bytes by `stackc show apart` and `stackc show joined`. `--with inductor,xla`
 # sets other compilers beside both; the README that was written into `wide` has more commands.
 

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 5. From softmax to flash attention, by algebra
 #
-# Attention is softmax(q kT) v. Written down as it stands it makes a table of n x n weights,
+# Attention is softmax(q kT) v. Computed literally it makes a table of n x n weights,
 # writes it to memory, and reads it back. The table is what hurts. In 2022 *flash attention*
 # computed the same without it. Here we derive it, and then watch the compiler derive it: it has
 # no pattern for attention.

@@ -32,7 +32,7 @@ print(coalesced)
 # loads for 64 multiplications. `tensor` hands products of small tiles to the tensor cores.
 # `pipelined` copies the blocks of later steps while this one is multiplied.
 #
-# What multiplies and what brings operands tell the rungs apart; here they are counted.
+# The rungs differ in the ops that multiply and that load operands; here they are counted.
 
 # %%
 COUNTED = ("fma", "mma_sync", "load_matrix", "async_copy", "alloc", "loop", "load", "store")

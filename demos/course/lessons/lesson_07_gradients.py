@@ -33,7 +33,7 @@ print(joint)
 # %% [markdown]
 # `grad` gives the **joint** program: the result, then its gradient by each parameter. Look for
 # `tanh`: it is computed once, and read by both halves, because equal nodes are one object. And
-# look at the products: the gradient of a `dot` is a `dot` whose rule has been turned.
+# look at the products: the gradient of a `dot` is a `dot` with its rule rearranged.
 #
 # A gradient is checked against differences, in double precision.
 
@@ -67,7 +67,7 @@ for note in found["joint"].records[-1].notes:
 print(found["joint"].records[-1].text[:2600])
 
 # %% [markdown]
-# The maximum and the sum of each row are kept: a few hundred bytes, which spare a reduction. The
+# The maximum and the sum of each row are kept: a few hundred bytes, which save a reduction. The
 # table of weights is computed again from them: two cheap ops on each element, and 65 kB less to
 # write and read. This is what flash attention keeps in training, found by counting.
 

@@ -3,7 +3,7 @@
 #
 # A weight in f32 takes 4 bytes; decoding a language model reads every weight for each token, so
 # time is bytes. Quantization stores weights as small integers or tiny floats, with scales. We
-# look at the formats bit by bit, at their errors, and at what a compiler makes of a quantized
+# look at the formats bit by bit, at their errors, and at how a compiler lowers a quantized
 # product.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 10. Sharding: one program on many devices
 #
-# A model that does not fit on one device is cut. You say where a few values lie; the rest follows
+# A model that does not fit on one device is cut. You shard a few values; the rest follows
 # from the same axis rules that gave fusion and tiling. What the rules cannot do without talking
 # becomes a **collective**, and each has its bytes. No GPU and no network here: the ranks run in
 # this process.

@@ -75,7 +75,7 @@ except CheckError as error:
 
 # %%
 def wrong(fuel):
-    """Whether the first `fuel` rewrites already change the result."""
+    """True if the first `fuel` rewrites already change the result."""
     after = Pipeline(passes).run(func, fuel=fuel, verify=False).func
     arrays = random_inputs(func)
     want, have = func.interpret(*arrays), after.interpret(*arrays)
@@ -123,4 +123,4 @@ with np.errstate(all="ignore"):
 # ## Exercise
 #
 # A detective of your own: it names the guilty pass and rewrite of any pipeline, and finds an
-# input that tells two functions apart.
+# input for which two functions differ.

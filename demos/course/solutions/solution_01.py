@@ -10,7 +10,7 @@ def first_stage_with_groups(run):
 
 
 def bytes_saved(run):
-    """How many bytes fewer the kernels move than one kernel for each op would."""
+    """Return how many bytes fewer the kernels move than one kernel for each op would."""
     apart = sum(
         node.type.bytes + sum(a.type.bytes for a in node.args)
         for node in run["imported"].func.nodes

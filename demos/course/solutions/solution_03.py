@@ -14,6 +14,6 @@ class OneReduction(FusionRule):
 
 
 def profitable(flops, size, readers, peak, rate):
-    """Whether computing a value again for each of its readers is faster than keeping it."""
+    """True if computing a value again for each of its readers is faster than keeping it."""
     keeping = flops / peak + (1 + readers) * size / rate
     return readers * flops / peak < keeping

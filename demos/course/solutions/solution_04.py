@@ -2,7 +2,7 @@
 
 
 def loads(rows, columns, depth, m, n):
-    """How many numbers all tiles together load."""
+    """Return how many numbers all tiles together load."""
     return (rows // m) * (columns // n) * depth * (m + n)
 
 

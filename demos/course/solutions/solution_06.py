@@ -2,7 +2,7 @@
 
 
 def transactions(stride, size=2, lanes=32, line=128):
-    """How many memory lines a warp touches."""
+    """Return how many memory lines a warp touches."""
     return len({(i * stride + b) // line for i in range(lanes) for b in range(size)})
 
 

@@ -10,7 +10,7 @@ def softplus_gradient(node, g):
 
 
 def is_kept(size, flops, peak, rate):
-    """Whether writing and reading takes less time than computing again."""
+    """True if writing and reading takes less time than computing again."""
     return 2 * size / rate < flops / peak
 
 

@@ -4,7 +4,7 @@ import math
 
 
 def ratio(ours, theirs, noisy=0.05):
-    """How many times as long as ours theirs takes, or None where that cannot be said."""
+    """Return how many times as long as ours theirs takes, or None if that is unknown."""
     for row in (ours, theirs):
         if not row["run_ms"] or (row["run_ms_spread"] or 0) > noisy * row["run_ms"]:
             return None

@@ -130,7 +130,7 @@ def draw(rng: random.Random, args: Tensors, may_write: bool) -> Program:
 
 
 def _is_defined(op: str, x: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether a write has one meaning: not to a place twice, not to what it still has to read."""
+    """True if a write has one meaning: no element is written twice or still has to be read."""
     places = _places(x)
     if len(set(places)) < len(places):
         return False
@@ -139,7 +139,7 @@ def _is_defined(op: str, x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _places(x: torch.Tensor) -> list[int]:
-    """Where in its storage each element of a tensor lies."""
+    """The offset in its storage of each element of a tensor."""
     steps = [[s * i for i in range(n)] for n, s in zip(x.shape, x.stride(), strict=True)]
     return [x.storage_offset() + sum(at) for at in product(*steps)]
 
@@ -198,7 +198,7 @@ def copied(args: Sequence[torch.Tensor], grad: bool, device: str = "cpu") -> Ten
 
 
 def sharing(results: Sequence[Any], args: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
-    """Which results are memory of which arguments and of which results."""
+    """The results that share memory with arguments and with other results."""
     pointers = [t.untyped_storage().data_ptr() if t.numel() else -1 for t in (*args, *results)]
     return [tuple(j for j, q in enumerate(pointers) if q == p and p != -1) for p in pointers]
 
@@ -241,7 +241,7 @@ def _write(r: torch.Tensor) -> None:
 
 
 def difference(mine: dict[str, Any], eager: dict[str, Any]) -> str:
-    """What is not the same, in words; empty where all is."""
+    """The differences, in words; empty if there are none."""
     for key, want in eager.items():
         got = mine[key]
         if key in ("values", "arguments", "after", "gradients"):

@@ -43,7 +43,7 @@ def young() -> Iterator[None]:
 
 
 def _seeds(request: pytest.FixtureRequest) -> list[int]:
-    """Of this test alone; STACK_SEED picks another stream."""
+    """The seeds of this test alone; STACK_SEED picks another stream."""
     return [int(os.environ.get("STACK_SEED", "0")), zlib.crc32(request.node.nodeid.encode())]
 
 
@@ -55,7 +55,7 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
 
 @pytest.fixture(autouse=True)
 def torch_draws(request: pytest.FixtureRequest) -> None:
-    """What torch draws does not depend on the tests before this one."""
+    """Makes torch's random numbers independent of the tests before this one."""
     torch = sys.modules.get("torch")
     if hasattr(torch, "manual_seed"):
         torch.manual_seed(sum(_seeds(request)))

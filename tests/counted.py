@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def calls_of(step: Callable[[], T]) -> tuple[T, int]:
-    """What a step returns, and the calls that it makes, of Python and of C."""
+    """The result of a step, and the number of its calls, of Python and of C."""
     count = 0
 
     def seen(frame: object, event: str, argument: object) -> None:

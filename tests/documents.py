@@ -103,7 +103,7 @@ def commands(text: str) -> Iterator[str]:
     for block in blocks(text):
         yield from block.commands
     for inline, indented in _SHOWN.findall(_FENCE.sub("", text)):
-        # words beside a command stand apart; `...` is for what is not shown
+        # wide spaces separate words from a command; `...` is for what is not shown
         yield re.split(r"\s{3,}", (inline or indented).strip())[0]
 
 

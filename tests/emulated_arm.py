@@ -1,6 +1,6 @@
 """AArch64 on any machine: kernels through llvmlite's LLVM, which knows all machines, to unicorn.
 
-The emulated CPU has the first version of the instruction set and nothing more. Each array lies
+The emulated CPU has the first version of the instruction set and nothing more. Each array is
 alone, its last byte before memory that is not there, so that what leaves an array is a fault.
 """
 
@@ -146,7 +146,7 @@ class Kernel:
         return STUBS + STUB * (len(self.calls) - 1)
 
     def _put(self, at: int, data: bytes) -> int:
-        """Map memory from `at` on; the data lies at its end, and nothing behind it. Its address."""
+        """Map memory from `at` on; the data is at its end, and nothing follows it. Its address."""
         pages = -(-len(data) // PAGE) * PAGE
         if pages:
             self.cpu.mem_map(at, pages)

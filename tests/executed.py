@@ -1,4 +1,4 @@
-"""What a compiled function computes, from numbers to numbers, whatever their storage."""
+"""Values of a compiled function, from numbers to numbers, whatever their storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one gloo process of the tests does; started by `torch.multiprocessing`."""
+"""The work of one gloo process of the tests; started by `torch.multiprocessing`."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> 
 
 
 def misuse(rank: int, ranks: int, store: str, kinds: list[str], folder: str) -> None:
-    """The last rank does something else, in these ways; writes what each rank is told."""
+    """The last rank does something else, in these ways; writes the error of each rank."""
     join(rank, ranks, store)
     is_odd = rank == ranks - 1
     told = [_misused(kind, rank, ranks, is_odd) for kind in kinds]

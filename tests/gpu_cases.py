@@ -141,7 +141,7 @@ def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
 
 
 def gpu_kernel(group: Node, schedule: str = "", target: str = "sm_90") -> Node:
-    """The kernel of a group at the loop level of a GPU, as it is told or as the model has it."""
+    """The kernel of a group at the loop level of a GPU, with the given schedule or the model's."""
     return distribute_gpu_kernel(block_kernel(group, schedule, target), load(target))
 
 

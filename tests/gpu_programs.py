@@ -37,7 +37,7 @@ def running(axis: int) -> Callable[[Tensor], Tensor]:
 
 
 def decayed(scores: Tensor, step: Tensor, values: Tensor) -> Tensor:
-    """What the places before each one leave to it, less the longer ago they were."""
+    """Sums of the earlier values, with weights that decay with their distance."""
     line = torch.arange(scores.shape[-1], device=scores.device)
     gaps = step[:, :, None] - step[:, None, :]
     decays = gaps.masked_fill(line > line[:, None], -torch.inf).exp()

@@ -30,7 +30,7 @@ class Case:
     kinds: str = ""  # of operands that are bytes: b with a sign, B without
     draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
     integers: tuple[Any, ...] = ()  # the last operands, as they are
-    order: int = 2  # how often JAX differentiates what it is made of
+    order: int = 2  # how often JAX differentiates its decomposition
     given: Callable[[np.random.Generator], list[np.ndarray]] | None = None  # arguments, floats f64
 
     def __str__(self) -> str:
@@ -38,12 +38,12 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of the largest operand."""
+        """The number of elements of the largest operand."""
         return max(map(math.prod, self.shapes))
 
     @property
     def has_derivative(self) -> bool:
-        """Whether a result is a float."""
+        """True if a result is a float."""
         made = self.op(*self.arrays(), **self.attributes)
         results = made if isinstance(made, tuple) else (made,)
         return any(r.dtype.kind == "f" for r in results)

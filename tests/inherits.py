@@ -1,4 +1,4 @@
-"""What each own backend generates of a program: `python tests/inherits.py` prints the table.
+"""Lists what each own backend generates: `python tests/inherits.py` prints the table.
 
 Rows are families of ops and the streams that are derived, at small sizes, where the passes would
 not pay; so they are asked to stream all the same.

@@ -17,7 +17,7 @@ PLUGINS = Path(__file__).parent / "plugins"
 def installed_package(
     info: Mapping[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """`info`: the files of its .dist-info, which stands in `folder`."""
+    """`info`: the files of its .dist-info, which is in `folder`."""
     held = folder / "acme-1.0.dist-info"
     held.mkdir()
     for name, text in info.items():

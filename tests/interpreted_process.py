@@ -11,7 +11,7 @@ from typing import Any
 
 
 def interpreted(script: Path) -> Any:
-    """What a script prints as JSON in its last line; its errors where it fails."""
+    """The JSON in the last line that a script prints; its errors if it fails."""
     done = subprocess.run(
         [sys.executable, str(script)],
         env={**os.environ, "TRITON_INTERPRET": "1"},

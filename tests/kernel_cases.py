@@ -71,7 +71,7 @@ def embedding(b: Builder, table: Node, i: Node) -> Node:
 
 
 def embedding_norm(b: Builder, table: Node, i: Node) -> tuple[Node, ...]:
-    """What a gradient needs comes with it: the rows that were picked, and which they are."""
+    """A norm of picked rows, with the values that its gradient needs: the rows and indices."""
     rows = b.sub(3, i)
     x = b.gather(table, rows, rule="v! d, b s -> b s d")
     r = b.rsqrt(b.add(b.reduce(b.mul(x, x), kind="sum", axes=(2,)), 1.0))

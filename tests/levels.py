@@ -18,7 +18,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 def reads_back(func: Func, name: str) -> int:
-    """How many stages of a backend differ; each has to be the function that its text reads as."""
+    """The number of stages of a backend that differ; each is compared with its parsed text."""
     backend: Backend = plugins.load("stack.backends", name)
     machine = target_of(backend, OPTIONS[name])
     assert parse(str(func)) is func

@@ -138,7 +138,7 @@ class _Holder(nn.Module):
 
 @dataclass
 class Trace:
-    """What three training steps gave.
+    """The values of three training steps.
 
     Attributes:
         values: names and values, in order.
@@ -151,7 +151,7 @@ class Trace:
     is_refused: bool = False
 
     def compare(self, other: Trace) -> str:
-        """What is different in another trace; empty when nothing is.
+        """The differences of another trace; empty if there are none.
 
         Values are compared up to the first that overflows: whether a sum of large terms is inf or
         nan depends on their order, and on whether a product is rounded before it is added.
@@ -321,7 +321,7 @@ def random_program(seed: int, shared: bool = False) -> Program:
 
 
 class Verdict(NamedTuple):
-    """What came of a program: "right", "wrong" or "refused by Dynamo", and why."""
+    """The outcome of a program: "right", "wrong" or "refused by Dynamo", and why."""
 
     kind: str
     why: str = ""
@@ -345,6 +345,6 @@ def judged(program: Program, compiled: Compile) -> Verdict:
 
 
 def check(program: Program, compiled: Compile) -> str:
-    """What is wrong with a compiled program; empty where nothing is."""
+    """The differences of a compiled program; empty if there are none."""
     verdict = judged(program, compiled)
     return verdict.why if verdict.kind == "wrong" else ""

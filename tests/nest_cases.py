@@ -41,7 +41,7 @@ def group_in(text: str) -> Node:
 
 
 def fused(text: str) -> Node:
-    """The only group of a function, or that pass fuse makes of it."""
+    """The only group of a function, or the one that pass fuse builds."""
     func = parse(text)
     is_fused = any(n.op == "fusion" for n in func.nodes)
     return group_in(str(func if is_fused else Pipeline("fuse").run(func).func))
@@ -82,14 +82,14 @@ def inside(kernel: Node) -> str:
 
 
 def is_short(func: Func) -> bool:
-    """Whether a group has floats of 16 bits: a kernel rounds those only where it stores."""
+    """True if a group has floats of 16 bits: a kernel rounds those only where it stores."""
     (group,) = (n for n in func.nodes if n.blocks)
     values = (*group.blocks[0].params, *group.blocks[0].nodes)
     return any(t.dtype.is_float and t.dtype.bits <= 16 for v in values for t in v.types)
 
 
 def results(func: Func, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """What a function gives."""
+    """The results of a function."""
     with np.errstate(all="ignore"):
         return [np.asarray(r) for r in _all(func.interpret(*arrays))]
 
@@ -122,7 +122,7 @@ def drawn_nests(seeds: Sequence[int], found: Sequence[tuple[Func, Node]]) -> Ite
 def wrong(
     kernel: Node, arrays: Sequence[np.ndarray], want: Sequence[np.ndarray], near: float
 ) -> str:
-    """How a kernel differs from what is wanted; "" where it does not."""
+    """The difference of a kernel from the wanted results; "" if there is none."""
     made = around(kernel)
     if parse(str(made)) is not made:
         return "its text reads back as another kernel"
@@ -141,7 +141,7 @@ def gpu_nest(program: str, steps: str = "") -> Node:
 
 
 def texts_differ(program: str, first: str, step: str, before: str, expected: str) -> str:
-    """How a kernel before or after a step differs from its text or in values; "" if not.
+    """The differences of a kernel before or after a step, as text or in values; "" if none.
 
     Args:
         program: a program of one group, or of one stream.
@@ -167,7 +167,7 @@ def _all(found: object) -> tuple[object, ...]:
 
 
 def close(have: np.ndarray, want: np.ndarray, near: float) -> bool:
-    """Whether nearly all elements agree, nan with nan."""
+    """True if nearly all elements agree, nan with nan."""
     if have.shape != want.shape or not have.size:
         return have.shape == want.shape
     if want.dtype.kind in "biu":

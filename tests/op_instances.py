@@ -65,7 +65,7 @@ def select(rng: random.Random) -> Instance:
 
 
 def grown(op: str, rng: random.Random) -> Instance | None:
-    """A node that a random program would make of a random value."""
+    """A node that a random program would compute from a random value."""
     grower = Grower(rng, SIZES, TYPES, 400)
     grower.special = True
     dtype = DTYPES[rng.choice(TYPES)]

@@ -1,4 +1,4 @@
-"""What one process of a GPU does in the tests of peer memory."""
+"""The work of one process of a GPU in the tests of peer memory."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _norms(peers: PeerMemory, rank: int, drawn: torch.Generator) -> None:
 
 
 def _products(rank: int, ranks: int, drawn: torch.Generator) -> None:
-    """Of numbers whose sums are exact, again and again in the same memory."""
+    """Products of numbers whose sums are exact, again and again in the same memory."""
     products = PeerProducts(64 * 96 * 2)
     for turn in range(20):
         x, w, y, v = (

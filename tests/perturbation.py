@@ -1,4 +1,4 @@
-"""Change one element of an operand: which places of the results change, and what relations say."""
+"""Change one element of an operand: compare the changed results with relations."""
 
 from __future__ import annotations
 

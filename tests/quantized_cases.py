@@ -39,7 +39,7 @@ def finite(shape: tuple[int, ...]) -> Any:
 
 
 def pairs(shape: tuple[int, ...]) -> Any:
-    """Two of four places, in order."""
+    """Two of four positions, in order."""
     held = np.array([a | b << 2 for b in range(4) for a in range(b)], np.uint8)
     return lambda rng: held[rng.integers(0, len(held), shape)]
 

@@ -147,7 +147,7 @@ class Grower(Arithmetic, Movement):
         )
 
     def _coarse(self, made: Value, eps: Sequence[float], count: int) -> None:
-        """What came out of an inner function went through its types."""
+        """Coarsens the error of values that passed through the types of an inner function."""
         for v in self.values[-count:]:
             self.values[v.place] = Value(v.place, v.shape, v.dtype, v.exact, max([v.eps, *eps]))
 
@@ -190,7 +190,7 @@ class Program:
         return Program(fn, self.args, normal, true, eps, f"gradients of\n{self.text}", wide)
 
     def compare(self, found: Sequence[Any]) -> str:
-        """What is wrong with other results; empty when nothing is."""
+        """The differences from other results; empty if there are none."""
         if len(found) != len(self.results):
             return f"{len(found)} results, {len(self.results)} expected"
         for i, (have, want, true, eps) in enumerate(
@@ -292,7 +292,7 @@ def _total(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def in_f64(fn: Callable[..., Any], args: Sequence[Any]) -> list[np.ndarray]:
-    """What a function of many results gives of arguments in f64."""
+    """The results of a function in f64, for many results."""
     with jax.enable_x64(True):
         wide = [np.asarray(a, np.float64) if is_float(a.dtype) else a for a in args]
         return [np.asarray(r) for r in jax.jit(fn, compiler_options=QUICK)(*wide)]
@@ -305,7 +305,7 @@ def _is_fit(value: Value, normal: np.ndarray, true: np.ndarray) -> bool:
 
 
 def _is_near(eps: float, normal: np.ndarray, true: np.ndarray) -> bool:
-    """Whether results are finite and right to about the third digit."""
+    """True if results are finite and right to about the third digit."""
     true = np.asarray(true, np.float64)
     if not (np.isfinite(true).all() and np.isfinite(normal.astype(np.float64)).all()):
         return False

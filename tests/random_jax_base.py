@@ -1,4 +1,4 @@
-"""What random JAX programs grow from: values by type, steps, and which values fit a step."""
+"""Building blocks of random JAX programs: values by type, steps, and which values fit a step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Run = Callable[["Types", Sequence[Any]], Any]
 
 
 class Types:
-    """Which element types a run has: those of the program, or f64 in place of every float."""
+    """The element types of a run: those of the program, or f64 in place of every float."""
 
     def __init__(self, wide: bool) -> None:
         self.wide = wide
@@ -58,7 +58,7 @@ class Unfit(Exception):
 
 
 def repeats(shape: Sequence[int], into: Sequence[int]) -> bool:
-    """Whether a shape broadcasts to another."""
+    """True if a shape broadcasts to another."""
     return len(shape) <= len(into) and all(d in (1, e) for d, e in zip(shape[::-1], into[::-1]))
 
 

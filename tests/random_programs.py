@@ -45,7 +45,7 @@ class Program:
     errors: list[float]
 
     def compare(self, found: Any) -> str:
-        """What is wrong with other results; empty when nothing is."""
+        """The differences from other results; empty if there are none."""
         others = list(found) if isinstance(found, tuple | list) else [found]
         if len(others) != len(self.results):
             return f"{len(others)} results, {len(self.results)} expected"
@@ -68,7 +68,7 @@ class Program:
 
 
 def mismatch(want: np.ndarray, have: np.ndarray, error: float, eps: float) -> np.ndarray:
-    """Where two arrays differ by more than an absolute error and 16 roundings."""
+    """True where two arrays differ by more than an absolute error and 16 roundings."""
     if want.dtype.kind != "f":
         return np.asarray(want != have)
     a, b = want.astype(np.float64), have.astype(np.float64)
@@ -131,7 +131,7 @@ class Grower:
         return node
 
     def keep(self, node: Node | None) -> Node | None:
-        """Evaluate a new node; None where its values, or what noise makes of them, are bad."""
+        """Evaluate a new node; None if its values, or those of noisy operands, are bad."""
         if node is None:
             return None
         if node in self.values:
@@ -165,7 +165,7 @@ class Grower:
         return node
 
     def clear_of_jumps(self, node: Node, want: Any, alone: Node) -> bool:
-        """Whether operands may be as far off as `error` allows without a jump of the result.
+        """True if operands may be as far off as `error` allows without a jump of the result.
 
         Noise finds a jump that is near with some luck only: the nearest integer of a value that is
         about to be truncated, or a number that it is compared with.
@@ -212,7 +212,7 @@ class Grower:
         return not any(mismatch(want, n, allowed, 0).any() for n in noisy)
 
     def error(self, node: Node) -> float:
-        """How far a correct result may be off."""
+        """The allowed error of a correct result."""
         if node.dtype.kind != "f":
             return 0.0
         want, *noisy = (np.asarray(v, np.float64) for v in self.values[node])
@@ -233,7 +233,7 @@ class Grower:
         return tuple(shape)
 
     def fit(self, y: Node, shape: tuple[int, ...], dtype: DType) -> Node:
-        """y, or something made of it, or a constant, with this type or a scalar."""
+        """y, or a value computed from it, or a constant, with this type or a scalar."""
         if y.dtype is not dtype:
             if y.dtype.kind == "f" and dtype.kind in "iub":
                 return self.const(dtype, shape)

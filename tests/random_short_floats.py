@@ -25,7 +25,7 @@ Step = Callable[[list[Tensor], Cast], Tensor]
 
 @dataclass(frozen=True)
 class ShortFloats:
-    """A program: what it makes of floats and bytes, and the values that it returns."""
+    """A program: its ops on floats and bytes, and the values that it returns."""
 
     inputs: list[Tensor]
     steps: list[Step]
@@ -165,7 +165,7 @@ def short_floats(seed: int, count: int = 6) -> ShortFloats:
 
 
 def wrong(seed: int, backward: bool) -> str:
-    """What is wrong with a compiled program, "" where nothing is."""
+    """The differences of a compiled program; "" if there are none."""
     program = short_floats(seed)
     leaves = [x for x in program.inputs if x.is_floating_point()]
 

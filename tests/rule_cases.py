@@ -1,4 +1,4 @@
-"""Small functions for tests of passes: `%z` of lines `%z = ...`, and what a pass makes of them.
+"""Small functions for tests of passes: `%z` of lines `%z = ...`, before and after a pass.
 
 Values are kept on ties, signed zeros, infinities and nan too.
 """

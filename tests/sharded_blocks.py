@@ -1,4 +1,4 @@
-"""Blocks of a transformer as IR, for tests of what a mesh makes of them."""
+"""Blocks of a transformer as IR, for tests of their partition on a mesh."""
 
 from __future__ import annotations
 

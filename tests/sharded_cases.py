@@ -86,7 +86,7 @@ def function(node: Node) -> Func:
 
 
 def differences(want: Any, found: Sequence[Array], dtypes: Sequence[str]) -> str:
-    """What is wrong with results; integers are to be equal, floats nearly."""
+    """The differences of results; integers are to be equal, floats nearly."""
     wanted = list(want) if isinstance(want, tuple) else [want]
     for i, (w, f, dtype) in enumerate(zip(wanted, found, dtypes, strict=True)):
         w = np.asarray(w)

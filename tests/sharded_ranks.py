@@ -1,4 +1,4 @@
-"""What one rank of a pool runs of partitioned programs."""
+"""The work of one rank of a pool that runs partitioned programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(
 
 
 def differ(rank: int, ranks: int, store: str) -> list[str]:
-    """The last rank has another program: what each rank is told."""
+    """The last rank has another program: the error of each rank."""
     join(rank, ranks, store)
     op = "exp" if rank == ranks - 1 else "neg"
     text = f"func @f(%x: f32[2]) -> (f32[2]) at tensor {{\n %y = {op}(%x) : f32[2]\n return %y\n}}"

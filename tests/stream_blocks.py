@@ -65,5 +65,5 @@ def loops(func: Func, kind: str = "serial") -> list[Node]:
 
 
 def limited(func: Func) -> int:
-    """How many loops leave steps out."""
+    """The number of loops that skip iterations."""
     return sum(bool(n.attrs.get("limited")) for n in loops(func))

@@ -54,5 +54,5 @@ def layer(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
 
 
 def two_products(x: Tensor, first: Tensor, gain: Tensor, bias: Tensor, second: Tensor) -> Tensor:
-    """A product of what a norm makes of a product: the weight of the last is scaled and summed."""
+    """A product of a normed product: the weight of the last is scaled and summed."""
     return layer(x @ first, gain, bias) @ second.mT

@@ -1,4 +1,4 @@
-"""What is made of measured collectives: fits, choices, and a table that keeps who loses."""
+"""Tables from measured collectives: fits, choices, and losing rows that stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def row(kind: str, algorithm: str, size: int, seconds: float) -> dict[str, Any]:
 
 
 def measured() -> list[dict[str, Any]]:
-    """Of kernels that take what their links say, but two shots of much take twice as long."""
+    """Times that follow the links, except that two shots of large messages take twice as long."""
     rows: list[dict[str, Any]] = []
     for size in SIZES:
         rows.append(row("library", "nccl", size, 5e-6 + size * 1e-12))

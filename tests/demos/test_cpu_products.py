@@ -1,4 +1,4 @@
-"""Where the time of products goes: counts beside what is compiled, and a model of them."""
+"""Breakdown of the time of products: counts of compiled instructions, and a model of them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_one_row_is_there_without_counts() -> None:
 
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of small cases; torch keeps its number of threads."""
+    """Small cases; torch keeps its number of threads."""
     threads = p.with_threads(1)
     monkeypatch.setattr(p, "cpu_cases", lambda: [case(7, 64, 32, "f32"), case(1, 64, 32, "f32")])
     monkeypatch.setattr(p, "machine_of", lambda threads, *_: replace(MACHINE, threads=threads))

@@ -19,7 +19,7 @@ BLOCK = [(1, 1), (1, 1), (2, 1), (3, 3)]  # two plain ones, gate and up, and q, 
 
 
 def products(func: Func) -> list[tuple[int, int]]:
-    """How many products each kernel with some has, and how many results."""
+    """The numbers of products and of results of each kernel with products."""
     for name, passes in BACKEND.lowering.stages:
         func = Pipeline(passes).run(func).func
         if name == "fused":

@@ -1,4 +1,4 @@
-"""Peaks of processes: a table of them, and which are told apart from eager's."""
+"""Peaks of processes: a table of them, and which differ from eager's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a race of ranks prints and writes, on one gloo process."""
+"""Output and files of a race of ranks, on one gloo process."""
 
 from __future__ import annotations
 

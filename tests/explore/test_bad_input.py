@@ -1,4 +1,4 @@
-"""What a person gets wrong: the nearest names, runs of other versions, narrow terminals."""
+"""Mistakes of users: the nearest names, runs of other versions, narrow terminals."""
 
 from __future__ import annotations
 

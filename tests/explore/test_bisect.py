@@ -1,4 +1,4 @@
-"""What is wrong first, by pass, rewrite, kernel or frontend; and the least that shows it."""
+"""Bisection finds the first wrong pass, rewrite, kernel or frontend, and a minimal program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program refuses by itself: its own error and line, in at most ten lines, no traceback."""
+"""Errors of a user's program: its own error and line, in at most ten lines, no traceback."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def torch_file(tmp_path: Path) -> Path:
 
 
 def told(argv: list[str], capfd: pytest.CaptureFixture[str]) -> str:
-    """What a command that fails says; frameworks write to the descriptors too."""
+    """The output of a command that fails; frameworks write to the descriptors too."""
     assert main(argv) in (1, 2)
     said = capfd.readouterr().err.strip()
     assert len(said.splitlines()) <= 10, said
@@ -124,7 +124,7 @@ def test_jax_shapes(tmp_path: Path, more: list[str], capfd: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("more", [[], ["--to", "fused"]])
 def test_jax_trace(tmp_path: Path, more: list[str], capfd: pytest.CaptureFixture[str]) -> None:
-    """What JAX cannot trace and eager runs: JAX's own words, the line, no traceback."""
+    """JAX cannot trace what eager runs: JAX's own words, the line, no traceback."""
     pytest.importorskip("jax")
     path = tmp_path / "user_jax.py"
     path.write_text(JAX)
@@ -149,7 +149,7 @@ number = 3
 
 
 def test_names_that_are_not_there(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of a run, a file, a pass in a file, and a line of a file that holds no op."""
+    """Missing names of a run, a file, a pass in a file, and a file line without an op."""
     said = told(["show", str(tmp_path / "r1")], capfd)
     assert said == f"stackc: error: there is no file or saved run '{tmp_path / 'r1'}'"
     text = tmp_path / "f.stack"

@@ -1,7 +1,7 @@
 """Plants faults one after the other: `python tests/faults/sweep.py [PART OF A NAME] -o FOLDER`.
 
 Each is planted in a copy of the checkout; then the tests of its folder run, and `stackc bisect`.
-In the end both are held against the checkout as it is, where they must find nothing.
+In the end both run on the checkout as it is, where they must find nothing.
 Seconds are those of processors, so that they hold on a busy machine.
 """
 
@@ -34,7 +34,7 @@ LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".gpu", "__pycache__", "runs"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found of one fault.
+    """The findings about one fault.
 
     Attributes:
         test: the function that failed first; empty where all of them passed.
@@ -118,7 +118,7 @@ def run_tests(checkout: Path, tests: Iterable[str]) -> tuple[str, float]:
 
 
 def run_bisect(checkout: Path, fault: Fault, folder: Path) -> str:
-    """What bisect says of a fault's program."""
+    """The answer of bisect for a fault's program."""
     machine = ["--backend", fault.backend]
     machine += ["--target", "sm_90"] if fault.backend != "mlir" else []
     return run(checkout, "stack", "bisect", target_of(fault, folder), *machine)[1].strip()
@@ -148,7 +148,7 @@ def control(checkout: Path, folder: Path, faults: Sequence[Fault], found: list[O
 
 
 def _shown(fault: Fault, found: Outcome) -> str:
-    """What failed: the one test that the fault names, else the function."""
+    """The failure: the one test that the fault names, else the function."""
     return next((f"tests/{test}" for test in fault.tests if "::" in test), found.test)
 
 

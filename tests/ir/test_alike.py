@@ -1,4 +1,4 @@
-"""Nodes that are alike are asked once, and answer alike."""
+"""Facts of equivalent nodes are computed once, and are the same for all of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ b = Builder()
 
 @pytest.mark.parametrize("op", sorted(TENSOR_OPS - set(LEAVES) - OUTSIDE))
 def test_answers_do_not_depend_on_operands(op: str) -> None:
-    """What is asked of a node follows from what the node is on parameters."""
+    """Facts of a node follow from the facts of the same node on parameters."""
     rng = random.Random(f"alike {op}")
     made = [instance(op, rng) for _ in range(6)]
     for node in (found[0] for found in made if found is not None):

@@ -51,7 +51,7 @@ def draw_values(rng: random.Random) -> Values:
 
 
 def draw(rng: random.Random, depth: int) -> Case:
-    """An expression together with what plain Python makes of it."""
+    """An expression together with the function that plain Python has for it."""
     if depth == 0 or rng.random() < 0.15:
         if rng.random() < 0.4:
             value = rng.randint(-9, 17)

@@ -632,7 +632,7 @@ def test_16_bit_floats_accumulate_in_f32(dtype: str) -> None:
     x = rounded(np.full((1, 2048, 3), 1 / 16), dtype)
     w = rounded(np.full((1, 2048, 2), 1 / 16), dtype)
     assert (run("conv", x, w, dtypes=(dtype,) * 2, **conv_attrs(1)) == 16).all()
-    # a large product that leaves the range and comes back only in f32
+    # a large product that overflows, and returns to the range only in f32
     big = rounded([300.0, 300.0, 1e-4, 1e-4], dtype)
     got = run("reduce", big, dtypes=(dtype,), kind="prod", axes=(0,))
     np.testing.assert_allclose(got, 9e-4, rtol=2e-2)

@@ -113,7 +113,7 @@ def test_an_index_that_is_known_stays_inside(old: str, new: str, where: str) -> 
 
 @pytest.mark.parametrize("op", ["sub", "mul", "add"])
 def test_what_may_cancel_is_not_called_wrong(op: str) -> None:
-    """Of p - p neither end of what ranges allow is reached."""
+    """The bounds of p - p are not reached at either end of the ranges."""
     text = COPY.replace("mul(%p, 4:i32)", f"{op}(%p, %p)")
     checked(text.replace(" {clip=true}", "").replace("f32[5, 7]", "f32[6, 8]"))
 

@@ -100,7 +100,7 @@ def test_places_make_other_nodes_of_equal_types() -> None:
     x, y = param("x", type_), param("x", placed)
     assert x is not y and y is param("x", placed)
     made = stack.ir.make("neg", [y])
-    assert made.type.sharding is None  # what is made lies nowhere yet
+    assert made.type.sharding is None  # a new value has no sharding yet
     assert unsharded(placed).sharding is None
 
 

@@ -77,7 +77,7 @@ def test_places() -> None:
 
 
 def test_ranks_that_part_ways_are_found() -> None:
-    """Where they meet on one of the ways; else each goes its own."""
+    """Ranks may take different branches of a cond only if none of these has a collective."""
     pick = b.part_start(size=4, **OVER)
     p = param("p", X.type)
     found, _ = run(b.cond(pick, X, blocks=(Block([p], [p]), Block([p], [b.neg(p)]))))

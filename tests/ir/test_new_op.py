@@ -1,4 +1,4 @@
-"""What a newcomer writes for an op: its record. What follows from it is seen here, on two toys."""
+"""A new op needs only its record. Two toy ops show the features that follow from it."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_shapes_follow_from_the_rule(op: str) -> None:
 
 
 def test_regions_of_single_elements() -> None:
-    """What some relations say, by hand."""
+    """Relations of some ops, written by hand."""
     n, i = symbol("n", 8), symbol("i", 0, 3)
     x = param("x", tensor("f32", 4, n))
     one = b.slice(x, start=(0, 2), limit=(4, 8), step=(1, 3))

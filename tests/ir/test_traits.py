@@ -113,7 +113,7 @@ def test_which_ops_state_other_rules() -> None:
 
 
 def is_distinct(node: Node, rule: Rule) -> bool:
-    """Whether marks tell the axes that attributes are about: a concat of one operand has none."""
+    """True if marks determine the axes of attributes: a concat of one operand has none."""
     return OPS[node.op].windows is None or any(a.mark for o in rule.inputs for a in o)
 
 
@@ -132,7 +132,7 @@ def test_the_rule_of_a_node_states_the_node(op: str) -> None:
 
 @pytest.mark.parametrize("op", STATED)
 def test_on_turned_operands_it_makes_the_turned_result(op: str) -> None:
-    """Operands and result with all axes in the opposite order: the same elements, turned."""
+    """Operands and result with all axes in the opposite order: the same elements, transposed."""
     rng = random.Random(f"turned {op}")
     done = 0
     while done < 6:

@@ -61,7 +61,7 @@ def test_without_a_gpu_the_suite_says_what_is_missing(capsys: pytest.CaptureFixt
 
 
 def seen(variant: str, ids: np.ndarray | None, b: int, i: int, j: int, length: int) -> bool:
-    """Whether row i sees column j, from the definition of the variant."""
+    """True if row i sees column j, from the definition of the variant."""
     if variant in ("full", "bias", "learned"):
         return True
     if variant == "window":

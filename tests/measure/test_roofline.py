@@ -1,4 +1,4 @@
-"""What a machine reaches."""
+"""Peak rates of a machine."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_bf16_of_every_upper_half(low: int) -> None:
 
 @pytest.mark.parametrize("low", [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF])
 def test_tf32_is_the_nearest_number_of_10_bits(low: int) -> None:
-    """Of all 2 ** 16 patterns of sign, exponent and the first 7 bits, in double precision."""
+    """All 2 ** 16 patterns of sign, exponent and the first 7 bits, in double precision."""
     x = (PATTERNS.astype(np.uint32) << 16 | np.uint32(0x2000 + low)).view(np.float32)
     x = x[np.isfinite(x)]
     _, power = np.frexp(x.astype(np.float64))

@@ -39,7 +39,7 @@ def cases(dtype: Any) -> dict[str, tuple[Any, tuple[Any, ...], list[int]]]:
     bias = torch.zeros(1, 2, 7, 7, dtype=dtype)
     bias[:, :, 3] = -INF
     lowest = torch.zeros(1, 2, 7, 7, dtype=dtype)
-    lowest[:, :, 3] = torch.finfo(dtype).min  # finite: all keys are seen alike
+    lowest[:, :, 3] = torch.finfo(dtype).min  # finite: all keys have the same weight
     few = k[:, :, :5], v[:, :, :5]
     return {
         "prefix": (ops.with_prefix, (q, k[:, :, :1], v[:, :, :1], integers([0])), list(range(6))),

@@ -13,7 +13,7 @@ from stack.hosted import Op, op, registry
 
 @pytest.fixture
 def scaled() -> Iterator[Op]:
-    """x * y * scale of a float and an integer, whose gradient is told ten times too large."""
+    """x * y * scale of a float and an integer, whose declared gradient is ten times too large."""
 
     @op("toys.scaled_gradient", rule="... a, a: int, ... a, ... a -> ... a")
     def gradient(np, x, y, out, told, *, scale: float = 2.0):

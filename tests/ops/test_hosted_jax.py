@@ -79,7 +79,7 @@ def test_derivatives(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SMALL)
 def test_derivatives_inside_of_jit(case: Case) -> None:
-    """XLA may compute one value twice there, rounded differently: nothing may go by equality."""
+    """XLA may compute one value twice there, rounded differently: no test may require equality."""
     if not case.has_derivative:
         pytest.skip("its results are integers")
     run, floats = of_floats(case)

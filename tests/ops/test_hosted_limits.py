@@ -1,4 +1,4 @@
-"""Integers that stand for places of an axis: what is past their limits is refused by name."""
+"""Integers that are indices of an axis: values past the limits are refused by name."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_every_operand_of_integers_has_limits_or_any_value() -> None:
 
 
 def test_a_compiled_program_does_not_ask() -> None:
-    """What it does with such an index is up to its kernels; nothing waits for values."""
+    """Kernels may do anything with such an index; no call waits for its values."""
     torch = pytest.importorskip("torch")
     op = find("moe.dispatch")
     x, tokens = torch.randn(4, 3), torch.tensor([0, -2], dtype=torch.int32)

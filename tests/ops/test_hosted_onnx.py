@@ -141,7 +141,7 @@ def of_attention(
 def bias_of(
     at: At, mask: Array | None, shape: tuple[int, ...], past: int, lengths: Array | None
 ) -> Array:
-    """What is added to scores; queries follow the past, or are the last of the filled keys."""
+    """The mask that is added to scores; queries follow the past, or are the last filled keys."""
     bias = np.zeros(shape)
     if mask is not None:
         added = np.where(mask, 0.0, -np.inf) if mask.dtype == bool else mask.astype(np.float64)
@@ -199,7 +199,7 @@ NARROW = {"float16": 1e-2, "bfloat16": 2e-2}
 
 
 def cases(op: str) -> Iterator[tuple[Any, At, list[Array | None], list[Array]]]:
-    """Those of one node that has what the operator takes, with attributes and expected outputs."""
+    """The tests of one node whose features the operator has, with attributes and outputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = collect_testcases(None)

@@ -157,7 +157,7 @@ def test_elements_have_a_name() -> None:
 
 @pytest.mark.parametrize("name", sorted(own()))
 def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
-    """Of every operator, for every such axis of its rule."""
+    """Checks every operator, for every reduced axis of its rule."""
     case = next(c for c in CASES if c.name == name)
     shapes = [a.shape for a in case.arrays()]
     rule = case.op.rule_for([len(s) for s in shapes])
@@ -176,7 +176,7 @@ def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(own()))
 def test_an_axis_without_elements_has_a_result_or_is_named(name: str) -> None:
-    """Of every operator, for every axis of its rule."""
+    """Checks every operator, for every axis of its rule."""
     case = next(c for c in CASES if c.name == name)
     arrays = case.arrays("float32")
     rule = case.op.rule_for([a.ndim for a in arrays])
@@ -195,7 +195,7 @@ def test_an_axis_without_elements_has_a_result_or_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(own()))
 def test_an_axis_of_two_sizes_is_named(name: str) -> None:
-    """Of every operator, for each argument one more along each axis that another has too."""
+    """Checks every operator; each argument gets one more along each axis that another has too."""
     case = next(c for c in CASES if c.name == name)
     types = [TensorType(dtype_of(a), a.shape) for a in case.arrays("float32")]
     rule = case.op.rule_for([t.rank for t in types])

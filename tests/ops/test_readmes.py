@@ -36,7 +36,7 @@ def test_examples_and_names(family: str) -> None:
 
 
 def test_declarations_run(tmp_path: Path) -> None:
-    """What `stack/hosted/README.md` declares, in the four languages, and its calls on a CPU."""
+    """The operator of `stack/hosted/README.md`, in the four languages, and its calls on a CPU."""
     for needed in ("torch", "triton", "cuda.core"):
         pytest.importorskip(needed)
     text = (ROOT / "stack" / "hosted" / "README.md").read_text(encoding="utf-8")

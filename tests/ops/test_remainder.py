@@ -29,7 +29,7 @@ KINDS = ("float32", "float64", "int32", "int64", "int8", "uint8")
 
 @op("rest.pairs", rule="... a: any, ... a: any -> ... a, ... a, ... a, ... a, ... a")
 def pairs(np: Any, x: Any, y: Any) -> Any:
-    """Of two arrays."""
+    """The pairs of elements of two arrays."""
     return (x % y, x // y, *divmod(x, y), np.fmod(x, y))
 
 

@@ -1,4 +1,4 @@
-"""What documents show is there: every command reads, every fenced block is followed."""
+"""Documents show what is there: every command parses, every fenced block is followed."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def installed(framework: str) -> bool:
 
 @cache
 def exists(name: str) -> bool:
-    """Whether a dotted name resolves, up to the first value that is neither module nor class.
+    """True if a dotted name resolves, up to the first value that is neither module nor class.
 
     A module that ends the name is found, not loaded: some of TVM's take minutes.
     """

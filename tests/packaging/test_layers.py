@@ -1,4 +1,4 @@
-"""Who may import whom: no circles, and arrows that run one way between the folders."""
+"""Layers of imports: no cycles, and one direction between the folders."""
 
 from __future__ import annotations
 

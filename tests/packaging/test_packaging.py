@@ -285,7 +285,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def imported(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
-    """What happened to each module when it was imported from the unpacked wheel, elsewhere."""
+    """The outcome of importing each module from the unpacked wheel, elsewhere."""
     unpacked = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(unpacked)

@@ -1,4 +1,4 @@
-"""The example of the README runs as it stands, and does what the text around it says."""
+"""The example of the README runs unchanged, and does what the text around it says."""
 
 from __future__ import annotations
 

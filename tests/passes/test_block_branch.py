@@ -84,7 +84,7 @@ def test_a_mask_that_is_data_stays(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("shown", [True, False])
 def test_one_condition_for_a_whole_row_of_tiles(shown: bool, rng: np.random.Generator) -> None:
-    """What is the same for all places of a tile is a branch, data or not."""
+    """A condition that is the same for a whole tile becomes a branch, even if it is data."""
 
     def program(q: Tensor, k: Tensor, v: Tensor, on: Tensor) -> Tensor:
         scores = q @ k.mT
@@ -112,7 +112,7 @@ def test_a_fill_of_zero(rng: np.random.Generator) -> None:
 
 
 def test_the_factor_of_what_is_hidden_waits(rng: np.random.Generator) -> None:
-    """Of the product with 0.25 and the select, the branch holds the select alone."""
+    """The branch contains the select, but not the product with 0.25."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = (q @ k.mT) * 0.25

@@ -1,4 +1,4 @@
-"""Sums over several axes that lie across the lines of memory: they are walked as one."""
+"""Sums over several strided axes, which are one loop."""
 
 from __future__ import annotations
 

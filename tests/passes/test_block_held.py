@@ -26,7 +26,7 @@ def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
     for module in (row_streams, row_space):
         monkeypatch.setattr(module, "TWICE", ReductionLoop(64, 1, 0, True))
-    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
+    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is kept whole
 
 
 def rms(x: Tensor, gain: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def kernel_of(fn: Any, x: Tensor, gain: Tensor) -> tuple[Func, list[Node]]:
 
 
 def kernel_block(func: Func) -> Block:
-    """What the only kernel of a function does."""
+    """The body of the only kernel of a function."""
     (kernel,) = (n for n in func.nodes if n.op == "kernel")
     return kernel.blocks[0]
 
@@ -119,7 +119,7 @@ def test_rows_that_are_read_once_hold_nothing(rng: np.random.Generator) -> None:
 def test_reductions_that_are_no_stream(
     width: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a tile needs of the whole row is computed before the tiles that are held."""
+    """Reductions of the whole row that a tile needs are computed before the kept tiles."""
     monkeypatch.setattr(row_policy, "MAX_WHOLE", 64)
 
     def mixed(x: Tensor) -> Tensor:

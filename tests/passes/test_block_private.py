@@ -26,7 +26,7 @@ Tensor = Any
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_streams, "ONCE", ReductionLoop(16, 1))
     monkeypatch.setattr(row_streams, "PRIVATE", ReductionLoop(32, 1, 0, True))
-    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
+    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is kept whole
 
 
 def layer(x: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ def test_infinite_values_and_nan(width: int) -> None:
 
 @pytest.mark.parametrize("width", [601, 608])
 def test_nothing_is_reduced_in_the_loop(width: int) -> None:
-    """Counts of whole tiles are one number; else each place has its own."""
+    """Counts of whole tiles are one number; else each element has its own."""
     func = lowered(layer, torch.zeros(3, width))
     serial = [n for _, n in walk(func.body) if n.op == "loop" and n.attrs["kind"] == "serial"]
     inner = [n for loop in serial for n in loop.blocks[0].nodes]

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 def extents(name: str, seq: int, heads: int, batch: int) -> list[int]:
-    """Of the grid's loops, the innermost last."""
+    """The extents of the grid's loops, the innermost last."""
     from stack.demos.gpu_attention import VARIANTS
 
     def made(*shape: int) -> object:

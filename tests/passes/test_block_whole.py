@@ -1,4 +1,4 @@
-"""Streams whose rows are held whole: each state is reduced after those that it reads."""
+"""Streams whose rows are kept whole: each state is reduced after those that it reads."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_inf_and_nan_stay_in_their_rows(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("fill", [-1e9, -1e30, -3.4028234663852886e38])
 def test_a_row_of_one_huge_value_is_uniform(fill: float, rng: np.random.Generator) -> None:
-    """What is left of a padded row: all of it holds the same large negative number."""
+    """A padded row whose elements are all the same large negative number."""
     x, mask = random_array(("f32", 1, 2, 70), rng), np.zeros((2, 70), np.float32)
     x[0, 0] = 0
     mask[0], mask[1, :20] = fill, fill
@@ -304,7 +304,7 @@ func @main(%x: f32[64, 48]) -> (f32[48, 64]) at tensor {
 
 
 def test_before_and_expected() -> None:
-    """A turned copy is read and written in blocks, 16 columns to a program."""
+    """A transposed copy is read and written in blocks, 16 columns to a program."""
     after = Pipeline("fuse,blocks").run(parse(BEFORE)).func
     assert str(after) == str(parse(EXPECTED))
     assert str(Pipeline("blocks").run(after).func) == str(after)

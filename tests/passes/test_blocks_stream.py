@@ -78,7 +78,7 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
 def test_comparisons_of_positions_limit_the_loop(
     name: str, rows: int, columns: int, rng: np.random.Generator
 ) -> None:
-    """Where rows lose all columns, both sides are nan."""
+    """In rows without visible columns, both sides are nan."""
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
     func = check(masked(LIMITS[name]), args)
     is_band = name in ("window", "window of one", "both sides")
@@ -125,7 +125,7 @@ def test_a_square_of_positions_is_not_a_line(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_mask_that_is_read_at_two_places(turned: bool, rng: np.random.Generator) -> None:
-    """What is hidden at one of them is seen at the other."""
+    """Elements that are hidden at one read are visible at the other."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT
@@ -138,7 +138,7 @@ def test_a_mask_that_is_read_at_two_places(turned: bool, rng: np.random.Generato
 
 
 def test_a_sum_of_what_is_hidden_is_kept(rng: np.random.Generator) -> None:
-    """Of the two sums that a row takes, one is over all elements."""
+    """One of the two sums of a row is over all elements."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = torch.softmax(q @ k.mT, -1)
@@ -267,7 +267,7 @@ def test_an_infinity_that_is_hidden_counts_as_nothing(rng: np.random.Generator) 
 
 @pytest.mark.parametrize(("op", "parts"), [("add", 2), ("sub", 0)])
 def test_a_mask_that_is_added(op: str, parts: int, rng: np.random.Generator) -> None:
-    """Of all heads at once. What is subtracted is no less for being -inf."""
+    """A mask of all heads at once. A subtracted value is -inf too."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         mask = torch.triu(torch.full((130, 130), HIDDEN), 1)
@@ -281,7 +281,7 @@ def test_a_mask_that_is_added(op: str, parts: int, rng: np.random.Generator) -> 
 
 
 def gradients(hide: Callable[[Tensor, Tensor], Tensor] | None) -> Callable[..., tuple[Tensor, ...]]:
-    """Of softmax(q k^T) v, written out, with as many rows of k as there are."""
+    """Gradients of softmax(q k^T) v, written out, with as many rows of k as there are."""
 
     def program(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, ...]:
         scores = q @ k.mT

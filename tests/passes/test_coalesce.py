@@ -1,4 +1,4 @@
-"""coalesce: neighbouring axes of a group become one, where nothing tells them apart."""
+"""coalesce: neighbouring axes of a group become one, if every access treats them as one."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
          "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", "[3, 40]"),
         ("3, 5, 8", "f32[3, 5, 8]", "%c = mul(%p0, %p1) : f32[3, 5, 8]\n"
          "%z = add(%c, %p2) : f32[3, 5, 8]", "[120]"),
-        # an axis that is told from both neighbours
+        # an axis that differs from both neighbours
         (5, "f32[3, 5, 8]", "%b = broadcast(%p1) {axes=[1]} : f32[3, 5, 8]\n"
          "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
         # transposed, reduced in parts
@@ -176,7 +176,7 @@ def test_a_window_takes_the_axis_behind_it(made: str, lines: str, attrs: str) ->
 @pytest.mark.parametrize(
     ("made", "lines"),
     [
-        # gaps, a step; the axis behind is padded, too, or told apart at one side
+        # gaps, a step; the axis behind is padded, too, or separate on one side
         ("f32[4, 9, 3]", "%z = pad(%p0, 0.0:f32) {high=[0, 0, 0], interior=[0, 1, 0],"
          " low=[0, 0, 0]} : f32[4, 9, 3]"),
         ("f32[4, 3, 3]", "%z = slice(%p0) {limit=[4, 5, 3], start=[0, 0, 0], step=[1, 2, 1]}"
@@ -299,7 +299,7 @@ KEPT_AXES = """func @f(%x: f32[2, 3, 4, 5]) -> (f32[2, 3, 1, 1]) at tensor {
 
 
 def test_axes_of_one_element_divide_nothing() -> None:
-    """Those that a reduction keeps."""
+    """Axes that a reduction keeps."""
     (group,) = [n for n in coalesced(KEPT_AXES).nodes if n.op == "fusion"]
     assert [p.shape for p in group.blocks[0].params] == [(6, 20)]
     assert group.shape == (6, 1)
@@ -332,7 +332,7 @@ def test_a_view_of_one_operand_keeps_no_axis_that_it_does_not_have() -> None:
 
 
 def test_an_axis_that_a_view_cuts_takes_no_other() -> None:
-    """Though they stand side by side on the side of the view that both have."""
+    """Even if they are neighbours in the view that both have."""
     text = SPLIT_AXIS.replace("f32[2, 2]", "f32[2, 2, 5]").replace(": f32[4]\n", ": f32[4, 5]\n")
     text = text.replace("axes=[0]", "axes=[0, 1]")
     (group,) = [n for n in coalesced(text).nodes if n.op == "fusion"]

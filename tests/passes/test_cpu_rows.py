@@ -181,7 +181,7 @@ def test_concatenations_at_the_loop_level(name: str, rng: np.random.Generator) -
 
 
 def merged(b: Builder, x: Node) -> Node:
-    """Four places of a picture as one, as Swin merges patches."""
+    """Four pixels as one, as Swin merges patches."""
     rows, columns, channels = map(int, x.shape)  # pyright: ignore[reportArgumentType]
     return b.concat(
         *(

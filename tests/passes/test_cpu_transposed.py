@@ -276,7 +276,7 @@ def test_images(shape: tuple[int, ...], dtype: str, last: bool) -> None:
 
 @pytest.mark.parametrize("rows", [3, 40])
 def test_each_thread_has_lines_of_its_own(rows: int) -> None:
-    """Of results that are stored at once, and of memory that is read in blocks."""
+    """Results that are stored at once, and memory that is read in blocks."""
     torch = pytest.importorskip("torch")
     x = torch.randn(rows, 1_200_000 // rows, generator=torch.Generator().manual_seed(0))
     before = torch.get_num_threads()
@@ -290,7 +290,7 @@ def test_each_thread_has_lines_of_its_own(rows: int) -> None:
 
 @pytest.mark.parametrize("width", [3, 13107, 13108])
 def test_lines_are_no_more_than_a_stack_holds(width: int) -> None:
-    """Of 80 bytes each; a MiB of them at most."""
+    """Lines of 80 bytes each; a MiB of them at most."""
     cpu = as_cpu(load("avx512"))
     (node,) = transposed((width, 20)).nodes
     why = StageMem("p0", "i").why_not(plain_nest(alone(node), cpu), cpu)

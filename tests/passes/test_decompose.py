@@ -93,7 +93,7 @@ REWRITES: Rewrites = {
         '%m = mul(%a, %b) : f32[2, 3]\n%s = reduce(%m) {axes=[1], kind="sum"} : f32[2]\n'
         "%z = reshape(%s) : f32[2, 1, 1]",
     ),
-    "all axes, of which one side is turned": (
+    "all axes, with one side transposed": (
         "%x: bf16[4, 3], %y: bf16[3, 4]",
         '%z = dot(%x, %y) {rule="a b, b a ->"} : bf16[]',
         "%t = transpose(%y) {perm=[1, 0]} : bf16[4, 3]\n"

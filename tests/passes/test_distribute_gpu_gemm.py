@@ -99,7 +99,7 @@ def test_what_the_rungs_of_the_ladder_are_made_of() -> None:
         assert ("fma(" in found) == (name not in ("tensor", "pipelined")), name
     # operands lie in shared memory; of the two lower rungs only where lanes would store a column
     assert [text[name].count("alloc(") for name in RUNGS][1:4] == [0, 2, 2]
-    assert text["pipelined"].count("async_copy(") == 6  # two operands, two turns ahead
+    assert text["pipelined"].count("async_copy(") == 6  # two operands, two iterations ahead
 
 
 @pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n"])

@@ -20,7 +20,7 @@ EXCHANGED = {
         MEAN + TABLE + f"%u = mul(%p, %t) : f32[3, 5, 7]\n%s = reduce(%u) {SUM}\n" + ROWS + BOTH,
         MEAN + SWAPPED + ROWS + BOTH,
     ),
-    "the table first, and its right operand turned in memory": (
+    "the table first, and its right operand transposed in memory": (
         P,
         MEAN
         + "%x = transpose(%c) {perm=[0, 2, 1]} : f32[3, 4, 7]\n"

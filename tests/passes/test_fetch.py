@@ -1,4 +1,4 @@
-"""What tiles of rows fetch for the next chunk: all of its panel; nothing where there is none."""
+"""Prefetch of the next chunk by tiles of rows: all of its panel; nothing after the last one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_turns_fetch_all_of_a_block(shape: Shape, turns: Shape) -> None:
 
 
 def _number(node: Node, at: dict[Node, int]) -> int:
-    """What an index is where variables are numbers."""
+    """The value of an index for given values of variables."""
     if node in at:
         return at[node]
     if node.op == "const":

@@ -48,7 +48,7 @@ REWRITES: Rewrites = {
 }
 KEPT: Kept = {
     "a parameter": (P, C + "%z = add(%x, %c) : f32[2]"),
-    "a table made of an iota": (
+    "a table computed from an iota": (
         P,
         "%i = iota() {axis=0} : i64[1000]\n%z = mul(%i, 2:i64) : i64[1000]",
     ),

@@ -1,4 +1,4 @@
-"""freeze: what is made of weights alone stands in one call; panels of products are packed there."""
+"""freeze: one call computes all values of weights alone, and packs panels of products."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOVED: Rewrites = {
         )
         + f"%z = dot(%x, %c) {DOT}",
     ),
-    "what is no larger than what it is made of": (
+    "a result no larger than its weights": (
         X.replace("%b: bf16[5]", "%b: f32[5]"),
         "%s = exp(%b) : f32[5]\n%t = broadcast(%s) {axes=[1]} : f32[6, 5]\n"
         "%u = broadcast(%t) {axes=[1, 2]} : f32[4, 6, 5]\n"
@@ -66,7 +66,7 @@ STAYS: Kept = {
         X,
         "%t = broadcast(%v) {axes=[0, 1]} : f32[6, 5, 4]\n%z = neg(%t) : f32[6, 5, 4]",
     ),
-    "larger than what it is made of": (
+    "a result larger than its weights": (
         X.replace("%x: f32[4, 6]", "%x: f32[5]"),
         "%s = cast(%b) : f32[5]\n%z = mul(%x, %s) : f32[5]",
     ),
@@ -196,7 +196,7 @@ def test_cut_leaves_whole_what_has_nothing_to_prepare() -> None:
     assert any(runs_once(n) for n in parse(TWO).nodes)
 
 
-# ---- loops: what a turn makes of weights alone, and panels of its products, stand in front
+# ---- loops: values of weights alone, and panels of products, are computed before the loop
 
 TURNS = """func @f(%x: f32[40, 24], %w: f32[24, 24], %n: i32[]) -> (f32[40, 24]) at tensor {
   %l = while(0:i32, %x, %w, %n) : (i32[], f32[40, 24], f32[24, 24], i32[]) {(%i: i32[], %h: f32[40, 24], %v: f32[24, 24], %m: i32[])
@@ -228,7 +228,7 @@ def test_a_loop_takes_panels(
     want = program.interpret(x, w, n)
     np.testing.assert_allclose(made.interpret(x, w, n), want, rtol=1e-5, atol=1e-5)
     parts = cut(made)
-    if not weights or following == "%e":  # nothing stays, or a turn changes it
+    if not weights or following == "%e":  # nothing is constant, or an iteration changes it
         assert parts is None
         return
     assert parts is not None
@@ -241,7 +241,7 @@ def test_a_loop_takes_panels(
 
 
 def test_a_product_of_weights_is_no_part_of_a_stream() -> None:
-    """What is made of weights alone is made before streams take products in."""
+    """Values of weights alone are computed before streams absorb products."""
     from stack.run.compile import find_backend, stages_of
     from stack.run.frozen import stages_with
 

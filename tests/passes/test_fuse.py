@@ -1,4 +1,4 @@
-"""fuse: which ops become one group, which stay apart, and what the record says about it."""
+"""fuse: which ops become one group, which do not, and what the record says about it."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_max_inputs() -> None:
 
 
 def test_memory_holds_the_shorter_of_two_floats() -> None:
-    """What is cast to 16 bits before it is cut apart is written so, not computed by each part."""
+    """A value that is cast to 16 bits before a split is written so, not computed by each part."""
     made = parse(
         """func @main(%x: f32[4, 8], %w: f32[8, 8]) -> (bf16[4, 3], bf16[4, 5]) at tensor {
           %d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[4, 8]
@@ -354,7 +354,7 @@ NORM = """func @f(%x: bf16[512, 64], %m: f32[64], %g: f32[64]) -> (bf16[512, 64]
 
 
 def wide_arrays(text: str) -> int:
-    """How many arrays of deviations are written in four bytes."""
+    """The number of arrays of deviations that are written in four bytes."""
     made = Pipeline("split_reductions{parts=4},fuse").run(parse(text), check=True).func
     types = [r.tensor for n in made.nodes if n.op == "fusion" for r in n.blocks[0].results]
     return sum(t.size == 512 * 64 and t.dtype.name == "f32" for t in types)
@@ -370,7 +370,7 @@ def test_what_takes_many_operations_is_written_once() -> None:
 
 
 def test_copies_are_made_in_program_order() -> None:
-    """Whatever the order in which nodes were made, and so lie in memory."""
+    """The order does not depend on the creation of nodes, nor on their addresses."""
     b, x = Builder(), param("x", tensor("f32", 64))
     row = b.add(b.mul(x, x), x, named="row")
     tables = [param(f"w{i}", tensor("f32", 8 + i, 64)) for i in range(8)]

@@ -1,4 +1,4 @@
-"""Pass `hosted`: what becomes of operators, by cost and by wish."""
+"""Pass `hosted`: how operators are lowered, by cost and by option."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_code_for_a_device(folds: Op) -> None:
     ("times", "share", "is_kept"), [(1, 1.0, False), (2, 1.0, True), (2, 0.01, False)]
 )
 def test_cost_keeps_what_would_be_more_launches(times: int, share: float, is_kept: bool) -> None:
-    """One product is one kernel whoever wrote it, and takes in what stands around it."""
+    """One product is one kernel whoever wrote it, and fuses with the ops around it."""
     by_hand = Kernel("cpu", lambda a, b: a, "blas", share=share)
 
     @op("toys.power", rule="n m, m m -> n m", kernels=(by_hand,))

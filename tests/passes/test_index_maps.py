@@ -1,4 +1,4 @@
-"""Where the values of a group sit: one index for each, or none."""
+"""Index maps of the values of a group: one index for each, or none."""
 
 from __future__ import annotations
 

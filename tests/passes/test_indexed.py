@@ -59,7 +59,7 @@ REWRITES: Rewrites = {
         "%g = broadcast(%f) {axes=[0]} : f32[4, 2]\n"
         "%z = concat(%c, %d, %g) {axis=1} : f32[4, 44]",
     ),
-    "known places of one number, turned": (
+    "constant indices of one number, transposed": (
         "%x: f32[]",
         "%t = transpose(%x) {perm=[]} : f32[]\n%y = broadcast(%t) {axes=[]} : f32[4, 40]\n"
         + CLAMPED
@@ -73,7 +73,7 @@ REWRITES: Rewrites = {
         '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 40]',
         "%z = slice(%x) {limit=[4, 79], start=[0, 0], step=[1, 2]} : f32[4, 40]",
     ),
-    "whether known places are in range": (
+    "bounds checks of constant indices": (
         "%x: f32[4]",
         CLAMPED + "%e = eq(%i, %m) : bool[44]\n"
         '%f = reduce(%e) {axes=[0], kind="and"} : bool[]\n'
@@ -136,21 +136,21 @@ REWRITES: Rewrites = {
 }
 
 KEPT: Kept = {
-    "known places of rows": (
+    "constant indices of rows": (
         "%x: f32[40, 4]",
         CLAMPED + '%z = gather(%x, %i) {rule="a! b, k -> k b"} : f32[44, 4]',
     ),
-    "known places along rows that lie across": (
+    "constant indices along strided rows": (
         "%x: f32[40, 4]",
         CLAMPED + "%t = transpose(%x) {perm=[1, 0]} : f32[4, 40]\n"
         '%z = gather(%t, %i) {rule="a b!, k -> a k"} : f32[4, 44]',
     ),
-    "known places in runs that fill no vector": (
+    "constant indices in runs that fill no vector": (
         "%x: u8[4, 40]",
         "%l = iota() {axis=0} : i64[6]\n%i = min(%l, 3:i64) : i64[6]\n"
         '%z = gather(%x, %i) {rule="a b!, k -> a k"} : u8[4, 6]',
     ),
-    "known places in many runs": (
+    "constant indices in many runs": (
         "%x: f32[4, 40]",
         "%l = iota() {axis=0} : i64[80]\n%i = div(%l, 2:i64) : i64[80]\n"
         '%z = gather(%x, %i) {rule="a b!, k -> a k"} : f32[4, 80]',

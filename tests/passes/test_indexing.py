@@ -74,36 +74,36 @@ REWRITES: Rewrites = {
         '%z = scatter(%o, %j, %v) {kind="add", rule="a! b, k b, k b -> a! b"} : f32[4, 50]',
         LINE + '%z = scatter(%o, %i, %v) {kind="add", rule="a! b, k, k b -> a! b"} : f32[4, 50]',
     ),
-    "a place of each row, repeated": (
+    "an element of each row, repeated": (
         "%o: f32[4, 50]",
         LINE + "%j = broadcast(%i) {axes=[0]} : i64[4, 50]\n"
         '%z = gather(%o, %j) {rule="a! b, k b -> k b"} : f32[4, 50]',
         LINE + '%z = gather(%o, %i) {rule="a! b, k -> k b"} : f32[4, 50]',
     ),
-    "updates of every place": (
+    "updates of every element": (
         "%o: f32[4, 50], %v: f32[50, 4]",
         '%z = scatter(%o, %v) {kind="max", rule="a b, b a -> a b"} : f32[4, 50]',
         "%t = transpose(%v) {perm=[1, 0]} : f32[4, 50]\n%z = max(%o, %t) : f32[4, 50]",
     ),
-    "every place is set, by updates that repeat": (
+    "every element is set, by updates that repeat": (
         "%o: f32[4, 50], %v: f32[50]",
         "%w = broadcast(%v) {axes=[1]} : f32[4, 50]\n"
         '%s = scatter(%o, %w) {kind="set", rule="a b, a b -> a b"} : f32[4, 50]\n'
         "%z = neg(%s) : f32[4, 50]",
         "%n = neg(%v) : f32[50]\n%z = broadcast(%n) {axes=[1]} : f32[4, 50]",
     ),
-    "updates of every place that meet": (
+    "updates of every element that meet": (
         "%o: f32[4, 50], %v: f32[4, 3, 50]",
         '%z = scatter(%o, %v) {kind="add", rule="a b, a n b -> a b"} : f32[4, 50]',
         '%r = reduce(%v) {axes=[1], kind="sum"} : f32[4, 50]\n%z = add(%o, %r) : f32[4, 50]',
     ),
-    "the last of the updates that set every place": (
+    "the last of the updates that set every element": (
         "%o: f32[4, 50], %v: f32[4, 3, 50]",
         '%z = scatter(%o, %v) {kind="set", rule="a b, a n b -> a b"} : f32[4, 50]',
         "%s = slice(%v) {limit=[4, 3, 50], start=[0, 2, 0], step=[1, 1, 1]} : f32[4, 1, 50]\n"
         "%z = reshape(%s) : f32[4, 50]",
     ),
-    "no updates of every place": (
+    "no updates of every element": (
         "%o: f32[4, 50], %v: f32[4, 0, 50]",
         '%s = scatter(%o, %v) {kind="set", rule="a b, a n b -> a b"} : f32[4, 50]\n'
         "%z = neg(%s) : f32[4, 50]",

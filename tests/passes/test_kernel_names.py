@@ -36,7 +36,7 @@ HOSTILE = [
 
 
 def many(x, w, bias, v, res, long, wide):
-    """A product with an epilogue, rows, columns, a long sum, rows that lie across, a stream."""
+    """A product with an epilogue, rows, columns, a long sum, strided rows, a stream."""
     hidden = torch.nn.functional.silu(x @ w + bias)
     shares = torch.softmax(hidden, -1)
     turned = (wide.t() * 2 + res).exp()
@@ -144,7 +144,7 @@ def test_scans_of_narrow_heads(heads: int, size: int, width: int, state: int) ->
 
 @pytest.mark.parametrize("size, width, columns", [(64, 7, 1), (40, 3, 1), (40, 7, 2)])
 def test_a_product_of_one_column_in_a_stream(size: int, width: int, columns: int) -> None:
-    """Its kernel packs rows and has no product: what it is, is not told by the look for one."""
+    """Its kernel packs rows and has no product, so the name does not come from a product."""
     g = torch.Generator().manual_seed(0)
     shapes = [
         (2, size, width),

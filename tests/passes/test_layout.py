@@ -218,7 +218,7 @@ def test_rewrites(name: str) -> None:
 
 @pytest.mark.parametrize("name", BY_LINES)
 def test_reductions_across_lines_cost_on_a_cpu(name: str) -> None:
-    """A GPU reads blocks of either order alike."""
+    """A GPU reads blocks of either order equally fast."""
     params, before, _ = BY_LINES[name]
     check_rewrite("layout{loops=cpu}", BY_LINES[name])
     check_kept("layout", (params, before))
@@ -291,7 +291,7 @@ def test_a_number_has_no_axes_to_broadcast_first() -> None:
 
 
 def _image_first(rest: str, window: tuple[int, int], groups: int, taps: int, out: int) -> str:
-    """A convolution of an image and a weight whose channels stand last in memory."""
+    """A convolution of an image and a weight whose channels are last in memory."""
     size, places = window
     wide = groups if groups > 1 else 32
     weight = f"{out}, {taps}, {taps}, {wide // groups}"
@@ -313,7 +313,7 @@ PLAIN = "high=[0, 0], low=[0, 0], rhs_dilation=[1, 1]"
 @pytest.mark.parametrize(
     "text, expected",
     [
-        # windows that touch: of the image as it lies
+        # windows that touch: the image is read in place
         (
             _image_first(f"{PLAIN}, stride=[2, 2]", (8, 4), 1, 2, 16),
             ["reshape", "dot"],

@@ -1,4 +1,4 @@
-"""What leaves a loop that counts: values that no turn changes, products that no turn waits for."""
+"""Values that leave a counted loop: invariant values, and products that no iteration waits for."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_other_lines_stay_apart() -> None:
 
 
 def test_a_path_through_another_step_keeps_them_apart() -> None:
-    """The columns read what a sort makes of the rows: one kernel would wait for itself."""
+    """The columns read the sorted rows: one kernel would wait for itself."""
     text = BEFORE.replace(
         "  %v = reshape(%d) : f32[2, 4, 6]\n",
         "  %t = dot(%y, %d) {rule=\"a k, b k -> a b\"} : f32[8, 8]\n"

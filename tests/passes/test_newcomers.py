@@ -1,4 +1,4 @@
-"""What a newcomer writes for a GPU, a file, and for a shape of kernels, a tiler and its line."""
+"""New kinds of kernels: a file for a GPU, and a tiler with its line for a kind of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of passes: each says what it counts; what describes a machine stands in its target."""
+"""Numbers of passes: each says what it counts; numbers of a machine are in its target."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PASSES = Path(__file__).resolve().parents[2] / "passes"
 
 
 def is_numeric(value: ast.expr) -> bool:
-    """Whether an expression is made of numbers."""
+    """True if an expression consists of numbers."""
     if isinstance(value, ast.Constant):
         return type(value.value) in (int, float)
     if isinstance(value, ast.UnaryOp):

@@ -50,7 +50,7 @@ def parts(func: Func) -> dict[str, Node]:
 
 
 def cut(text: str, options: str = "tangents=1") -> tuple[list[str], list[str]]:
-    """What the backward pass is given, by name, and what the pass says; values are checked."""
+    """The operands of the backward pass, by name, and the pass's notes; checks values."""
     result = Pipeline(f"partition{{{options}}}").run(parse(text), check=True)
     block = parts(result.func)["backward"].blocks[0]
     return [str(p.attrs["name"]) for p in block.params], list(result.records[0].notes)
@@ -129,7 +129,7 @@ def attention(width: int) -> str:
         (16, 150, {"q", "k", "l"}),  # its flops cost less than its bytes
         (16, 2, {"p"}),
         (16, 0, {"p"}),  # where a product always is in memory
-        (64, 150, {"p"}),  # a table no larger than what it is made of
+        (64, 150, {"p"}),  # a table no larger than its operands
     ],
 )
 def test_a_product_is_recomputed_where_its_flops_cost_less(

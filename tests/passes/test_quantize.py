@@ -19,7 +19,7 @@ WEIGHT = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
 
 
 def product(weight: Any, rule: str = "a b k, k n -> a b n", width: int = 128) -> stack.Func:
-    """Rows by a weight `[n, k]`, which lies as a layer of torch has it."""
+    """Rows by a weight `[n, k]`, stored as a layer of torch stores it."""
     b = Builder()
     x = param("x", TensorType(dtype_named("f32"), (2, 3, width)))
     held = constant(weight) if isinstance(weight, np.ndarray) else weight

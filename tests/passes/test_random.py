@@ -20,7 +20,7 @@ from stack.rewrite import Pipeline, random_inputs
 from stack.run.compile import compile_func
 
 LOWER = ("distribute", "memory")  # these take what tile and distribute make
-# these place a program on a mesh: whatever that asks of it, their own tests have
+# these place a program on a mesh, and have tests of their own
 PLACING = (
     *("autoshard", "data_parallel", "tensor_parallel", "zero"),
     *("context_parallel", "expert_parallel"),
@@ -212,7 +212,7 @@ func @main(%x: u8[3, 3]) -> (u8[1, 9]) at tensor {
 }
 """,
     # the loop gave back its operand, whose place in the arena the next steps took
-    "loop of no turns": """
+    "loop without iterations": """
 func @main(%n: i64[], %x: f32[64], %y: f32[64]) -> (f32[192]) at tensor {
   %log = exp(%x) : f32[64]
   %while = while(%n, %log) : (i64[], f32[64]) {(%i: i64[], %p: f32[64])
@@ -232,7 +232,7 @@ func @main(%n: i64[], %x: f32[64], %y: f32[64]) -> (f32[192]) at tensor {
   return %z
 }
 """,
-    # a value of one turn of the loop over rows was kept for after the loop
+    # a value of one iteration of the loop over rows was kept for after the loop
     "dear value in a loop over rows, needed again": """
 func @main(%x: f32[8, 4]) -> (f32[8, 4], f32[8, 4]) at tensor {
   %e = exp(%x) : f32[8, 4]

@@ -149,7 +149,7 @@ PROGRAMS = [cell, backwards, fibonacci, windows, some_rows, two_layers]
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_values(program: Callable[..., Any]) -> None:
     func = traced(program, X, W, U)
-    # the check of the pipeline holds each pass against the interpreter
+    # the check of the pipeline compares each pass with the interpreter
     found = rolled(func)
     assert loops(found)
     assert len(found.nodes) < len(func.nodes) / 2
@@ -188,7 +188,7 @@ def test_layers_with_their_own_weights_stay() -> None:
 
 @pytest.mark.parametrize("backend", ["mlir", "interpreter"])
 def test_a_compiled_loop(backend: str) -> None:
-    """Of more steps than `roll` leaves alone, as a user writes it."""
+    """A loop of more steps than `roll` leaves alone, as a user writes it."""
 
     def smoothed(x: Any, a: Any) -> Any:
         s, rows = torch.zeros_like(a), []

@@ -190,7 +190,7 @@ def test_rows_go_from_place_to_place(
     source: str, count: int, name: str, is_in_place: bool, rng: np.random.Generator
 ) -> None:
     """Gathered rows are read where they are added. Where the sums would overwrite them, the copy
-    that takes less is made: of the rows, or of all places."""
+    that takes less is made: of the rows, or of all elements."""
     func = parse(PASSED.replace("SOURCE", source).replace("[9", f"[{count}"))
     made = Pipeline(LOWERED).run(func).func
     kernels = [n for n in made.nodes if n.op == "kernel"]

@@ -83,7 +83,7 @@ KEPT = {
     "the reduction keeps no axis before it": MEAN_F32.replace(
         "axes=[1, 3]", "axes=[1, 2, 3]"
     ).replace("[2, 6]", "[2]"),
-    "places are told apart": NORM.replace(
+    "last axes differ": NORM.replace(
         "%e = exp(%p1) : f32[2, 6]\n    %b = broadcast(%e) {axes=[0, 2]} : f32[2, 64, 6, 4]",
         "%i = iota() {axis=0} : i64[6]\n    %j = cast(%i) : f32[6]\n"
         "    %r = reverse(%p0) {axes=[2]} : f32[2, 64, 6, 4]\n"
@@ -143,7 +143,7 @@ LONG = """func @f(%x: f32[SIZE, 6, 4], %m: f32[6]) -> (f32[6]) at tensor {
 
 
 def test_few_long_lines_are_parts_for_threads() -> None:
-    """Of one image, where groups were programs: its lines are cut, and stretched as others are."""
+    """Lines of one image, where groups were programs, are split, and stretched as others are."""
     func = parse(LONG.replace("SIZE", "16384"))
     made = Pipeline("split_reductions,fuse,coalesce").run(func, target=as_cpu(None), check=True)
     groups = [n for n in made.func.nodes if n.op == "fusion"]

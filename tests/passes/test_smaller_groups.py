@@ -1,4 +1,4 @@
-"""What no kernel of blocks computes whole is computed in parts, and never streamed."""
+"""Groups that no kernel of blocks computes whole are split, and never streamed."""
 
 from __future__ import annotations
 

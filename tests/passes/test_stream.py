@@ -74,7 +74,7 @@ REWRITES: Rewrites = {
   } : f32[3]""",
     ),
 }
-# a table of 12 x 3 x 9 made of one of 3 x 9 and of rows
+# a table of 12 x 3 x 9 computed from one of 3 x 9 and rows
 DECAYS = "%s: f32[3, 9], %a: f32[12, 3], %v: f32[12, 9, 4]"
 DECAYED = (
     "%b = broadcast(%s) {axes=[1, 2]} : f32[12, 3, 9]\n"
@@ -104,7 +104,7 @@ REWRITES["a count of ties"] = (
   } : f32[3]""",
 )
 KEPT: Kept = {
-    "a product of a table that is made of no less": (
+    "a product of a table computed from as many elements": (
         DECAYS.replace("%a: f32[12, 3]", "%a: f32[12, 3, 9]"),
         DECAYED.replace("broadcast(%a) {axes=[0, 1]}", "neg(%a)") + POOLED_DECAYS,
     ),
@@ -226,7 +226,7 @@ def test_a_table_that_something_else_reads_is_kept() -> None:
 
 
 def test_weights_that_are_returned_stay() -> None:
-    """What is as long as the axis is needed elsewhere: the reason is given."""
+    """A value as long as the axis is needed elsewhere: the reason is given."""
     text = (
         f"func @main({TABLE}) -> (f32[64, 4], f32[64, 65]) at tensor {{\n"
         + "".join(f"  {line}\n" for line in POOLED.splitlines())

@@ -44,7 +44,7 @@ def arrays(rng: np.random.Generator, rows: int = 90, columns: int = 197) -> list
 
 
 def repeated(func: Func) -> int:
-    """How many loops run where the assumption does not hold."""
+    """The number of loops that run if the assumption is wrong."""
     return sum(any(n.op == "loop" for n in b.blocks[0].nodes) for b in loops(func, "branch"))
 
 
@@ -73,7 +73,7 @@ def test_added_infinities_hide(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("shift", [-2e4, -1e4, 0.0, 1e4])
 def test_scores_near_the_number(shift: float, rng: np.random.Generator) -> None:
-    """What is hidden may be more than what is seen."""
+    """Hidden elements may be larger than visible ones."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT + shift
@@ -142,7 +142,7 @@ def test_a_mask_of_data_has_no_tiles_to_leave_out(rng: np.random.Generator) -> N
 
 
 def test_the_max_of_other_values(rng: np.random.Generator) -> None:
-    """That of all scores tells nothing of how far the mask is below it."""
+    """The maximum of all scores does not bound the distance of the mask."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT
@@ -156,7 +156,7 @@ def test_the_max_of_other_values(rng: np.random.Generator) -> None:
 
 
 def assumed_in(stream: Node) -> Assumed | None:
-    """What may be assumed in the loop over blocks of keys."""
+    """The assumptions in the loop over blocks of keys."""
     steps = "split j 16; split r 16; block r.1; vectorize j.1"
     kernel = run_steps(plain_nest(stream, as_cpu(None)), parse_steps(steps))
     (loop, *_) = (loop for loop, _ in loops_along(kernel, "r.0"))

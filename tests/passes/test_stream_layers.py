@@ -35,7 +35,7 @@ def residual(layers: int, again: bool = False) -> Func:
 
 
 def looked_at(layers: int, again: bool, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How many values the pass has asked for what they are computed from."""
+    """The number of values whose operands the pass has visited."""
     count = 0
     ask = Region.operand_values
 

@@ -133,7 +133,7 @@ def test_a_row_that_sees_nothing_is_nan(rng: np.random.Generator) -> None:
 
 
 def test_steps_that_are_hidden_are_not_run(rng: np.random.Generator) -> None:
-    """What lies there is not read: a nan there does not matter."""
+    """Elements of skipped steps are not read: a nan there has no effect."""
     rows = torch.zeros(2, SIZES[0], dtype=torch.int64)
     columns = torch.ones(2, SIZES[1], dtype=torch.int64)
     columns[:, :16] = 0

@@ -68,7 +68,7 @@ def test_what_has_the_axis_stays_whole(name: str, rng: np.random.Generator) -> N
 
 @pytest.mark.parametrize("fill", [-torch.inf, -1e9])
 def test_parts_without_a_visible_place(fill: float, rng: np.random.Generator) -> None:
-    """Of a part that is hidden nothing is left; of a row that is hidden, what eager leaves."""
+    """A hidden part contributes nothing; a hidden row is what eager computes."""
 
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = q @ k.mT

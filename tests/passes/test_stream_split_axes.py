@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 pytest.importorskip("torch_mlir")
 
 # a product whose rows are split into heads and features, of which a softmax runs over the latter;
-# its columns are places of an image, merged
+# its columns are pixels of an image, merged
 HEAD = "func @f(%x: f32[2, 16, 8, 9], %w: f32[HD, 16], %c: f32[2, H, D, 8]) -> (f32[2, H, 8, 72])"
 QUERIES = """ at tensor {
   %p = dot(%x, %w) {rule="n c a b, o c -> n o a b"} : f32[2, HD, 8, 9]
@@ -36,7 +36,7 @@ QUERIES = """ at tensor {
 @pytest.mark.parametrize("loops", ["cpu", "blocks", ""])
 @pytest.mark.parametrize("heads, size", [(1, 24), (2, 24), (3, 7)])
 def test_queries(heads: int, size: int, loops: str, rng: np.random.Generator) -> None:
-    """The same values, whether a stream is made of it or not."""
+    """The same values, whether it becomes a stream or not."""
     text = (HEAD + QUERIES).replace("HD", str(heads * size)).replace("H", str(heads))
     func = parse(text.replace("D,", f"{size},"))
     made = Pipeline(f"stream{{loops={loops}}}" if loops else "stream").run(func).func

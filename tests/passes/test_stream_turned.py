@@ -1,4 +1,4 @@
-"""Operands that instructions multiply by neighbours: turned once, and depths padded for tiles."""
+"""Operands that instructions multiply in pairs: transposed once, and depths padded for tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States that are the same along an axis are held once, not for each place of it."""
+"""States that are the same along an axis are kept once, not for each of its elements."""
 
 from __future__ import annotations
 

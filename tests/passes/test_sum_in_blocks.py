@@ -79,7 +79,7 @@ def test_other_loops_stay(text: str) -> None:
 
 
 def test_a_running_sum_stays() -> None:
-    """What is stored on the way has to be the sum so far."""
+    """Intermediate results that are stored have to be the sum so far."""
     text = """    %both = loop(%zero, %o0) {kind="serial"} : (f32<8>, f32[8] in global) \
 {(%k < 100, %acc: f32<8>, %m: f32[8] in global)
       %v = load(%p0, %k, 0:i64) : f32<8>
@@ -121,7 +121,7 @@ def test_what_else_a_loop_carries_goes_through() -> None:
 @pytest.mark.parametrize("rows", [4096, 4099, 30011], ids=["even", "prime", "three levels"])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_roundings_stay_small(dtype: str, rows: int) -> None:
-    """Equal numbers round alike: one accumulator is off by hundreds of roundings."""
+    """Equal numbers round the same way: one accumulator is off by hundreds of roundings."""
     values = np.full((rows, 2), 0.1, DTYPES[dtype].numpy)
     node = Builder().reduce(param("x", tensor(dtype, rows, 2)), kind="sum", axes=(0,))
     found = program(distribute_kernel(tile_group(alone(node)))).interpret(values)

@@ -111,7 +111,7 @@ def test_few_rows_of_attention_run_in_parts_by_the_number_of_processors() -> Non
 
 
 def test_a_softmax_is_the_same_on_all_gpus() -> None:
-    """Registers and threads, which its rows go by, are: no other number may come into it."""
+    """Its rows depend on registers and threads, which are the same, and on no other number."""
     texts = {str(lowered(softmax(512, 4096), "triton", load(name))[0]) for name in GPUS}
     assert len(texts) == 1
 
@@ -171,7 +171,7 @@ def test_what_linux_refuses_is_told() -> None:
 
 
 def across(dtype: str, is_made: bool) -> tuple[int, str]:
-    """Kernels, and what is told, of a product whose summed axis is apart in memory."""
+    """Kernels and notes of a product whose summed axis is strided in memory."""
     b = Builder()
     x, w = (param(n, tensor("bf16", *s)) for n, s in zip("xw", [(64, 64), (64, 128)]))
     left = b.exp(x) if is_made else x
@@ -192,7 +192,7 @@ def test_products_that_no_instruction_takes_are_left_to_a_library(dtype: str) ->
 def test_arguments_that_lie_across_are_turned_for_an_instruction(dtype: str) -> None:
     count, notes = across(dtype, is_made=False)
     assert "sums by tdpbf16ps" in notes
-    assert count == 2  # the turned argument, and the product
+    assert count == 2  # the transposed argument, and the product
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def _programs(kind: type[Target]) -> tuple[tuple[str, Func], ...]:
     )
 
 
-PRINTED = {"launch", "fetch"}  # what the printer of mlir goes by
+PRINTED = {"launch", "fetch"}  # what the printer of mlir reads
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_every_number_is_one_that_some_program_goes_by(kind: type[Target], numbe
         for backend, func in _programs(kind):
             if _text(backend, func, base) != _text(backend, func, other):
                 return
-    pytest.fail(f"nothing goes by {number}: a number that nothing reads describes nothing")
+    pytest.fail(f"nothing depends on {number}: a number that nothing reads describes nothing")
 
 
 @cache

@@ -55,7 +55,7 @@ def test_rows_of_every_length(size: int, dtype: str, rng: np.random.Generator) -
 
 
 def count(func: Func, op: str, **attrs: object) -> int:
-    """How many nodes of an op a function has, with these attributes."""
+    """The number of nodes of an op in a function, with these attributes."""
     nodes = (n for _, n in walk(func.body) if n.op == op)
     return sum(all(n.attrs.get(k) == v for k, v in attrs.items()) for n in nodes)
 
@@ -232,7 +232,7 @@ def test_every_place_has_a_thread(sizes: tuple[int, ...], vectors: tuple[int, ..
         held |= set(zip(*(g.ravel().tolist() for g in grid), strict=True))
     assert len(held) == np.prod(sizes)
     used = [bits_of([s]) for s in layout]
-    assert sum(used) == bits_of(layout)  # no bit of the thread's number tells about two axes
+    assert sum(used) == bits_of(layout)  # no bit of the thread's number belongs to two axes
 
 
 def test_digits_of_a_place() -> None:

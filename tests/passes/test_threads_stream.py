@@ -80,7 +80,7 @@ def test_sums_of_one_product_are_the_operand_of_the_next(
         assert group_operands(products[1])[0][0].op == "cast"
     assert sum(n.op == "alloc" for n in nodes) == 4  # the result leaves through the fourth
     assert {n.attrs["by"] for n in nodes if n.op == "shuffle"} == {1, 2}  # four lanes have a row
-    # keys and values: of two turns before the loop, and in each turn those of the one after next
+    # keys and values: of two iterations before the loop; each iteration copies those two ahead
     assert sum(n.op == "async_copy" for n in nodes) == 6
     assert [n.attrs["pending"] for n in nodes if n.op == "async_wait"] == [2, 2]
 

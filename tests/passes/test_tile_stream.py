@@ -88,7 +88,7 @@ def test_the_steps_of_attention(rng: np.random.Generator) -> None:
 
 
 def test_a_norm_before_a_product_says_what_keeps_it_apart(rng: np.random.Generator) -> None:
-    """Of the stream over the contracted axis, sums of columns of the weights are a state."""
+    """In a stream over the contracted axis, sums of columns of the weights are a state."""
 
     def program(x: Tensor, w: Tensor) -> Tensor:
         return torch.nn.functional.layer_norm(x, (40,)) @ w

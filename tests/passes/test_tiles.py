@@ -1,4 +1,4 @@
-"""Tiles of products: the model's order, the text on a group, and what `blocks` makes of it."""
+"""Tiles of products: the model's order, the text on a group, and the kernel of `blocks`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WHICH = {
 
 @pytest.mark.parametrize("kind", PRODUCTS)
 def test_what_tiles_reach_is_what_choices_go_by(kind: str) -> None:
-    """Of each kind of product: where its tiles are slower, the model tells other times."""
+    """For each kind of product, slower tiles in the target change the times of the model."""
     product, dtype = WHICH[kind]
 
     def told(gpu: Gpu) -> tuple[list[float], float]:
@@ -201,7 +201,7 @@ def test_the_model_takes_a_library_only_where_it_is_faster() -> None:
 
 @pytest.mark.parametrize("m", [8192, 12608])
 def test_a_library_has_a_tile_between_ours(m: int) -> None:
-    """Of 192 columns: whole turns of the processors where tiles of 256 leave a third of them."""
+    """192 columns fill the processors with whole waves, while tiles of 256 idle a third of them."""
     assert tiles_of(product(m, 768, 3072), 1) == (LIBRARY,)
     assert tiles_of(product(m, 3072, 768), 1) != (LIBRARY,)
     assert tiles_of(product(8192, 8192, 8192), 1) != (LIBRARY,)  # faster, but not for sure

@@ -1,4 +1,4 @@
-"""Rows of products that lie across in memory are turned once, where many panels read them."""
+"""Strided rows of products are transposed once, if many panels read them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ON_CPUS = "stream{loops=cpu}"
 
 
 def product(dtype: str, sums: str, m: int, k: int, n: int, rule: str, made: str = "") -> str:
-    """A product of rows that lie as the rule says, and what makes them."""
+    """A product of rows with the layout of the rule, and the op that computes them."""
     shape = f"[{k}, {m}]" if rule.startswith("k") else f"[{m}, {k}]"
     rows = f"%r = {made} : {dtype}{shape}\n" if made else ""
     return f"""func @f(%x: {dtype}{shape}, %w: {dtype}[{k}, {n}]) -> ({sums}[{m}, {n}]) at tensor {{
@@ -42,9 +42,9 @@ def test_rows_that_lie_across_are_turned_before_and_expected() -> None:
 @pytest.mark.parametrize(
     "text, target",
     [
-        (product("f32", "f32", 512, 768, 768, "m k"), "avx2"),  # they lie along
+        (product("f32", "f32", 512, 768, 768, "m k"), "avx2"),  # they are contiguous
         (product("f32", "f32", 64, 4096, 16, "k m"), "avx2"),  # one panel reads them
-        (product("f32", "f32", 1, 768, 768, "k m"), "avx2"),  # one row lies both ways
+        (product("f32", "f32", 1, 768, 768, "k m"), "avx2"),  # one row is contiguous both ways
         (product("f32", "f32", 512, 768, 768, "k m", "exp(%x)"), "avx2"),  # a kernel makes them
     ],
 )

@@ -25,14 +25,14 @@ PRODUCTS: Rewrites = {
         PAD.replace("{c}", "4")
         + '%z = dot(%b, %w) {rule="n s0 s1 k0 k1 c, o k0 k1 c -> n s0 s1 o"} : f32[1, 4, 5, 6]',
     ),
-    "with the weight as it lies": (
+    "with the weight in place": (
         "%x: f32[1, 8, 8, 4], %w: f32[6, 4, 3, 3]",
         "%t = transpose(%w) {perm=[0, 2, 3, 1]} : f32[6, 3, 3, 4]\n"
         f"%z = conv(%x, %t) {{{LAST}}} : f32[1, 4, 5, 6]",
         PAD.replace("{c}", "4")
         + '%z = dot(%b, %w) {rule="n s0 s1 k0 k1 c, o c k0 k1 -> n s0 s1 o"} : f32[1, 4, 5, 6]',
     ),
-    "with the planes of an image as they lie": (
+    "with the planes of an image in place": (
         "%x: f32[1, 4, 8, 8], %w: f32[6, 3, 3, 4]",
         "%t = transpose(%x) {perm=[0, 2, 3, 1]} : f32[1, 8, 8, 4]\n"
         f"%z = conv(%t, %w) {{{LAST}}} : f32[1, 4, 5, 6]",
@@ -59,7 +59,7 @@ PRODUCTS: Rewrites = {
         PAD.replace("{c}", "4")
         + '%z = dot(%b, %w) {rule="n s0 s1 k0 k1 o, o k0 k1 c -> n s0 s1 o"} : f32[1, 4, 5, 4]',
     ),
-    "in groups, with the weight as it lies": (
+    "in groups, with the weight in place": (
         "%x: f32[1, 8, 8, 4], %w: f32[32, 2, 3, 3]",
         "%t = transpose(%w) {perm=[0, 2, 3, 1]} : f32[32, 3, 3, 2]\n"
         f"%z = conv(%x, %t) {{{LAST.replace('groups=1', 'groups=2')}}} : f32[1, 4, 5, 32]",
@@ -122,7 +122,7 @@ def test_what_stays(name: str) -> None:
 
 
 def test_channels_stand_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where windows are multiplied; the transposes of two convolutions in a row meet."""
+    """Windows are multiplied with channels last; transposes between two convolutions cancel."""
     monkeypatch.setattr(layout, "_windows_pay", lambda *_: True)
     plain = "groups=1, high=[1, 1], lhs_dilation=[1, 1], low=[1, 1], rhs_dilation=[1, 1]"
     attrs = f"{plain}, stride=[1, 1]"
@@ -172,7 +172,7 @@ def test_libraries_keep_what_they_have_instructions_for(target: str, stays: bool
     [(16, 32, False), (9, 32, False), (4, 32, True), (16, 24, False), (16, 3, True)],
 )
 def test_a_library_keeps_what_does_not_fill_tiles(places: int, channels: int, stays: bool) -> None:
-    """Where a CPU has tiles; without them vectors do the same."""
+    """A CPU with tiles has a library for them; without tiles vectors are as fast."""
     before = func(
         f"%x: bf16[1, 6, {places + 2}, {channels}], %w: bf16[16, 3, 3, {channels}]",
         f"%z = conv(%x, %w) {{{PLAIN}}} : bf16[1, 4, {places}, 16]",

@@ -67,7 +67,7 @@ KEPT: Kept = {
         "%x: bf16[1, 33], %y: bf16[32, 33]",
         '%z = dot(%x, %y) {rule="m k, n k -> m n"} : bf16[1, 32]',
     ),
-    "rows that lie across": (
+    "strided rows": (
         "%x: bf16[33, 5], %y: bf16[33, 32]",
         '%z = dot(%x, %y) {rule="k m, k n -> m n"} : bf16[5, 32]',
     ),

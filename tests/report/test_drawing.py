@@ -1,4 +1,4 @@
-"""Bars and rooflines: values with their spreads, what is cut says so, names lie over nothing."""
+"""Bars and rooflines: values with their spreads, marks on cut bars, names without overlap."""
 
 from __future__ import annotations
 

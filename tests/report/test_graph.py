@@ -1,4 +1,4 @@
-"""The drawing of a graph: nothing lies on anything, arrows go down, equal layers stand once."""
+"""The drawing of a graph: no overlaps, arrows go down, equal layers are drawn once."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def read(text: str) -> Reader:
 
 def test_it_is_whole(read: Reader) -> None:
     assert not read.open
-    assert max(Counter(read.ids).values()) == 1, "an id stands twice"
+    assert max(Counter(read.ids).values()) == 1, "an id occurs twice"
     missing = {link for link in read.links if link.removeprefix("#") not in read.ids}
     assert not missing
 

@@ -1,4 +1,4 @@
-"""Equal groups once: what a pass makes of one, it makes of all that are alike."""
+"""Equal groups once: the result of a pass for one group is used for all equivalent ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pass manager promises: text of pipelines, blame, cycles, fuel, numerical checks."""
+"""The contract of the pass manager: text of pipelines, blame, cycles, fuel, numerical checks."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ CHAIN = """func @main(%x: f32[4]) -> (f32[4]) at tensor {
 
 
 def test_names_of_a_rule_that_gives_nothing_are_forgotten() -> None:
-    """Whatever a rule has noted before it gives up names no node of the next one."""
+    """Names noted by a rule that then gives up do not name a node of the next rule."""
 
     @on("add")
     def gives_up(node: Node, op: Builder, scope: Scope) -> Node | None:

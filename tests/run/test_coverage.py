@@ -92,7 +92,7 @@ def test_steps_inside_of_loops_count() -> None:
 
 
 def test_scans_that_became_operators_are_hosted() -> None:
-    """Two of one line, for which a pass put in calls; what else stands there is not."""
+    """Two scans of one line, replaced by calls of operators; its other ops are not hosted."""
     long = TensorType(F32, (1, 1 << 20))
     b, x = Builder(), param("x", long)
     b.loc = ("model.py:1",)

@@ -1,4 +1,4 @@
-"""What a run answers in Python: short reprs, tables for notebooks, questions, going on."""
+"""A run in Python: short reprs, tables for notebooks, questions, resuming."""
 
 from __future__ import annotations
 

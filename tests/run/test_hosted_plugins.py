@@ -83,7 +83,7 @@ def test_jax_calls_it(acme: ModuleType) -> None:
 
 @pytest.mark.parametrize(("dtype", "is_called"), [("float32", True), ("float16", False)])
 def test_jax_calls_it_on_a_gpu(acme: ModuleType, dtype: str, is_called: bool) -> None:
-    """Where there is code for the element type, as compiled for one without it."""
+    """With code for the element type; another type is compiled without the kernel."""
     jax = pytest.importorskip("jax")
     traced = jax.jit(program(acme)).trace(jax.numpy.ones((3, 4), dtype))
     text = traced.lower(lowering_platforms=("cuda",)).as_text()

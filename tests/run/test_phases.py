@@ -1,4 +1,4 @@
-"""Where the time of a compilation goes, by phase."""
+"""The phases of a compilation and their times."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_pipeline_of_objects_is_taken_as_it_is() -> None:
 
 @pytest.fixture
 def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test registers is gone after it."""
+    """Removes what a test registers after the test."""
     monkeypatch.setattr(plugins, "_ADDED", {})
     yield
     plugins.load.cache_clear()

@@ -1,4 +1,4 @@
-"""What others left in a cache or a run folder: no waiting, no end, no way out, no foreign code."""
+"""Foreign files in a cache or a run folder: no waiting, no end, no way out, no foreign code."""
 
 from __future__ import annotations
 

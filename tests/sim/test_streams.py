@@ -1,4 +1,4 @@
-"""What never needs memory: scores of attention between segments, and in what is expected."""
+"""Scores of attention never need memory: not between segments, and not in simulations."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_what_a_mask_hides_is_not_computed() -> None:
 
 
 def test_stages_hand_on_no_scores() -> None:
-    """What goes back through a stage computes the scores of its layer again."""
+    """A stage computes the scores of its layer again for the gradients that pass through it."""
     func = trained()
     held = {balance: handed(func, balance) for balance in (0.0, H200.stream_balance)}
     assert any(shape[-2:] == (T, T) for shape in held[0.0])

@@ -17,7 +17,7 @@ Results = dict[str, np.ndarray]
 
 
 class Program(Protocol):
-    """What a framework has to do: results, and parameters and buffers after three steps.
+    """The interface to a framework: results, and parameters and buffers after three steps.
 
     `start` numbers the starting weights: those of the module, and others that differ from them by
     rounding.
@@ -103,7 +103,7 @@ def first_line(error: BaseException) -> str:
 
 
 def seeded(factory: Factory) -> tuple[Any, tuple[Any, ...]]:
-    """What a factory makes of the random numbers of one seed."""
+    """The result of a factory for the random numbers of one seed."""
     try:
         import torch
     except ImportError:

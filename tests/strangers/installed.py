@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Waveform(nn.Module):
-    """What a model of speech returns as `waveform`."""
+    """Returns the result `waveform` of a model of speech."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

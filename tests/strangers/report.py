@@ -42,7 +42,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def why(row: dict[str, Any]) -> str:
-    """What a row says besides its figures."""
+    """The text of a row besides its figures."""
     parts = [row["skipped"] or row["failed"]]
     if row["parts"] > 1:
         parts.append(f"{row['parts']} graphs")

@@ -1,4 +1,4 @@
-"""The figures of one architecture, and the limits that they are held to."""
+"""The figures of one architecture, and their limits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Untraced(RuntimeError):
 
 @dataclass
 class Report:
-    """What became of one architecture.
+    """The outcome of one architecture.
 
     Attributes:
         skipped: why it was not checked: what is not installed.

@@ -1,4 +1,4 @@
-"""Which target a machine is, by what Linux tells of it; what it lacks is refused by name."""
+"""Detection of the target of a machine from Linux's data; missing features are refused by name."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MACHINES = {
     ),
     "Apple M1, macOS": ("arm64", "", "neon", "neon"),
     "RISC-V": ("riscv64", "", "generic", ""),
-    "nothing is told": ("x86_64", "", "generic", ""),
+    "no data": ("x86_64", "", "generic", ""),
 }
 
 
@@ -97,7 +97,7 @@ def test_where_linux_refuses_tiles_the_next_target_is_taken(machine: Any) -> Non
         ("Skylake-X", "avx512", "avx512vnni, avx512bf16"),
         ("Zen 4", "neon", "neon"),
         ("Graviton 3", "avx2", "avx2, fma, f16c, bmi2"),
-        ("nothing is told", "avx2", "avx2, fma, f16c, bmi2"),
+        ("no data", "avx2", "avx2, fma, f16c, bmi2"),
     ],
 )
 def test_code_for_another_machine_is_refused(

@@ -85,7 +85,7 @@ TWO = stack.parse("""func @two(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
 def test_a_fusion_pass_is_put_where_it_can_fuse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the README of a new package has one type makes one kernel of two."""
+    """With the passes of the README of a new package, two ops of one type become one kernel."""
     monkeypatch.chdir(new_pass("joined", "horizontal", tmp_path))
     (passes,) = set(re.findall("--passes '(.+?)'", Path("README.md").read_text(encoding="utf-8")))
     run = stack.compile(TWO, passes=passes).run

@@ -22,7 +22,7 @@ ALIGNMENT = 64
 
 
 def loaded(source: Source, folder: Path) -> Callable[[Sequence[int]], None]:
-    """What runs a printed kernel on memory at some addresses. Its text is left in `folder`."""
+    """Returns a function that runs a printed kernel on memory. Its text is left in `folder`."""
     body = source.text[source.text.index('extern "C" __global__') :]
     body = (
         re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body)

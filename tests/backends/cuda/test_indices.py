@@ -1,4 +1,4 @@
-"""Indices are held in 32 bits; what is stored, and what sums are made of, is of their own type."""
+"""Indices have 32 bits; stored values and the terms of sums have their own type."""
 
 from __future__ import annotations
 

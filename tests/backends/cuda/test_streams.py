@@ -34,7 +34,7 @@ def test_the_text(
 @pytest.mark.skipif(COMPILER is None, reason="needs g++")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_attention_of_two_loops(dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    """What the second loop has in shared memory lies where the first one had its copies."""
+    """The second loop reuses the shared memory of the copies of the first one."""
 
     def causal(q: Any, k: Any, v: Any) -> Any:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)

@@ -45,7 +45,7 @@ def test_operations_of_a_kernel_are_those_of_its_product(machine: str) -> None:
 
 
 # orders of both operands; lines of 32, 64 and 128 bytes, and several of them in a row; warpgroups
-# below and beside each other; two instructions below each other; fewer turns than stages
+# below and beside each other; two instructions below each other; fewer iterations than stages
 CASES = [
     ("mk,kn->mn", "m=64 n=64 k=64 warps=4 stages=3", "bfloat16"),
     ("mk,nk->mn", "m=64 n=64 k=16 warps=4 stages=3", "bfloat16"),
@@ -74,7 +74,7 @@ def test_values(
 
 
 def test_sums_wait_for_the_turn_after(rng: np.random.Generator) -> None:
-    """One product is under way while the next turn begins; all are done after the loop."""
+    """One product is asynchronous while the next iteration begins; all are done after the loop."""
     a, b = (normal(rng, 128, 1024).to(torch.bfloat16) for _ in range(2))
     kernel = kernel_of(a, b, "mk,nk->mn", "m=64 n=64 k=64 warps=4 stages=3")
     waits = [n.attrs["pending"] for _, n in walk(kernel.blocks[0]) if n.op == "warpgroup_wait"]

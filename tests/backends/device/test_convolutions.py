@@ -99,7 +99,7 @@ def test_forms(name: str, form: int, groups: int, rng: np.random.Generator) -> N
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_the_gradient_of_a_weight(last: bool, stride: int, rng: np.random.Generator) -> None:
-    """Of images of four channels and gradients of six: what torch computes as such."""
+    """Images of four channels and gradients of six, compared with torch."""
     attrs = {"low": (1, 1), "high": (1, 1), "lhs_dilation": (1, 1), "stride": (1, 1)}
     attrs |= {"rhs_dilation": (stride,) * 2, "channels_last": last, "over_images": True}
     image, grads = (
@@ -121,7 +121,7 @@ def test_the_gradient_of_a_weight(last: bool, stride: int, rng: np.random.Genera
 
 
 def test_the_gradient_of_a_window_as_large_as_its_image(rng: np.random.Generator) -> None:
-    """Of single channels: one call for all of them, not a product of images for each."""
+    """Single channels: one call for all of them, not a product of images for each."""
     attrs = {k: (1, 1) for k in ("stride", "lhs_dilation", "rhs_dilation")}
     specs: list[Spec] = [("f32", 1, 6 * 4, 5, 5), ("f32", 6, 4, 5, 5)]
 
@@ -136,7 +136,7 @@ def test_the_gradient_of_a_window_as_large_as_its_image(rng: np.random.Generator
 
 
 class Calls(TorchDispatchMode):
-    """Which ops torch runs."""
+    """Records the ops that torch runs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ REFUSES = 1
 
 
 def tensor_at(address: int, type_: TensorType) -> torch.Tensor:
-    """What lies at an address of host memory."""
+    """The tensor at an address of host memory."""
     dtype, shape = TORCH_DTYPE[type_.dtype], shape_of(type_)
     count = int(np.prod(shape)) * dtype.itemsize
     if not count:

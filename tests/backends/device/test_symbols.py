@@ -41,7 +41,7 @@ def test_a_long_name_is_cut() -> None:
 
 
 def symbols(cubin: bytes, folder: Path) -> str:
-    """What a tool of CUDA's reads in it."""
+    """The output of a tool of CUDA's for a cubin."""
     from stack.backends.device.tools import find_tool
 
     tool = find_tool("cuobjdump") or shutil.which("cuobjdump")

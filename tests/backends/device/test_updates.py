@@ -77,7 +77,7 @@ def test_the_sum_is_where_its_operand_was() -> None:
 
 
 def test_a_loop_writes_its_rows_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ys[i] = y` of a scan: a copy of all rows before the first turn, none in a turn."""
+    """`ys[i] = y` of a scan: a copy of all rows before the first iteration, none in it."""
 
     def running(xs: jax.Array) -> jax.Array:
         step = lambda total, x: (total + x, jnp.cos(total) * x)

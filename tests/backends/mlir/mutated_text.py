@@ -1,4 +1,4 @@
-"""Runs IR texts, given as JSON on stdin, through the backend: a line of what became of each.
+"""Runs IR texts, given as JSON on stdin, through the backend: a line with the outcome of each.
 
 In a process of its own, since what is looked for is its end by a signal.
 """
@@ -22,7 +22,7 @@ SECONDS = 5  # a mutated extent may be any number
 
 
 def tell(text: str) -> str:
-    """What becomes of one text."""
+    """The outcome of one text."""
     try:
         func = parse(text)
         verify(func)

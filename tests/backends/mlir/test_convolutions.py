@@ -137,7 +137,7 @@ LONE: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 @pytest.mark.parametrize("name", LONE)
 def test_a_lone_convolution_is_generated(name: str) -> None:
-    """Whose channels stand second: a library, too, brings image and result into another order."""
+    """With channels second, a library also has to transpose image and result."""
     compiled = check(*LONE[name])
     assert {k.kind for k in compiled.run.kernels} == {"generated"}
 
@@ -168,7 +168,7 @@ TILES: dict[str, tuple[Any, tuple[int, ...]]] = {
 @pytest.mark.parametrize("name", TILES)
 @pytest.mark.skipif(cpu_at_hand().name != "amx", reason="this CPU has no tiles")
 def test_zeros_make_up_tiles(name: str) -> None:
-    """Of channels and of results, which are left out again; numbers that are none stay apart."""
+    """Channels and results are padded, and cut again; nans stay where they are."""
     part, shape = TILES[name]
     module = copy.deepcopy(part).to(torch.bfloat16)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
@@ -202,7 +202,7 @@ def test_taps_of_single_channels_are_summed(stride: int, dtype: Any) -> None:
 
 
 def test_places_by_a_stride_are_taken_first() -> None:
-    """As they lie: no channels are moved behind places, and these are one axis of the product."""
+    """Strided windows are read in place: channels are not moved last, and are one axis."""
     compiled = check(nn.Conv2d(16, 24, 1, 2), (2, 16, 15, 15))
     assert [k.ops[0] for k in compiled.run.kernels] == ["slice", "dot"]
     (result,) = RULE.findall(compiled.run["fused"].text)
@@ -210,7 +210,7 @@ def test_places_by_a_stride_are_taken_first() -> None:
 
 
 def test_a_network_has_no_copies_between_its_layers() -> None:
-    """Norm, activation and the sum around follow in the kernels of products; channels stand last
+    """Norm, activation and the sum around follow in the kernels of products; channels are last
     from the first product to the head."""
 
     def unit(inner: int, outer: int, size: int, stride: int, groups: int = 1) -> list[Any]:
@@ -231,7 +231,7 @@ def test_a_network_has_no_copies_between_its_layers() -> None:
     kernels = compiled.run.kernels
     assert {k.kind for k in kernels} == {"generated"}
     moved = [k.name for k in kernels if "transpose" in k.ops]
-    assert len(moved) == 1, moved  # of the result; planes of the image are read as they lie
+    assert len(moved) == 1, moved  # of the result; planes of the image are read in place
     rules = RULE.findall(compiled.run["fused"].text)
     assert len(rules) == 5 and all(rule.endswith(" o") for rule in rules)
     assert sum("dot" in k.ops and "max" in k.ops for k in kernels) >= 2

@@ -24,7 +24,7 @@ SHAPE = (3, 5)
 
 
 def program() -> ByAddress:
-    """Of x and y: tanh(x) * y, the sums of its rows, and x itself."""
+    """A program of x and y: tanh(x) * y, the sums of its rows, and x itself."""
     b = Builder()
     x, y = param("x", tensor("f32", *SHAPE)), param("y", tensor("f32", *SHAPE))
     product = b.mul(b.tanh(x), y)

@@ -1,4 +1,4 @@
-"""What LLVM has no code for, and what has no text, refuses a kernel; the process goes on."""
+"""Ops without code in LLVM, and text that does not parse, refuse a kernel; the process goes on."""
 
 from __future__ import annotations
 

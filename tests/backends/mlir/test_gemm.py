@@ -47,7 +47,7 @@ SHAPES: list[tuple[str, Shape, Shape]] = [
     ("b s h d, n h d -> b s n", (2, 40, 3, 20), (70, 3, 20)),
     ("m k, n k -> m n", (130, 3072), (100, 3072)),
     ("b m k, k n -> b m n", (2, 70, 4096), (4096, 64)),
-    ("k m b, k n b -> n b m", (16, 7, 4), (16, 4, 4)),  # rows lie along a batch, not the depth
+    ("k m b, k n b -> n b m", (16, 7, 4), (16, 4, 4)),  # rows are contiguous in a batch, not in k
 ]
 
 

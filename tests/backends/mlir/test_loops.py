@@ -23,7 +23,7 @@ Make = Callable[[Builder, Node, Node, Node, Node], list[Node]]
 
 
 def loop_of(make: Make, steps: int = STEPS) -> Func:
-    """A loop over a counter, two rows and a table; `make` gives what a turn carries of these."""
+    """A loop over a counter, two rows and a table; `make` gives the carried values."""
     b = Builder()
     types = {"i": tensor("i32"), "x": ROW, "y": ROW, "t": TABLE}
     held = [param(n, t) for n, t in types.items()]
@@ -86,7 +86,7 @@ def library(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
 
 
 def elsewhere(b: Builder, i: Node, x: Node, y: Node, t: Node) -> list[Node]:
-    """An update of a table that is made in the turn."""
+    """An update of a table that is computed in the iteration."""
     made = b.mul(t, 0.5)
     new = b.scatter(made, i, x, **PUT)
     return [b.reduce(new, kind="sum", axes=(0,)), y, t]

@@ -208,7 +208,7 @@ def test_ends_and_zeros(name: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("name", ["tan", *INVERSE])
 def test_no_function_is_lane_by_lane(name: str) -> None:
-    """Of f32 but for angles that are too large, for which there is libm."""
+    """Functions of f32 have vector code, except for angles that are too large: libm has those."""
     text = elementary.definitions([elementary.Function(name, "f32", 16)], SCALEF)
     assert text.count("llvm.func @") == (name == "tan")
 

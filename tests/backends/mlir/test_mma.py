@@ -291,7 +291,7 @@ def test_both_products_of_a_stream(
     func, _ = streamed(attention(*shapes), "")
     (stream,) = (n for n in func.nodes if is_stream(n))
     text, run = compiled(distribute_kernel(tile_group(stream, cpu), target=cpu), cpu)
-    # 33 columns are not whole pairs of the scores: those go by multiply-adds
+    # 33 columns are not whole pairs of the scores: those use multiply-adds
     assert text.count('"llvm.x86.avx512bf16') > 0 or "tdpbf16ps" in text
     stored = [encode(v, BF16) for v in values]
     out = encode(np.full(shapes[0], np.nan, np.float32), BF16)

@@ -66,7 +66,7 @@ def check(case: Case, cpu: Cpu, rng: np.random.Generator) -> str:
     want = want.reshape(*want.shape[: rank + 1], -1)
     numbers = {"stride": case.stride, "rhs_dilation": case.dilation, "lhs_dilation": 1}
     lists = {k: [v] * rank for k, v in (*numbers.items(), ("low", 0), ("high", 0))}
-    w = np.moveaxis(w, 1, -1).copy()  # pairs of channels lie together
+    w = np.moveaxis(w, 1, -1).copy()  # pairs of channels are contiguous
     text = f"""func @f(%x: bf16{list(x.shape)}, %w: bf16{list(w.shape)})
   -> (bf16{list(want.shape)}) at tensor {{
   %z = conv(%x, %w) {{channels_last=true, groups={groups},

@@ -67,7 +67,7 @@ def mutated(text: str, rng: random.Random) -> str:
 
 
 def outcomes(given: list[str]) -> tuple[dict[int, str], dict[int, str]]:
-    """What became of each text, and the signals that ended the process, by text."""
+    """The outcomes of the texts, and the signals that ended the process, by text."""
     told: dict[int, str] = {}
     crashes: dict[int, str] = {}
     left = list(enumerate(given))

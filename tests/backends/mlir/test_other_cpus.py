@@ -32,7 +32,7 @@ TARGETS = ("avx2", "generic", "sse2", "neon")
 
 @pytest.fixture(params=TARGETS)
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """What makes a program for a target, ready to run."""
+    """Returns a function that compiles a program for a target, ready to run."""
     name = str(request.param)
     if name == "neon":
         for package in ("unicorn", "llvmlite"):
@@ -69,7 +69,7 @@ def gelu(b: Builder, x: Node) -> Node:
 
 
 def tails(b: Builder, x: Node) -> tuple[Node, ...]:
-    """What goes to functions of C: many bits of an angle, and a remainder."""
+    """Functions of C's library: angles of many bits, and a remainder."""
     return b.sin(b.mul(x, 1e6)), b.rem(x, b.const(0.7, "f32"))
 
 

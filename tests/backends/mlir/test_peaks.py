@@ -19,7 +19,7 @@ CPU = cpu_at_hand()
 
 
 def run(chains: peaks.Chains) -> np.ndarray:
-    """What chains leave that start from ones."""
+    """The results of chains that start from ones."""
     kernel = jit.build(peaks.kernel_text(chains, STEPS), ["kernel"])["kernel"]
     memory = peaks.operands(chains)
     memory[: chains.count] = 1

@@ -1,4 +1,4 @@
-"""The pool of threads: every iteration once, whoever calls, whatever became of the threads."""
+"""The pool of threads: every iteration once, whoever calls, even if threads are gone."""
 
 from __future__ import annotations
 

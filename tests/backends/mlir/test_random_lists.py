@@ -1,4 +1,4 @@
-"""Random lists of steps on a CPU: what LLVM makes of the kernel is what its nest computes."""
+"""Random lists of steps on a CPU: the compiled kernel computes what its nest computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LENGTH = 8  # of a list
 
 
 def run(seeds: range, programs: range) -> int:
-    """How many kernels were compared. Fails at the first that differs, or is not compiled."""
+    """The number of compared kernels. Fails at the first that differs or does not compile."""
     cpu, found, compared = as_cpu(None), list(groups(programs, target=as_cpu(None))), 0
     for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):
         done: list[str] = []

@@ -31,7 +31,7 @@ def quiet() -> None:
 
 
 def moves(n: int, short: str) -> Func:
-    """What is read in one basic block and written in another: repeats, and conversions beside."""
+    """Values read in one basic block and written in another: repeats, and conversions beside."""
     b = Builder()
     x, y = param("x", tensor(short, n)), param("y", tensor("f32", n))
     other = DTYPES["f16" if short == "bf16" else "bf16"]

@@ -34,7 +34,7 @@ def drawn(kind: str, shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("largest", [False, True])
 def test_topk_keeps_the_order_of_equals(kind: str, largest: bool) -> None:
-    """Where some of equal elements stay and some go, the first stay, as of a stable sort."""
+    """If only some of equal elements are selected, they are the first, as in a stable sort."""
     for shape, axis in SHAPES:
         for count in (1, 3, shape[axis]):
             x = drawn(kind, shape)

@@ -107,7 +107,7 @@ def test_what_lies_between_is_not_looked_at(rng: np.random.Generator) -> None:
 
 
 def test_an_index_of_many_shared_values_is_given_up_at_once() -> None:
-    """Each value stands twice in the next: a walk along all paths would not end."""
+    """Each value is used twice by the next: a walk along all paths would not end."""
     b = Builder()
     index = b.iota(axis=0, type=tensor("i64", 16))
     for _ in range(60):

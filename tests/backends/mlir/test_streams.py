@@ -66,7 +66,7 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
 
     args = [a.to(getattr(torch, dtype)) for a in variant_inputs(name, rng, 130)]
-    # values may be turned by a kernel of their own
+    # values may be transposed by a kernel of their own
     check(PROGRAMS[name], args, 2e-2 if dtype == "bfloat16" else 3e-3, kernels=None)
 
 

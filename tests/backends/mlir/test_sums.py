@@ -1,4 +1,4 @@
-"""Sums of f32 products in registers: how many places of an axis one step of its loop takes."""
+"""Sums of f32 products in registers: the elements that one iteration of the loop takes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...]]] = {
 
 
 def compiled_with(module: Any, x: Any, target: str | None) -> tuple[Any, Any, Any]:
-    """The compiled module, its result, and that in f64; channels stand last in memory."""
+    """The compiled module, its result, and that in f64; channels are last in memory."""
     if x.ndim > 3:
         order = torch.channels_last if x.ndim == 4 else torch.channels_last_3d
         x, module = x.to(memory_format=order), module.to(memory_format=order)
@@ -87,8 +87,8 @@ def test_a_place_is_read_once_for_all_taps_of_a_row() -> None:
 
 @needs_avx512
 def test_axes_that_are_one_run_on_both_sides_are_one_loop() -> None:
-    """Channels of neighbouring taps lie one after another; a row further on does not follow, and
-    taps that skip places do not either."""
+    """Channels of neighbouring taps are contiguous; the next row does not follow, and
+    taps that skip pixels do not either."""
     for dilation, loops in ((1, 2), (2, 3)):
         module = nn.Conv2d(3, 16, 3, dilation=dilation, bias=False)
         compiled, got, expected = compiled_with(module, torch.randn(1, 3, 28, 28), "avx512")

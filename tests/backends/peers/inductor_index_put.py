@@ -1,4 +1,4 @@
-"""What Inductor makes of `index_put` into an expanded tensor, with nothing of ours: run it alone.
+"""Inductor's code for `index_put` into an expanded tensor, without our code: run it alone.
 
 Eager answers with a dense tensor. Inductor (torch 2.13) keeps the strides of 0, so that all that is
 written falls on the same element: it prints strides (0, 0) and an error of 1.

@@ -26,7 +26,7 @@ STAGES = "canonicalize,fuse,tile,library,memory"
 
 
 class Failing(Exception):
-    """What a kernel of these tests raises."""
+    """The error of kernels in these tests."""
 
 
 class Loader:
@@ -54,7 +54,7 @@ def program(func: Func, load: Loader | None = None) -> Program:
 
 
 def carried(results: Sequence[str]) -> Func:
-    """Three turns over a counter and two rows; `results` name the rows that a turn carries."""
+    """A loop of three iterations carries a counter and two rows, which `results` name."""
     b = Builder()
     row = tensor("f32", 4)
 

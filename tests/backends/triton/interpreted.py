@@ -172,7 +172,7 @@ def kernels() -> Iterator[tuple[str, float, bool]]:
 
 
 def precisions() -> Iterator[tuple[str, float, bool]]:
-    """What is between the ops of a kernel, to the last bit; of bf16 the interpreter cuts it off."""
+    """Precision of values between ops of a kernel, to the last bit; bf16 is truncated there."""
     func, arrays = chain("f16"), numbers("f16", np.random.default_rng(9))
     for excess in (False, True):
         run = compile_func(func, "triton", options={**OPTIONS, "excess_precision": excess})

@@ -147,7 +147,7 @@ def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
-    """Where products wait for them; the other tiles here have no f32 to become."""
+    """Tiles are widened by one instruction if products wait for them; others here stay short."""
     from stack.demos.gpu_attention import bias
 
     q, added = torch.zeros(1, 2, 512, 64, dtype=dtype), torch.zeros(2, 512, 512, dtype=dtype)
@@ -243,7 +243,7 @@ def test_a_product_of_more_elements_than_32_bits_count() -> None:
 
 
 def test_equal_text_of_other_element_types_and_warps_is_other_code() -> None:
-    """The text of a kernel names neither: what is built once goes by them too."""
+    """The text of a kernel names neither, so the cache of kernels has them in its key."""
 
     def double(b: Builder, x: Node) -> Node:
         return b.add(x, x)

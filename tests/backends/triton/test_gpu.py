@@ -230,7 +230,7 @@ NAMES = (
 
 
 def allowed(dtype: str) -> float:
-    """How many times the error of eager."""
+    """The allowed multiple of eager's error."""
     return 2 if dtype == "float32" else 3
 
 

@@ -158,7 +158,7 @@ def test_what_it_has_no_code_for_is_named() -> None:
 
 @pytest.mark.parametrize("persistent", ["", " persistent"])
 def test_programs_of_two_tiles(persistent: str) -> None:
-    """Of 286 tiles of 16 x 32, 20 lines of 13 fill 132 processors twice."""
+    """20 lines of 13 tiles, among 286 tiles of 16 x 32, fill 132 processors twice."""
     group = epilogue_of(bias_gelu, [(340, 32), (400, 32), (400,)], "bf16")
     attrs = {**group.attrs, "schedule": f"m=16+32 n=32+16 k=32 warps=4 stages=2{persistent}"}
     source = printed(Node(group.op, group.args, attrs, group.type, group.blocks))

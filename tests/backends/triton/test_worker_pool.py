@@ -107,7 +107,7 @@ def test_what_ended_its_compiler_is_not_tried_again(monkeypatch: pytest.MonkeyPa
 
 
 def test_each_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the interpreter of IR computes after a crash, a hang and a lack of memory."""
+    """The interpreter of IR computes results after a crash, a hang and a lack of memory."""
     real = build.request
     harm = iter(
         (CRASH, "while True:\n    pass\n", "held = [bytes(1 << 24) for _ in range(1 << 20)]\n")

@@ -98,6 +98,6 @@ def check(
 
 
 def storage(array: Any) -> Any:
-    """What a compiled program is given."""
+    """Converts an array to what a compiled program takes."""
     dtype = FRONTEND.capture(lambda x: x, (array,)).func.params[0].dtype
     return FRONTEND.to_numpy(array, dtype), dtype, dtype is BF16

@@ -173,7 +173,7 @@ def test_quotients_at_the_edges_are_those_of_xla(kind: type) -> None:
 
 
 def test_roots_and_logarithms_of_the_largest_numbers() -> None:
-    """Of numbers whose length is infinite in their own type."""
+    """Numbers whose length overflows in their own type."""
     z = np.array([3e38 + 3e38j, -3e38 + 2e38j, 1e-38 - 1e-38j, 3e38], np.complex64)
     got = stack.jit(lambda z: (jnp.sqrt(z), jnp.log(z)))(z)
     for found, want in zip(got, (np.sqrt(z.astype(complex)), np.log(z.astype(complex)))):

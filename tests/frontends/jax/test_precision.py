@@ -1,4 +1,4 @@
-"""What products of f32 may be rounded to: JAX's `precision`, its setting, and the device."""
+"""Rounding of products of f32: JAX's `precision`, its setting, and the device."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def ours(node: Node) -> tuple[Shape, frozenset[int]]:
 
 
 def is_explained(node: Node, found: tuple[Shape, frozenset[int]]) -> bool:
-    """Whether rules differ in nothing but dims of one element here, and of several there."""
+    """True if rules differ only in dims of one element here, and of several there."""
     if node.op not in EXPLAINED:
         return False
     sizes = zip(node.args[0].shape, node.shape, strict=True)
@@ -106,7 +106,7 @@ def _numbered(values: Any, keep: set[Any], reduced: Any) -> tuple[Shape, frozens
 
 
 def reshape(rng: random.Random) -> tuple[Node, list[np.ndarray]]:
-    """Splits and merges of two shapes, wherever their borders lie."""
+    """Splits and merges of two shapes with any borders."""
     parts = [rng.choice([1, 2, 3, 4]) for _ in range(rng.randint(2, 4))]
 
     def shape() -> list[int]:
@@ -135,7 +135,7 @@ def test_same_factors() -> None:
             if made is None or seen[op] >= 12 or not all(np.asarray(a).size for a in made[1]):
                 continue
             if any(a.dtype.name == "bf16" for a in made[0].args):
-                continue  # more than one op where it is made of f32
+                continue  # more than one op if it is computed in f32
             found = theirs(*made)
             if found is None:
                 continue

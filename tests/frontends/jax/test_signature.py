@@ -1,4 +1,4 @@
-"""What makes another capture: types that yield, settings, static arguments; what JAX runs."""
+"""Reasons for another capture: types that yield, settings, static arguments; what JAX runs."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import stack
 
 
 def named(fn, *shapes: tuple[int, ...]) -> dict[str, str]:
-    """What is imported: op by name."""
+    """The imported nodes: op by name."""
     func = stack.trace(fn, *(jnp.ones(s) for s in shapes))
     assert stack.parse(str(func)) is func
     return {name: node.op for node, name in func.body.names.items()}

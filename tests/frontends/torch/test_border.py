@@ -200,7 +200,7 @@ def written_and_strided(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return x.as_strided((2, 2), (2, 1), 3), torch.cat([x])
 
 
-# Views of an input that was written to lie where that input lies.
+# Views of an input that was written to share its storage.
 WRITTEN: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "row": written_row,
     "chunk": written_chunk,
@@ -401,7 +401,7 @@ def test_a_program_without_work_on_tensors() -> None:
 
 
 class Verdict(NamedTuple):
-    """What came of a program: "right", "wrong", "torch's own" or "empty", and why."""
+    """The outcome of a program: "right", "wrong", "torch's own" or "empty", and why."""
 
     kind: str
     why: str = ""
@@ -410,7 +410,7 @@ class Verdict(NamedTuple):
 def judged(seed: int, name: str, device: str = "cpu") -> Verdict:
     """Hold a random program against eager, over three calls.
 
-    Where it goes wrong, and goes wrong alike with no compiler behind torch's tracing, that is the
+    If it is wrong in the same way with no compiler behind torch's tracing, that is the
     fault of the tracing.
     """
     rng = random.Random(seed)
@@ -440,7 +440,7 @@ def judged(seed: int, name: str, device: str = "cpu") -> Verdict:
 def _trouble(
     make: Callable[[], Entry], program: Program, fresh: Any, calls: Any, grad: bool
 ) -> tuple[str, str]:
-    """How calls go wrong, "raises", "differs" or not at all, and what is seen of it."""
+    """The failure of calls, "raises" or "differs", and its description; "" if they agree."""
     call = None
     for number, given in enumerate(calls):
         try:

@@ -1,4 +1,4 @@
-"""Calls that read and write memory by strides: values lie as eager's do, and views lead to all."""
+"""Calls that read and write memory by strides: results have eager's strides; views too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `capture` makes of modules and functions: order, names, lines, structure, mutation."""
+"""Capture of modules and functions: order, names, lines, structure, mutation."""
 
 from __future__ import annotations
 

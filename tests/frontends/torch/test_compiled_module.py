@@ -1,4 +1,4 @@
-"""A compiled module where a module stands: parameters, state, modes, copies, and in another one."""
+"""A compiled module in place of a module: parameters, state, modes, copies, and in another one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ GRADIENTS = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str) -> None:
-    """Those of inputs are transposed convolutions by the weight as it is, and back."""
+    """Gradients of inputs are transposed convolutions with the same weight, and vice versa."""
     call, shape, options = GRADIENTS[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn((2, 4, 19, 18), generator=generator, requires_grad=True)

@@ -1,4 +1,4 @@
-"""Where eager answers nan or inf, or raises: softmax of a number, hypot, division by zero."""
+"""Inputs on which eager gives nan or inf, or raises: softmax of a number, division by zero."""
 
 from __future__ import annotations
 

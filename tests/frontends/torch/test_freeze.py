@@ -1,4 +1,4 @@
-"""freeze=True: what is made of weights is kept until one of them changes, and never stale."""
+"""freeze=True: values computed from weights are kept until a weight changes, and never stale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytest.importorskip("torch_mlir")
 
 
 class Net(nn.Module):
-    """Two products that are packed: of a weight, and of what is made of one."""
+    """Two packed products: of a weight, and of a value computed from one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def check(compiled: Any, net: nn.Module, x: torch.Tensor) -> None:
 
 
 def made(compiled: Any) -> int:
-    """How often values were computed from weights, by the note."""
+    """The number of times that values were computed from weights, from the note."""
     return int(compiled.run.notes["frozen"].split("computed ")[-1].split()[0])
 
 
@@ -150,7 +150,7 @@ def test_with_gradients_nothing_is_frozen(net: Net, x: torch.Tensor) -> None:
 
 
 class Counts(Net):
-    """Writes to a buffer that a product reads, and returns what is made of a weight."""
+    """Writes to a buffer that a product reads, and returns a value computed from a weight."""
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self.scale.add_(1)

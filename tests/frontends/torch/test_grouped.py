@@ -51,7 +51,7 @@ def test_rows_meet_the_matrix_of_their_group(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(ENDS)[:3])
 def test_gradients(name: str) -> None:
-    """Of the rows and of the matrices; one of no rows has none."""
+    """Gradients of the rows and of the matrices; a matrix without rows has none."""
     ends = ENDS[name]
     offs = torch.tensor(ends, dtype=torch.int32)
     x, weight = (a.requires_grad_() for a in operands())

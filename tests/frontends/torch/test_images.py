@@ -1,4 +1,4 @@
-"""What a training step with convolutions keeps, and the gradient of a window's maximum."""
+"""Values kept by a training step with convolutions, and the gradient of a window's maximum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WINDOWS = [
 def test_a_window_gives_its_gradient_to_its_first_maximum(
     rank: int, window: tuple[int | bool, ...]
 ) -> None:
-    """Of values that many windows share, and that many places hold."""
+    """Maxima of many windows, each found at many elements."""
     pool: Callable[..., Tensor] = getattr(F, f"max_pool{rank}d")
     values = (torch.randn(2, 3, *(13, 11, 9)[:rank]) * 2).round()
     wanted, got = (values.clone().requires_grad_() for _ in range(2))
@@ -45,7 +45,7 @@ def test_a_window_gives_its_gradient_to_its_first_maximum(
 
 
 class Blocks(nn.Module):
-    """Two convolutions with what stands between them, an attention over places, a head."""
+    """Two convolutions with the ops between them, an attention over pixels, a head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ def step(module: nn.Module, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("balance", [0.0, 150.0])
 def test_kept_images_have_their_channels_last(balance: float) -> None:
-    """Where products have two bytes an element; queries and keys of attention stay as they are."""
+    """Products have elements of two bytes; queries and keys of attention stay as they are."""
     torch.manual_seed(0)
     module = Blocks().bfloat16()
     x = torch.randn(4, 3, 16, 12, dtype=torch.bfloat16)

@@ -47,7 +47,7 @@ def fresh(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
 
 
 def joints() -> int:
-    """How many graphs were derived in this process."""
+    """The number of graphs that were derived in this process."""
     return len(JOINTS)
 
 

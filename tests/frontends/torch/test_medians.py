@@ -18,7 +18,7 @@ def test_nanmedian(dtype: torch.dtype, size: int, rng: np.random.Generator) -> N
     drawn[:, 3:9][rng.random((size, 6)) < [0.1, 0.3, 0.5, 0.7, 0.9, 0.95]] = math.nan
     drawn[:, 5:7][rng.random((size, 2)) < 0.6] = -math.inf  # as low as what goes below
     drawn[:, 9], drawn[:, 10], drawn[:, 11] = math.nan, -math.inf, math.inf
-    x = torch.from_numpy(drawn).to(dtype).t()  # rows that lie apart
+    x = torch.from_numpy(drawn).to(dtype).t()  # strided rows
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         value, place = torch.nanmedian(x, 1)

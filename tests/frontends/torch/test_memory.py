@@ -1,6 +1,6 @@
-"""What a training step holds: the backward pass lets go of what the forward pass kept for it.
+"""Memory of a training step: the backward pass releases values as soon as it has used them.
 
-NumPy tells tracemalloc of all arrays that programs make, so bytes are counted, not sampled.
+NumPy reports all arrays that programs make to tracemalloc, so bytes are counted, not sampled.
 """
 
 from __future__ import annotations

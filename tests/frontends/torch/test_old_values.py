@@ -248,7 +248,7 @@ def read(x: torch.Tensor, w: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def test_an_argument_that_is_written_to_before_the_backward_pass(
     fn: Callable[..., Any], entry: str
 ) -> None:
-    """What the program has cloned is as it was; of what it has not, autograd says so."""
+    """Cloned values have their old contents; autograd refuses values that were not cloned."""
     x, w, q = torch.randn(4, 3), torch.randn(4, 3, requires_grad=True), torch.randn(3, 3)
     call = compiled(entry, fn, x, w, q, backend="interpreter")
     for _ in range(2):

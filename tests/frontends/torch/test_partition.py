@@ -1,4 +1,4 @@
-"""What a training step keeps for its backward pass: values, and which arrays."""
+"""Values and arrays that a training step keeps for its backward pass."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def entropy(x: Tensor, target: Tensor) -> Tensor:
 
 
 def gradient(fn: Callable[[Tensor, Tensor], Tensor], size: int) -> int:
-    """How many large arrays besides the logits the backward pass reads; values are compared."""
+    """The number of large arrays besides the logits that the backward pass reads; checks values."""
     target = torch.randint(0, size, (16,))
     exact = torch.randn(16, size, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +162,7 @@ def test_a_sum_that_has_no_other_order_stays(fn: Callable[..., Tensor]) -> None:
 
 
 def experts(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
-    """Torch multiplies by a copy of `up` with its axes turned and merged."""
+    """Torch multiplies by a copy of `up` with its axes permuted and merged."""
     return ((x[None] @ up).relu() @ down).sum(0)
 
 

@@ -98,7 +98,7 @@ OTHERS = (shared_view, apart, first, written)
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each graph was traced past AOTAutograd."""
+    """For each graph, whether it was traced past AOTAutograd."""
     found: list[bool] = []
     usual = dynamo_backend.plain_graph
 

@@ -83,7 +83,7 @@ CASES = [pytest.param(n, marks=() if n in FEW else pytest.mark.slow) for n in DR
 def assert_draws_as_eager(
     eager: Callable[..., Any], compiled: Callable[..., Any], *args: Any
 ) -> None:
-    """Two calls in a row, and where the generator stands after them."""
+    """Two calls in a row, and the state of the generator after them."""
     compiled(*args)
     place = args[0].device
     torch.manual_seed(3)

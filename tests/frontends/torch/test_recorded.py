@@ -15,7 +15,7 @@ Tensor = torch.Tensor
 
 
 class Graph:
-    """What CUDA would do: replays compute anew from where things lay, to where they lay."""
+    """An imitation of CUDA graphs: replays read and write the recorded addresses."""
 
     def __init__(self) -> None:
         self.again: Callable[[], None] | None = None

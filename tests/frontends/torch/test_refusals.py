@@ -1,4 +1,4 @@
-"""What eager refuses is refused; what looks like it, and what eager takes, is not."""
+"""Inputs that eager refuses are refused; similar ones that eager accepts are not."""
 
 from __future__ import annotations
 

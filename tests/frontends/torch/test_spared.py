@@ -1,4 +1,4 @@
-"""What a capture leaves out of Dynamo's and AOTAutograd's own work, and what it must not."""
+"""Work of Dynamo and AOTAutograd that a capture skips, and work that it must not skip."""
 
 from __future__ import annotations
 

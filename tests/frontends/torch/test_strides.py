@@ -1,4 +1,4 @@
-"""Arguments with strides are read where they lie: no copy, and nothing but their own elements."""
+"""Arguments with strides are read in place: no copy, and nothing but their own elements."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_what_is_dense_is_a_parameter_of_its_shape() -> None:
 
 
 def test_places_are_copied() -> None:
-    """What lies between them need be no place."""
+    """The gap between elements need not be a multiple of an element."""
     places = torch.stack([torch.arange(5), torch.full((5,), 99)], 1)[:, 0]
     table = memory(5, 3)
     compiled = stack.compile(lambda t, i: t[i], table, places)

@@ -144,7 +144,7 @@ def test_ranks_that_differ_are_told(pool: tuple[Ranks, str]) -> None:
 
 @pytest.mark.parametrize(("kind", "said"), [("dies", "rank [01]"), ("late", "rank 0.*no answer")])
 def test_a_rank_that_does_not_answer_ends_the_run(kind: str, said: str, tmp_path: Path) -> None:
-    """The one that waits is told within the limit, and no process is left."""
+    """The waiting rank gets an error within the limit, and no process is left."""
     with Ranks(2, ["torch"], limit=30) as ranks:
         processes = list(ranks.processes)
         with pytest.raises(StackError, match=said):

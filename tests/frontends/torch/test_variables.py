@@ -11,7 +11,7 @@ from stack.explore.training import train_runs
 
 
 def named(fn, *shapes: tuple[int, ...]) -> dict[str, str]:
-    """What is imported: op by name."""
+    """The imported nodes: op by name."""
     func = stack.trace(fn, *(torch.ones(s) for s in shapes))
     assert stack.parse(str(func)) is func
     return {name: node.op for node, name in func.body.names.items()}

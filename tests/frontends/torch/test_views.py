@@ -1,4 +1,4 @@
-"""Results that are views: after the first call they are made by where they lie, with no graph."""
+"""Results that are views: after the first call only offset and strides are set, without a graph."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PROGRAMS: dict[str, Function] = {
     "chunks": lambda x: (x + 1).chunk(2, -1),
     "result and views": _of_result,
     "view of a result": lambda x: (x + 1).view(2, 12),
-    "turned result": lambda x: ((x * 2).t(), (x * 3).view(-1)),
+    "transposed result": lambda x: ((x * 2).t(), (x * 3).view(-1)),
     "views of views": _of_views,
     "one order and another": lambda x: (x.sum(1), x.t(), torch.exp(x), x.sum(0)),
 }
@@ -74,7 +74,7 @@ def results(found: Any) -> list[Any]:
 
 
 def looks(found: Any, x: Any) -> list[Any]:
-    """How results lie in memory, and which they share."""
+    """The memory of results: sizes, strides, offsets, and which results share memory."""
     tensors = [x, *results(found)]
     memory = [t.untyped_storage().data_ptr() for t in tensors]
     return [
@@ -152,7 +152,7 @@ def test_views_of_what_has_gradients_are_autograds(long_ways: list[Any]) -> None
         assert all(t.requires_grad for t in compiled(x.requires_grad_()))
 
 
-@pytest.mark.parametrize("program", ["tail", "result and views", "turned result"])
+@pytest.mark.parametrize("program", ["tail", "result and views", "transposed result"])
 def test_gradients_of_what_is_written_to_a_view_later(program: str) -> None:
     fn = PROGRAMS[program]
 

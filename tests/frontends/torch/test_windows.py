@@ -1,4 +1,4 @@
-"""Windows along an axis, as spectra of sound are made of: values, gradients, and how much text."""
+"""Windows along an axis, as in spectrograms: values, gradients, and how much text."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from stack.run.frontend import Captured
 
 
 def to_array(tensor: torch.Tensor, dtype: DType) -> np.ndarray:
-    """What the interpreter takes: bf16 as float32."""
+    """The array for the interpreter: bf16 as float32."""
     array = FRONTEND.to_numpy(tensor, dtype)
     if dtype is BF16:
         return (array.astype(np.uint32) << 16).view(np.float32).reshape(array.shape)

@@ -98,7 +98,7 @@ def gradients(module: Any, call: Callable[..., Any], given: Any) -> dict[str, to
 
 
 def exact_gradients(module: Any, given: Any) -> dict[str, torch.Tensor]:
-    """What `gradients` of eager are in f64."""
+    """The `gradients` of eager in f64."""
     module = copy.deepcopy(module).double()
     module.set_experts_implementation("eager")  # torch's grouped product has no f64
     given = {k: v.double() if v.is_floating_point() else v for k, v in given.items()}

@@ -1,4 +1,4 @@
-"""Torch's own samples of an op, through import and a backend, held against eager."""
+"""Torch's own samples of an op, through import and a backend, compared with eager."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ SORTS = TIES | {"msort"}
 
 @dataclass
 class Report:
-    """What became of the samples of one op."""
+    """The outcomes of the samples of one op."""
 
     name: str
     passed: int = 0
@@ -243,7 +243,7 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
 
 
 class _WrittenOut(TorchFunctionMode):
-    """What `write_out` does to graphs, for a sample that Dynamo has made no graph of."""
+    """Applies `write_out` to calls, for a sample that Dynamo has made no graph of."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return WRITTEN.get(func, func)(*args, **(kwargs or {}))
@@ -287,7 +287,7 @@ def _values_at(outputs: Any, x: torch.Tensor, sample: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a result differs from eager's, both held against f64.
+    """The difference of a result from eager's, both compared with f64.
 
     An error is the largest over the elements, in roundings: half the step of the element type at
     the largest element of the truth. At most `times` eager's is right. Where eager's is smaller
@@ -319,7 +319,7 @@ class Comparison:
 
 
 def worst(a: Comparison, b: Comparison) -> Comparison:
-    """Of the same result for other inputs, the largest errors."""
+    """The largest errors of the same result, for two inputs."""
     ours, eager = max(a.ours, b.ours), max(a.eager, b.eager)
     return replace(a, fault=a.fault or b.fault, ours=ours, eager=eager)
 
@@ -371,7 +371,7 @@ def _kind(value: Any) -> Any:
 
 
 def eager_results(run: Any, tensors: list[torch.Tensor], device: str) -> list[Any]:
-    """What eager gives on a device, in host memory.
+    """The results of eager on a device, in host memory.
 
     On the CPU where the sample names it, or where the device gives another type: saved statistics.
     """
@@ -496,7 +496,7 @@ def compared(
 
 @contextmanager
 def floats_are_wide() -> Iterator[None]:
-    """What becomes a float, as integers do in a quotient, becomes one of double precision."""
+    """Values that become floats, as integers do in a quotient, get double precision."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

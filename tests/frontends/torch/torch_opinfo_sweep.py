@@ -141,7 +141,7 @@ class Worker:
 
 
 def check_all(names: Iterable[str], args: argparse.Namespace) -> Iterator[Report]:
-    """What became of all samples of every op, as they come."""
+    """Yields the outcomes of all samples of every op, as they come."""
     left = iter(names)
     workers: list[Worker] = []
     for _, name in zip(range(args.jobs), left):
@@ -168,7 +168,7 @@ def check_all(names: Iterable[str], args: argparse.Namespace) -> Iterator[Report
 
 
 def check(op: Any, args: argparse.Namespace) -> Report:
-    """What became of all samples of an op."""
+    """The outcomes of all samples of an op."""
     (report,) = check_all([full_name(op)], args)
     return report
 

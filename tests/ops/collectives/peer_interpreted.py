@@ -55,7 +55,7 @@ def wanted(collective: str, inputs: list[torch.Tensor], rank: int) -> torch.Tens
 
 
 def errors(peers: PeerMemory, turn: int) -> dict[str, float]:
-    """Of all collectives in all ways, for inputs that only this turn has."""
+    """Errors of all collectives and algorithms, on inputs that differ in each call."""
     drawn, own = torch.Generator().manual_seed(turn), peers.rank
     size = (8, 40, 300)[turn % 3] * peers.world
     inputs = [torch.randn(size, generator=drawn) for _ in range(peers.world)]

@@ -1,4 +1,4 @@
-"""The norm behind a row-parallel product: what its axis rule makes of a mesh."""
+"""The norm behind a row-parallel product: its partition by its axis rule on a mesh."""
 
 from __future__ import annotations
 

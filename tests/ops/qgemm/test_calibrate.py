@@ -87,7 +87,7 @@ def test_awq_finds_scales_that_are_nearer() -> None:
 
 
 def test_gptq_is_nearer_than_rounding() -> None:
-    """Where inputs have something in common: 16 directions explain most of 128 channels."""
+    """Inputs are correlated: 16 directions explain most of 128 channels."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((512, 16)) @ rng.standard_normal((16, 128))
     x += rng.standard_normal((512, 128)) / 4

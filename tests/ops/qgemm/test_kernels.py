@@ -84,7 +84,7 @@ for depth in (6, 5000):
     "script", [PARTS, SUMS, CODES], ids=["parts of a sum", "sums of parts", "codes of rows"]
 )
 def test_values_in_the_interpreter(script: str) -> None:
-    """Of sums in parts, who arrives last adds; more parts than steps leave some empty."""
+    """Split sums are added by the last program; with more parts than steps some are empty."""
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "TRITON_INTERPRET": "1"},

@@ -1,4 +1,4 @@
-"""Weights that were packed stand for numbers near those that they were made of."""
+"""Packed weights approximate the weights that they were computed from."""
 
 from __future__ import annotations
 

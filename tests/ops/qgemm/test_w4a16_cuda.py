@@ -94,7 +94,7 @@ def off(found: Any, args: list[Any], name: str = "w4a16") -> float:
 
 
 def emulated(x: Any, packed: Any, scales: Any, form: Form, config: Config, folder: Path) -> Any:
-    """What the kernel's text gives on a CPU."""
+    """The results of the kernel's text on a CPU."""
     (rows, depth), columns = x.shape, len(packed)
     made = kernel(x.dtype, config, 1 << (rows - 1).bit_length(), form)
     body = made.source[made.source.index("constexpr int TILES") :]

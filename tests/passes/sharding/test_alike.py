@@ -41,7 +41,7 @@ def test_what_was_left_out_names_what_it_lies_like() -> None:
 
 
 def test_operands_of_one_node_are_told_apart() -> None:
-    """q and k have the same type and the same place; what reads them does not treat them alike."""
+    """q and k have the same type and the same producer; their reader uses them differently."""
     b = parse(
         """func @f<@m(tp=2)>(%x: f32[4, 4] @m, %q: f32[4, 4] @m, %k: f32[4, 4] @m) -> (f32[4, 4]) at tensor {
   %a = dot(%x, %q) {rule="m k, k n -> m n"} : f32[4, 4]

@@ -1,4 +1,4 @@
-"""Where a node runs: bytes against work, as a machine has them."""
+"""The ranks that compute a node: bytes against work, by the rates of a machine."""
 
 from __future__ import annotations
 

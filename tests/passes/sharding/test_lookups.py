@@ -34,7 +34,7 @@ def test_no_rank_holds_the_table(dtype: str, index: str) -> None:
 
 
 def test_what_is_not_read_may_be_anything() -> None:
-    """Of scores over classes the label's is taken; those beside it are not summed."""
+    """The score of the label is read; the other scores of a row are not summed."""
     case = Pipeline('annotate{mesh="tp=2", shard=["scores: -, tp"]}').run(parse(LABELS)).func
     scores = np.full((4, 10), -np.inf, np.float32)
     y = np.array([0, 4, 5, 9])

@@ -1,4 +1,4 @@
-"""What follows from what: both directions, priorities, marks, regions, choices and refusals."""
+"""Propagation in both directions: priorities, marks, regions, choices and refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_closed_dims_and_replicated_axes_stay() -> None:
 
 
 def test_users_priorities_come_first() -> None:
-    """Of two that want an axis on the same value, the one of the lower number gets it."""
+    """If two values want an axis on the same value, the lower priority number wins."""
     first = propagated(CHAIN, "x: {tp, ?}p0", "w: -, {tp, ?}p1")
     assert lies(first, "h") == "f32[8{tp}, 32] @m"
     second = propagated(CHAIN, "x: {tp, ?}p1", "w: -, {tp, ?}p0")

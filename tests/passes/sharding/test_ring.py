@@ -44,7 +44,7 @@ def run(func: Func, *passes: Pass, after: str = "spmd", scale: float = 1.0) -> S
 
 
 def test_scores_stay_with_their_rows() -> None:
-    """Keys and values are gathered, each 3 parts; then they come in as many turns."""
+    """Keys and values are gathered, each 3 parts; then they come in as many steps."""
     ring = ContextParallel(MESH, batch=("x",))
     whole = run(attention(), DATA, ring)
     assert whole.counts == {"all_gather": 2} and whole.sent == {"all_gather": 2 * 3 * PART}
@@ -82,7 +82,7 @@ def test_positions_of_a_part_are_those_in_the_whole(value: float) -> None:
 
 
 def test_turns_in_which_all_is_hidden_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 4 times 4 parts of causal scores 6 lie above the diagonal; what travels travels on."""
+    """6 of 4 times 4 parts of causal scores are above the diagonal; parts still travel on."""
     ran: list[str] = []
     plain = NumpySpace.op_dot
 
@@ -129,7 +129,7 @@ def test_what_is_needed_whole_is_gathered() -> None:
 
 
 def test_sums_that_are_scattered_travel() -> None:
-    """x x^T y, its columns on all ranks: one way around for both, an add in every turn."""
+    """x x^T y, its columns on all ranks: one way around for both, an add in every step."""
     text = """func @f(%x: f32[2, 3], %y: f32[2]) -> (f32[2], f32[2]) at tensor {
   %g = all_gather(%x) {axis=0, mesh="cp=4", over="cp"} : f32[8, 3]
   %s = dot(%x, %g) {rule="m k, n k -> m n"} : f32[2, 8]
@@ -156,7 +156,7 @@ at tensor {
 
 
 def test_gathered_parts_are_not_kept_for_the_way_back() -> None:
-    """What a later sum reads too goes around again, the other way."""
+    """Parts that a later sum also reads travel again, the other way."""
     text = """func @f(%x: f32[2]) -> (f32[2]) at tensor {
   %g = all_gather(%x) {axis=0, mesh="cp=3", over="cp"} : f32[6]
   %a = reduce(%g) {axes=[0], kind="sum"} : f32[]
@@ -174,14 +174,14 @@ def test_gathered_parts_are_not_kept_for_the_way_back() -> None:
 
 # ---- experts
 
-E, C = 8, 4  # experts, and the tokens that each takes of a sequence
+E, C = 8, 4  # experts, and the tokens of a sequence for each
 MIXED = "dp=2, ep=4"
 EXPERTS = ExpertParallel(MIXED, experts=("up", "down"))
 BATCH = tuple(DataParallel(MIXED, axis, ("x", "sent")) for axis in ("dp", "ep"))
 
 
 def experts() -> Func:
-    """What `sent` picks of each sequence goes through the perceptron of an expert, and back."""
+    """The elements of each sequence that `sent` picks pass through an expert's perceptron."""
     b = Builder()
     x, sent = param("x", tensor("f32", 16, T, D)), param("sent", tensor("f32", 16, T, E, C))
     up, down = param("up", tensor("f32", E, D, 64)), param("down", tensor("f32", E, 64, D))

@@ -1,4 +1,4 @@
-"""The cheapest way between all places of small meshes: it leads there, and nothing is cheaper."""
+"""The cheapest path between all shardings of small meshes: it is valid, and no path is cheaper."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_steps_of_a_rank() -> None:
 
 
 def test_segments_make_anew_what_is_no_more_than_what_it_is_made_of() -> None:
-    """Of a cast, a broadcast and a product before a sum the next segment reads none."""
+    """The next segment recomputes a cast, a broadcast and a product before a sum."""
     local = parse("""func @f(%x: bf16[4, 8], %r: f32[4]) -> (f32[4, 8]) at tensor {
   %c = cast(%x) : f32[4, 8]
   %b = broadcast(%r) {axes=[0]} : f32[4, 8]

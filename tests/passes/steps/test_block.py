@@ -298,7 +298,7 @@ def first_steps(rng: random.Random) -> list[Step]:
 
 
 def run(seeds: range) -> Counter[str]:
-    """How many times each step was legal."""
+    """The number of times that each step was legal."""
     taken: Counter[str] = Counter()
     found = [*stream_nests(), *masked_streams()]
     for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):

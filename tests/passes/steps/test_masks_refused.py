@@ -121,7 +121,7 @@ NEAR = {
 
 @pytest.mark.parametrize("name", NEAR)
 def test_near_misses(name: str) -> None:
-    """`bound` refuses them; what other steps make of them has the same values."""
+    """`bound` refuses them; other steps keep their values."""
     mask, fill = NEAR[name]
     func, before = nest(rows(mask, 12, 12, fill))
     made = run_steps(before, parse_steps(TILES))

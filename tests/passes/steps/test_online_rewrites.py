@@ -90,7 +90,7 @@ def test_a_scale_moves_behind_the_mask_and_the_maximum() -> None:
 
 
 def is_score(select: Node) -> bool:
-    """Whether a selection is the mask of a tile of scores."""
+    """True if a selection is the mask of a tile of scores."""
     return select.tensor.rank == 2 and select.args[0].op == "gt"
 
 

@@ -1,4 +1,4 @@
-"""What each primitive makes of a kernel, as text, and what it refuses."""
+"""Results of each primitive on a kernel, as text, and its refusals."""
 
 from __future__ import annotations
 

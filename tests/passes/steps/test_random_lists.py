@@ -9,7 +9,7 @@ LENGTH = 8  # of a list
 
 
 def run(seeds: range, programs: range) -> tuple[int, int]:
-    """How many steps were legal, and how many were not. Fails at the first that does harm."""
+    """The numbers of legal and of illegal steps. Fails at the first that changes values."""
     found = list(groups(programs))
     legal = refused = 0
     for seed, rng, func, kernel, arrays, want, near in drawn_nests(seeds, found):

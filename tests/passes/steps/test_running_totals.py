@@ -149,7 +149,7 @@ NESTS = [
 
 
 def run(seeds: range) -> int:
-    """How many legal steps were taken. Fails at the first one that changes values."""
+    """The number of legal steps that were taken. Fails at the first that changes values."""
     legal = 0
     for seed in seeds:
         rng = random.Random(seed)

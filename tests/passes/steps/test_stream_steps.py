@@ -233,7 +233,7 @@ def test_no_tile(steps: str) -> None:
 
 
 def test_an_instruction_reads_pairs() -> None:
-    """Of q, 16 columns of 16 rows become 8 columns of pairs."""
+    """16 columns of 16 rows of q become 8 columns of pairs."""
     steps = "vectorize j; fission r c into=s; stage_mem p0 c; register_tile s vdpbf16ps"
     kernel = nest(attention(16, 12, 16, "bf16"), "block r")
     made = run_steps(kernel, parse_steps(steps), as_cpu(load("amx")))

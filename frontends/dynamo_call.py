@@ -29,8 +29,8 @@ from stack.frontends.dynamo_tracing import one_at_a_time, quiet
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_tangents import in_dual_level
-from stack.run.compiled import MANY_CHANGES, mismatch
-from stack.run.refused import raise_as_eager
+from stack.run.compiled_callable import MANY_CHANGES, mismatch
+from stack.run.rejected_arguments import raise_as_eager
 
 # Dynamo's settings for our captures. By default Dynamo skips guards on module hooks, does not trace
 # recurrent modules, and limits the number of graphs per program.

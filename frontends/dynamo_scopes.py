@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from stack.run.refused import is_users
+from stack.run.rejected_arguments import is_users
 
 
 @contextmanager

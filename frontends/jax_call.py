@@ -16,7 +16,7 @@ from stack.errors import StackError
 from stack.frontends.jax_signature import Form, split, with_jit_options
 from stack.frontends.jaxpr import FRONTEND
 from stack.frontends.jaxpr_capture import is_capturing
-from stack.run.compiled import mismatch
+from stack.run.compiled_callable import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 

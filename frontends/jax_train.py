@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from stack.errors import UsageError
 from stack.frontends.jaxpr import FRONTEND
 from stack.run.compile import check_native
-from stack.run.compiled import compile as compile_program
+from stack.run.compiled_callable import compile as compile_program
 from stack.run.frontend import RECORD
 from stack.run.record import recorded
 

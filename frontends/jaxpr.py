@@ -18,7 +18,7 @@ from stack.frames import with_room
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
 from stack.run.backend import ByAddress
-from stack.run.refused import explain_trace
+from stack.run.rejected_arguments import explain_trace
 
 if TYPE_CHECKING:
     from stack.ir.node import Func

@@ -9,7 +9,7 @@ from typing import Any
 
 from jax._src import source_info_util
 
-from stack.run.refused import is_own, is_users
+from stack.run.rejected_arguments import is_own, is_users
 
 _NAME = re.compile(r"[\w.\-]+")  # the scope of an einsum is its equation
 

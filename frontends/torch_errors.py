@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from stack.errors import StackError, UnsupportedOp
 from stack.frontends.fx_lines import source_line
-from stack.run.refused import FAULT, is_own, is_users, raise_as_eager, raise_if_refused
+from stack.run.rejected_arguments import FAULT, is_own, is_users, raise_as_eager, raise_if_refused
 
 _TORCHS = os.path.dirname(torch.__file__) + os.sep
 PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"

@@ -8,13 +8,13 @@ from typing import ClassVar
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
 from stack.passes.control import BlockPass
+from stack.passes.gpu_products.group_split import unfuse_gemms
 from stack.passes.gpu_products.tile_choice import is_given_to_library
-from stack.passes.gpu_products.unfused import unfuse_gemms
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import check_code
-from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.target import Gpu

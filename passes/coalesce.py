@@ -29,7 +29,7 @@ from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.short_axes import with_full_vectors
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
-from stack.passes.tiling.bare import group_of
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
 from stack.target import Cpu

@@ -11,7 +11,7 @@ from stack.ir.node import Func, Node, topological
 from stack.ir.traits import is_contraction
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import Dims, along, first_reduction
-from stack.passes.sharding.strategies.places import Places
+from stack.passes.sharding.strategies.draft_shardings import Places
 from stack.rewrite import Log, Pass
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.strategies.places import Places
+from stack.passes.sharding.strategies.draft_shardings import Places
 from stack.rewrite import Log, Pass
 
 

@@ -23,8 +23,8 @@ from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm
 from stack.passes.cpu_loops.prepacked import distribute_prepacked, has_kept_panels
 from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.equivalent_groups import OnceAlike
 from stack.rewrite.log import Log
-from stack.rewrite.once import OnceAlike
 from stack.target import Target, as_cpu
 
 

@@ -10,7 +10,7 @@ from stack.errors import UsageError
 from stack.ir.node import Func, Node
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import along
-from stack.passes.sharding.strategies.places import Places
+from stack.passes.sharding.strategies.draft_shardings import Places
 from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass
 

@@ -29,8 +29,8 @@ from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.hoist import with_values
 from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
-from stack.passes.tiling.bare import alone
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone
 from stack.passes.trip_counts import counter
 from stack.rewrite import engine
 from stack.rewrite.engine import Replacement

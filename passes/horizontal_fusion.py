@@ -17,9 +17,9 @@ from stack.passes.gpu_products.tile_choice import (
     horizontal_product,
     product_of,
 )
-from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.passes.tiling.multi_gemm import left_of
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 

@@ -20,8 +20,8 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_item, spread, writes_by_data
 from stack.passes.control import BlockPass
+from stack.passes.rules.constant_indices import gather_of_runs, known_reduction
 from stack.passes.rules.indexing import gathered_operand, spread_along
-from stack.passes.rules.known_places import gather_of_runs, known_reduction
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.splat import splat

@@ -16,8 +16,8 @@ from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import contractions, is_contraction, is_control, is_known
 from stack.passes.gpu_products.tile_choice import best_seconds, lying_across, may_round, product_of
 from stack.passes.rules.dot_layout import dot_axes, make_dot
-from stack.passes.tiling.bare import alone
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite import engine
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log

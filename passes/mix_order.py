@@ -2,8 +2,8 @@
 
 `fuse` joins only reductions over the same axes. The gradients of a norm reduce along rows, those of
 its gain and bias over all rows. One walk over the rows computes all of them (see
-`policies/mix.py`), and reads each row once. If rows are too long for that, both groups compute the
-values that one would write only for the other.
+`policies/mix_order.py`), and reads each row once. If rows are too long for that, both groups
+compute the values that one would write only for the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, 
 from stack.ir.types import TupleType
 from stack.passes.control import BlockPass
 from stack.passes.policies.blocks import lowering_of
-from stack.passes.policies.mix_space import space_of
+from stack.passes.policies.mix_order_space import space_of
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace

@@ -21,8 +21,8 @@ from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.control import BlockPass
 from stack.passes.cpu_products.whole_products import whole_product
 from stack.passes.gpu_products.tile_choice import PROLOGUE, best_seconds, product_of
-from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import group_of
 from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.alike import folded
 from stack.passes.sharding.cells import Program
-from stack.passes.sharding.decide import decide
+from stack.passes.sharding.conflicts import decide
+from stack.passes.sharding.equivalence import folded
 from stack.passes.sharding.retype import placed, without_streams
 from stack.rewrite import Log, Pass
 from stack.sim import machine

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 
 from stack.errors import UsageError
 from stack.imports import function_of
-from stack.ir.alike import likeness
+from stack.ir.equivalence import likeness
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.control import changed_bodies
-from stack.passes.gpu_products.unfused import UNFUSED
+from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.policies.blocks import block_policy, taken_steps
 from stack.passes.policies.cpu import cpu_policy, taken_cpu_steps
-from stack.passes.steps.all import Step
-from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.steps.primitives import Step
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

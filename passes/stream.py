@@ -22,11 +22,11 @@ from stack.passes.control import changed_bodies
 from stack.passes.streaming.candidate import Candidate
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
-from stack.passes.streaming.shared import dots_of, ends
+from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
+from stack.passes.streaming.transposed_operands import turn_operands
 from stack.passes.streaming.transposed_results import write_transposed
-from stack.passes.streaming.turned_operands import turn_operands
-from stack.passes.streaming.turned_rows import turn_rows
+from stack.passes.streaming.transposed_rows import turn_rows
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log

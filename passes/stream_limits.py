@@ -27,7 +27,7 @@ from stack.passes.positions.affine import affine
 from stack.passes.positions.intervals import BlockIntervals, Part, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_operands import index_in_pass
-from stack.passes.positions.visible import data_limit, hiding_selects
+from stack.passes.positions.visibility import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log

@@ -18,14 +18,14 @@ from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_products.gemm import check_worth
 from stack.passes.policies.cpu import tile_group
-from stack.passes.policies.stepped import written
+from stack.passes.policies.step_lowering import written
 from stack.passes.rules.update_producers import with_producer
-from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
+from stack.rewrite.equivalent_groups import OnceAlike
 from stack.rewrite.log import Log
-from stack.rewrite.once import OnceAlike
 from stack.rewrite.verdict import Why
 
 __all__ = ["CannotTile", "Tile", "check_code", "tile_group"]

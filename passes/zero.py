@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.node import Func
-from stack.passes.sharding.strategies.places import Places
+from stack.passes.sharding.strategies.draft_shardings import Places
 from stack.rewrite import Log, Pass
 
 

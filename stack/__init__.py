@@ -11,7 +11,7 @@ from stack.ir import Func, parse, verify
 from stack.rewrite import Pass, Pipeline
 from stack.rewrite.pipeline import register_pass
 from stack.run.compile import trace
-from stack.run.compiled import compile, jit
+from stack.run.compiled_callable import compile, jit
 from stack.run.watch import capture
 
 __all__ = [

@@ -26,7 +26,7 @@ from stack.commands import (
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.hosted import add_file
-from stack.run.refused import own_error
+from stack.run.rejected_arguments import own_error
 
 TEXT = """\
 Watch a PyTorch module or a JAX function become machine code, stage by stage, and compare it with

@@ -9,9 +9,9 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_generated, is_load, is_loop
 from stack.passes.policies.cpu import lowering_of
-from stack.passes.policies.stepped import Stepped
-from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.policies.step_lowering import Stepped
 from stack.passes.tiling.loops import extent_of
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite import Pipeline, random_inputs
 from stack.target import as_cpu, load
 

@@ -17,7 +17,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.distribute_gpu import distribute_gpu_kernel
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import load
 

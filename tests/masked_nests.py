@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from stream_nests import stream_in, streamed
 
 from stack.ir import Func, Node
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import Target, as_gpu
 
 TILES = "split i 4; split r 4; block r.1; vectorize r.1; vectorize i.1"  # of `rows`

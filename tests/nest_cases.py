@@ -17,9 +17,9 @@ from stack.ir.builder import results_of
 from stack.ir.node import Block
 from stack.ir.types import TensorType
 from stack.passes.nest.emit import emit
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import Step, parse_steps, run_steps
+from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import Step, parse_steps, run_steps
 from stack.passes.steps.rewrite import RULES
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline, random_inputs

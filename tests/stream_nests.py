@@ -6,7 +6,7 @@ from nest_cases import around
 
 from stack.ir import Func, Node, parse
 from stack.ir.builder import make
-from stack.passes.policies.stepped import plain_nest
+from stack.passes.policies.step_lowering import plain_nest
 from stack.rewrite import Pipeline
 from stack.target import Target, as_gpu
 

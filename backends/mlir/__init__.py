@@ -10,7 +10,7 @@ from stack.releases import install_hint
 from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from . import crossing, elf, pool
+from . import elf, native_call, pool
 from .compiler import cache_of, compile_program, inspect_program, resume_program
 
 # ops without code generation: their groups run through a library and are labelled so
@@ -25,7 +25,7 @@ def _missing() -> str | None:
 
 def _warm(options: Mapping[str, Any]) -> None:
     pool.ahead(cache_of(options))
-    crossing.ahead(cache_of(options))
+    native_call.ahead(cache_of(options))
 
 
 def _limits() -> str:

@@ -18,13 +18,13 @@ from stack.target import Cpu
 from ..runtime.names import argument_names, function_name
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
-from . import jit, together
-from .direct import by_address
+from . import jit, module_batches
+from .address_calls import by_address
 from .elementwise import Unprintable
 from .host import Host
 from .instructions import check_runs_here, check_text_runs_here, cpu_of, is_assembled_here
+from .module_batches import ENTRY
 from .printer import print_kernel
-from .together import ENTRY
 
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
@@ -62,7 +62,7 @@ class Compiler:
         nodes, whys = self.print_all(func), dict[Node, str]()
         texts = [self.text(node) for node in nodes if self.name(node) not in self.given]
         few = [text for text in dict.fromkeys(texts) if len(text) <= MOST_TEXT]
-        self.kernels.update(together.build(few, self.cache))
+        self.kernels.update(module_batches.build(few, self.cache))
         for node in nodes:  # the rest one by one, so that an error belongs to one kernel
             try:
                 self.load(node)

@@ -31,7 +31,7 @@ from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import Value
-from . import bindings, elf, fatal_errors, locations, pool, threads, unlocked
+from . import bindings, elf, execution_engine, fatal_errors, locations, pool, threads
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 # Printed kernels are already vectorized, unrolled, and without common subexpressions. LLVM's passes
@@ -140,7 +140,7 @@ def _with_lines(message: str, text: str) -> str:
 @phase("LLVM")
 def _engine(module: Any, text: str, cache: Cache | None = None, level: int = OPT_LEVEL) -> Any:
     try:
-        engine = unlocked.engine(module, level)
+        engine = execution_engine.engine(module, level)
     except (fatal_errors.FatalError, RuntimeError) as error:
         raise CompileError(f"LLVM: {error}") from error
     if _ASKS_FOR_POOL.search(text):
@@ -152,7 +152,7 @@ def _engine(module: Any, text: str, cache: Cache | None = None, level: int = OPT
 def _lookup(engine: Any, name: str) -> Address:
     """The address of a function, or 0. The first lookup compiles the whole module."""
     try:
-        return unlocked.lookup(engine, name)
+        return execution_engine.lookup(engine, name)
     except fatal_errors.FatalError as error:
         raise CompileError(f"LLVM: {error}") from error
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..runtime.values import Table
-from .together import module_of
+from .module_batches import module_of
 
 NAME = "iterations"
 _HEAD = 1  # slots before pointers: 1 if the final state is in the other arrays

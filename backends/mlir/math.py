@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from . import circular, exponential, hyperbolic, inverse, logarithm
+from . import exponential, hyperbolic_functions, inverse_trigonometry, logarithm, trigonometry
 from .erf import erf_by_table
 from .erfinv import erfinv
 from .fmod import fmod_of_near
@@ -218,19 +218,19 @@ _F32: dict[str, _Writer] = {
     "log1p": _signed(lambda b: logarithm.log1p_of(b, "%x0")),
     "erf": _erf,
     "erfinv": _signed(erfinv),
-    "sin": _or_libm(circular.sin, "sin"),
-    "cos": _or_libm(circular.cos, "cos"),
-    "tan": _or_libm(circular.tan, "tan"),
-    "asin": _signed(inverse.asin),
-    "acos": inverse.acos,
-    "atan": _signed(inverse.atan),
-    "atan2": _signed(inverse.atan2),
-    "sinh": _signed(hyperbolic.sinh),
-    "cosh": hyperbolic.cosh,
-    "tanh": _signed(hyperbolic.tanh),
-    "asinh": _signed(hyperbolic.asinh),
-    "acosh": hyperbolic.acosh,
-    "atanh": _signed(hyperbolic.atanh),
+    "sin": _or_libm(trigonometry.sin, "sin"),
+    "cos": _or_libm(trigonometry.cos, "cos"),
+    "tan": _or_libm(trigonometry.tan, "tan"),
+    "asin": _signed(inverse_trigonometry.asin),
+    "acos": inverse_trigonometry.acos,
+    "atan": _signed(inverse_trigonometry.atan),
+    "atan2": _signed(inverse_trigonometry.atan2),
+    "sinh": _signed(hyperbolic_functions.sinh),
+    "cosh": hyperbolic_functions.cosh,
+    "tanh": _signed(hyperbolic_functions.tanh),
+    "asinh": _signed(hyperbolic_functions.asinh),
+    "acosh": hyperbolic_functions.acosh,
+    "atanh": _signed(hyperbolic_functions.atanh),
     "pow": _pow,
     "fmod": _or_libm(fmod_of_near, "fmod"),
     "rsqrt": _rsqrt,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
-from stack.ir.alike import once_alike
 from stack.ir.cost import total
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Func, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_fusion

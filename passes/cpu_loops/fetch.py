@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from stack.ir.builder import Builder
 from stack.ir.node import Node
-from stack.passes.cpu_loops.part import part
+from stack.passes.cpu_loops.block_slices import part
 from stack.passes.tiling.frame import static
 
 

@@ -19,13 +19,13 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load
 from stack.ir.types import I64, DType, TensorType
+from stack.passes.cpu_loops.block_slices import part
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.fetch import slice_of
 from stack.passes.cpu_loops.gemm_plan import GemmPlan
+from stack.passes.cpu_loops.nest_copies import Copy
 from stack.passes.cpu_loops.pack import PAIR
-from stack.passes.cpu_loops.part import part
-from stack.passes.cpu_loops.raised import lowered, raised, widened, zeros
-from stack.passes.cpu_loops.reloop import Copy
+from stack.passes.cpu_loops.unsigned_operands import lowered, raised, widened, zeros
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items

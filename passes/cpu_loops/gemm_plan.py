@@ -10,10 +10,10 @@ import math
 from stack.ir.contraction import is_along_depth
 from stack.ir.node import Block, topological
 from stack.ir.traits import in_windows, is_load, nest_of, unconverted
+from stack.passes.cpu_loops.contraction_order import walk_of
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
 from stack.passes.cpu_loops.pack import FEW_ROWS, Panel, run_of
-from stack.passes.cpu_loops.walk import walk_of
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of

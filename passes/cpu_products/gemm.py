@@ -10,8 +10,8 @@ from stack.ir.contraction import product_types
 from stack.ir.node import Node
 from stack.ir.traits import behind, in_windows, maker, runs_once
 from stack.ir.types import DType
-from stack.passes.cpu_loops.walk import walk_of
-from stack.passes.cpu_products.by_lane import shared_tile
+from stack.passes.cpu_loops.contraction_order import walk_of
+from stack.passes.cpu_products.depthwise_tiles import shared_tile
 from stack.passes.cpu_products.mma import (
     depth_tile,
     fitting_rows,

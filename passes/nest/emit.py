@@ -39,8 +39,8 @@ from stack.ir.traits import (
 from stack.ir.types import F64, I32, I64, DType, TensorType
 from stack.passes.nest.online import Online
 from stack.passes.nest.scope import Scope, letter
+from stack.passes.nest.serial_loops import scan_nest, scatter_nest
 from stack.passes.nest.values import Scalars
-from stack.passes.nest.walks import scan_nest, scatter_nest
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.multi_gemm import parts_of

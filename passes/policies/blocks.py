@@ -13,6 +13,7 @@ from stack.ir.traits import (
     is_running,
     is_stream,
 )
+from stack.passes.gpu_products.group_split import UNFUSED
 from stack.passes.gpu_products.horizontal import horizontal_products
 from stack.passes.gpu_products.product_policy import ProductPolicy
 from stack.passes.gpu_products.tile_choice import (
@@ -25,16 +26,15 @@ from stack.passes.gpu_products.tile_choice import (
     product_of,
     unfused_seconds,
 )
-from stack.passes.gpu_products.unfused import UNFUSED
 from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
-from stack.passes.policies.mix import MixedRows
-from stack.passes.policies.mix_space import space_of
+from stack.passes.policies.mix_order import MixedRows
+from stack.passes.policies.mix_order_space import space_of
 from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import RowStreams
 from stack.passes.policies.rows import Rows
-from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
-from stack.passes.steps.all import Launch, Step, parse_steps
+from stack.passes.policies.step_lowering import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.steps.primitives import Launch, Step, parse_steps
 from stack.passes.tiling.multi_gemm import products_of
 from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu

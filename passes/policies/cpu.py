@@ -11,9 +11,9 @@ from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.step_lowering import ByHand, Lowering, Shown, check_list, shown, written
 from stack.passes.policies.stream_panels import PanelPolicy
-from stack.passes.steps.all import Step, parse_steps
+from stack.passes.steps.primitives import Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
 from stack.schedule import Policy
 from stack.target import Cpu, Target, as_cpu

@@ -20,10 +20,10 @@ from stack.passes.cpu_products.gemm import memory_of, tile_and_mma
 from stack.passes.cpu_products.gemm_policy import gemm_policy
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import Bind, Fission, Microkernel, Reorder, Split, Vectorize
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.steps.loop_products import products_in
 from stack.passes.steps.loops import axes, axis_of, loops_along
+from stack.passes.steps.primitives import Bind, Fission, Microkernel, Reorder, Split, Vectorize
 from stack.passes.tiling.contraction import result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, wide
 from stack.schedule import Schedule

@@ -10,9 +10,9 @@ partial sums of the part.
 
 from __future__ import annotations
 
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import Bind, Blocked, Rewrite, Rfactor, Split, Vectorize
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.steps.loops import axes, nests
+from stack.passes.steps.primitives import Bind, Blocked, Rewrite, Rfactor, Split, Vectorize
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 

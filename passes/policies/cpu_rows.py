@@ -30,9 +30,9 @@ from stack.passes.policies.cpu_vectors import (
     vectorize,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import Bind, ComputeWith
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
+from stack.passes.steps.primitives import Bind, ComputeWith
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 

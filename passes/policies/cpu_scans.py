@@ -15,9 +15,9 @@ from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_plan import Plan
 from stack.passes.policies.cpu_vectors import vectorize
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import Bind
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import Bind
 from stack.target import Cpu
 
 

@@ -23,10 +23,21 @@ from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
-from stack.passes.steps.all import (
+from stack.passes.steps.block_dot import BlockDot, Operand
+from stack.passes.steps.guard import summand
+from stack.passes.steps.loop_products import LoopProduct
+from stack.passes.steps.loops import (
+    all_loops,
+    axes,
+    axis_of,
+    loops_along,
+    nests,
+    stores_only,
+)
+from stack.passes.steps.primitives import (
     Assume,
     Bind,
     Blocked,
@@ -41,17 +52,6 @@ from stack.passes.steps.all import (
     StageMem,
     Step,
     Vectorize,
-)
-from stack.passes.steps.block_dot import BlockDot, Operand
-from stack.passes.steps.guard import summand
-from stack.passes.steps.loop_products import LoopProduct
-from stack.passes.steps.loops import (
-    all_loops,
-    axes,
-    axis_of,
-    loops_along,
-    nests,
-    stores_only,
 )
 from stack.passes.steps.register_tile import stored_product
 from stack.passes.steps.stage import computed_again

@@ -15,10 +15,10 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.policies.cpu_plan import Plan, is_innermost
 from stack.passes.policies.cpu_vectors import partition
-from stack.passes.policies.stepped import Made
-from stack.passes.steps.all import Reorder, Split, StageMem
-from stack.passes.steps.linear import linear
+from stack.passes.policies.step_lowering import Made
+from stack.passes.steps.affine import linear
 from stack.passes.steps.loops import axes, axis_of, loops_along
+from stack.passes.steps.primitives import Reorder, Split, StageMem
 from stack.passes.steps.stage_mem import Strided, strided_accesses
 from stack.passes.tiling.frame import static
 from stack.target import Cpu

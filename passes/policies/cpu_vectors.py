@@ -9,12 +9,12 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop
 from stack.ir.types import TensorType
 from stack.passes.policies.cpu_plan import Plan
-from stack.passes.policies.stepped import Made
+from stack.passes.policies.step_lowering import Made
 from stack.passes.steps.access import is_gathered
-from stack.passes.steps.all import Partition, Rfactor, Specialize, Split, Stage, Vectorize
+from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
-from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import axes, axis_of, is_memory, loops_along, starts_of
+from stack.passes.steps.primitives import Partition, Rfactor, Specialize, Split, Stage, Vectorize
 from stack.passes.steps.stage import computed_again
 from stack.passes.tiling.frame import MAX_TILE, SPLIT_TILE, is_expensive
 from stack.target import Cpu

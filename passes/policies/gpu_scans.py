@@ -16,8 +16,8 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.passes.nest.scope import letter
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import Bind, Launch, Split, Step, Vectorize
+from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Gpu
 

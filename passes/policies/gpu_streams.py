@@ -23,11 +23,19 @@ from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
-from stack.passes.steps.all import (
+from stack.passes.steps.loops import (
+    all_loops,
+    axes,
+    axis_of,
+    nests,
+    stores_only,
+)
+from stack.passes.steps.online import is_online
+from stack.passes.steps.primitives import (
     Assume,
     Bind,
     Blocked,
@@ -43,14 +51,6 @@ from stack.passes.steps.all import (
     Vectorize,
     Windowed,
 )
-from stack.passes.steps.loops import (
-    all_loops,
-    axes,
-    axis_of,
-    nests,
-    stores_only,
-)
-from stack.passes.steps.online import is_online
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.passes.steps.all import Reorder
+from stack.passes.steps.primitives import Reorder
 
 
 def reordered(now: Sequence[str], wanted: Sequence[str], why: str) -> list[Reorder]:

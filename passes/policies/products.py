@@ -28,8 +28,10 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import (
+from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.steps.loops import axes, nests
+from stack.passes.steps.peel import LAST
+from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
     Fuse,
@@ -44,8 +46,6 @@ from stack.passes.steps.all import (
     Threads,
     Vectorize,
 )
-from stack.passes.steps.loops import axes, nests
-from stack.passes.steps.peel import LAST
 from stack.passes.tiling.contraction import result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.passes.tiling.multi_gemm import parts_of, products_of

@@ -29,11 +29,13 @@ from stack.passes.policies.reduction_loops import (
     holds_whole,
 )
 from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.stepped import Made, Stepped
+from stack.passes.policies.step_lowering import Made, Stepped
 from stack.passes.policies.walk_policy import WalkPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
-from stack.passes.steps.all import (
+from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
+from stack.passes.steps.online import is_online, scaled, states_of
+from stack.passes.steps.primitives import (
     Bind,
     Blocked,
     Evict,
@@ -46,8 +48,6 @@ from stack.passes.steps.all import (
     Split,
     Vectorize,
 )
-from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
-from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.tiling.frame import is_expensive, power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu

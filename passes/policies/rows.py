@@ -34,8 +34,9 @@ from stack.passes.policies.reduction_loops import (
     held_tiles,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.stepped import Made, Stepped
-from stack.passes.steps.all import (
+from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
     Evict,
@@ -48,10 +49,9 @@ from stack.passes.steps.all import (
     Step,
     Vectorize,
 )
-from stack.passes.steps.all import (
+from stack.passes.steps.primitives import (
     Split as Cut,
 )
-from stack.passes.steps.loops import axes
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import (
     Axis,

@@ -17,8 +17,8 @@ from stack.ir.traits import (
     unconverted,
 )
 from stack.passes.positions.affine import affine
-from stack.passes.positions.visible import hiding_selects
-from stack.passes.steps.assumed import UNDERFLOW
+from stack.passes.positions.visibility import hiding_selects
+from stack.passes.steps.mask_assumptions import UNDERFLOW
 from stack.passes.tiling.frame import power_of_two, static
 from stack.rewrite.splat import splat
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stack.ir.alike import once_alike
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.positions.stream_index_maps import stream_index_maps

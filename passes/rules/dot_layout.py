@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.ir.alike import once_alike
 from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, spread
 from stack.rewrite.engine import Scope, on

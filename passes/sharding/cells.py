@@ -20,7 +20,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
 from stack.ir.traits import is_input, is_item, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
-from stack.passes.sharding.agree import Agreement
+from stack.passes.sharding.agreement import Agreement
 from stack.passes.sharding.factors import Factors, factors_of
 
 Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block

@@ -22,7 +22,7 @@ from math import prod
 from typing import cast
 
 from stack.ir import ops, param
-from stack.ir.alike import once_alike
+from stack.ir.equivalence import once_alike
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.overlap import Overlap

@@ -8,8 +8,8 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Node
 from stack.ir.sharding import replicated
 from stack.ir.traits import is_item, runs_blocks
-from stack.passes.sharding.local import Local, local_type, local_types
-from stack.passes.sharding.move import moved
+from stack.passes.sharding.collectives import moved
+from stack.passes.sharding.rank_code import Local, local_type, local_types
 
 
 def partitioned(block: Block, mesh: Mesh) -> Block:

@@ -11,7 +11,7 @@ from stack.ir.sharding import Sharding
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import Program, Value
-from stack.passes.sharding.moves import Moves, Version
+from stack.passes.sharding.resharding import Moves, Version
 
 Tell = Callable[[str, tuple[str, ...]], None]
 

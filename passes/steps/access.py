@@ -14,8 +14,8 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_load, is_number, number, repeats
 from stack.ir.types import TensorType
+from stack.passes.steps.affine import is_multiple, linear
 from stack.passes.steps.intervals import collected, difference, is_affine, place_of
-from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.tiling.frame import static
 
 

@@ -10,8 +10,8 @@ exp(-1e9 - m) is 0 in a row whose maximum m is far above -1e9. With -inf the sam
 step `bound` can leave whole blocks out. If some row of a program has no such maximum, for example
 because all of it is masked, the program runs the loop as it was written.
 
-Legal for an online loop over tiles, if such a mask hides elements from all states (`assumed.py`),
-and its condition limits the iterations (`bounds.py`).
+Legal for an online loop over tiles, if such a mask hides elements from all states
+(`mask_assumptions.py`), and its condition limits the iterations (`bounds.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
-from stack.passes.steps.assumed import Assumed, assumed
 from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import held_like, is_serial, loops_along, starts_of, why_no_axis
+from stack.passes.steps.mask_assumptions import Assumed, assumed
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Node
+from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.loops import (
     axis_of,
     bound_to,
@@ -27,7 +28,6 @@ from stack.passes.steps.loops import (
     with_kind,
 )
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import why_shared
 from stack.target import Cpu, Gpu, Target
 
 KINDS = {"grid": "grid", "cores": "parallel"}  # the kind of the loop

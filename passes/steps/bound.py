@@ -11,8 +11,8 @@
 
 With `cut`, the iterations in which the mask hides nothing get a loop of their own, without it: up
 to three loops. Legal for an online loop, if a comparison of positions hides elements from all its
-states (`hiding.py`), and is affine in the loop variable (`bounds.py`). Elements are those of tiles,
-and of the iterations of loops inside, as a CPU computes them.
+states (`online_masks.py`), and is affine in the loop variable (`bounds.py`). Elements are those
+of tiles, and of the iterations of loops inside, as a CPU computes them.
 
 Source: index-set splitting (Wolfe, High Performance Compilers, 1996); causal block skipping in
 FlashAttention-2 (Dao, 2023).
@@ -29,7 +29,6 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.hiding import Mask, masks_of
 from stack.passes.steps.intervals import Place
 from stack.passes.steps.loops import (
     is_constant,
@@ -40,6 +39,7 @@ from stack.passes.steps.loops import (
     why_no_axis,
 )
 from stack.passes.steps.online import is_associative
+from stack.passes.steps.online_masks import Mask, masks_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target

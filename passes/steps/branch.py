@@ -7,8 +7,8 @@
 
 Comparisons of positions, and conditions that are the same for a whole tile, say whether the mask
 can hide an element of the tile. Most blocks of a long row are visible as a whole: they skip the
-comparison of each element. Legal for an online loop over tiles with such a mask (`hiding.py`). A
-mask that loads or reduces stays as it is. GPUs only.
+comparison of each element. Legal for an online loop over tiles with such a mask (`online_masks.py`).
+A mask that loads or reduces stays as it is. GPUs only.
 
 Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al., 2024).
 """
@@ -23,9 +23,9 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.passes.steps.bounds import bounds_of, can_hold, is_costly
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.hiding import Mask, masks_of
 from stack.passes.steps.loops import loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
+from stack.passes.steps.online_masks import Mask, masks_of
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.target import Target
 

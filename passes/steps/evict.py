@@ -18,10 +18,10 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_loop, is_store
+from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit, Visit
 from stack.passes.steps.loops import stores_only
 from stack.passes.steps.step import Step, why_no_gpu
-from stack.passes.steps.stored import memory_of
 from stack.target import Target
 
 REUSE = "reuse"

@@ -16,9 +16,9 @@ from stack.ir.space import identity
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, multiplies
 from stack.passes.steps.access import conjuncts
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.hiding import guarded_states
 from stack.passes.steps.loops import is_constant, is_memory
 from stack.passes.steps.online import is_online
+from stack.passes.steps.online_masks import guarded_states
 
 
 def guarded(edit: Edit, block: Block, test: Node, online: bool = False) -> Block:

@@ -22,6 +22,7 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_load, is_number, multiplies, number
+from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import (
     along,
@@ -32,7 +33,6 @@ from stack.passes.steps.loops import (
     why_not_free,
 )
 from stack.passes.steps.step import Step, why_no_gpu
-from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 

@@ -26,6 +26,7 @@ from typing import ClassVar
 
 from stack.ir.builder import make, results_of
 from stack.ir.node import Block, Node
+from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import why_no_totals
 from stack.passes.steps.loops import (
@@ -37,7 +38,6 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.online import is_online, states_of
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import why_shared
 from stack.target import Target
 
 

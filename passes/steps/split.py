@@ -29,9 +29,10 @@ from typing import ClassVar
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
+from stack.passes.steps.affine import is_multiple, linear
+from stack.passes.steps.dependences import why_not_repeated
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import guarded
-from stack.passes.steps.linear import is_multiple, linear
 from stack.passes.steps.loops import (
     along,
     axes,
@@ -43,7 +44,6 @@ from stack.passes.steps.loops import (
 )
 from stack.passes.steps.online import is_online, serial_like
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import why_not_repeated
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 

@@ -32,11 +32,11 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_item, is_load, is_loop, is_store, repeats
 from stack.ir.types import DTYPES, DType, TensorType, holds_all
+from stack.passes.steps.affine import linear
+from stack.passes.steps.dependences import memory_of
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import memory_of
 from stack.passes.tiling.frame import static
 from stack.target import Gpu, Target
 

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
+from stack.passes.steps.dependences import why_kept
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, starts_of, why_not_free
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import why_kept
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
 

@@ -38,10 +38,11 @@ from stack.passes.steps.access import (
     unclipped,
     without_units,
 )
+from stack.passes.steps.affine import linear
+from stack.passes.steps.dependences import why_shared
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
 from stack.passes.steps.intervals import stays_inside
-from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
     is_memory,
@@ -49,7 +50,6 @@ from stack.passes.steps.loops import (
     why_not_free,
 )
 from stack.passes.steps.step import Step
-from stack.passes.steps.stored import why_shared
 from stack.passes.steps.tiles import factors_of, why_too_large
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of

@@ -21,7 +21,7 @@ from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import Type
-from stack.passes.streaming.normal import Normal, vanishes, without
+from stack.passes.streaming.normal_form import Normal, vanishes, without
 from stack.passes.streaming.render import Render
 from stack.passes.streaming.terms import (
     Exp,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stack.ir import ops
-from stack.ir.alike import once_alike
 from stack.ir.axes import Axis
 from stack.ir.dim import Dim
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     converts,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stack.errors import RuleError, UsageError
-from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
+from stack.ir.equivalence import alone
 from stack.ir.node import Node, walk
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_contraction
@@ -24,11 +24,11 @@ from stack.passes.cpu_products.gemm import column_cost
 from stack.passes.nest.online import STREAMED
 from stack.passes.policies.blocks import stream_lowering
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.stepped import plain_nest
+from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.positions.stream_shape import memory_side
-from stack.passes.steps.all import Limited
+from stack.passes.steps.primitives import Limited
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static

@@ -21,7 +21,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import F32, DType, TensorType
 from stack.passes.streaming.graph import read_through
-from stack.passes.streaming.normal import Normal
+from stack.passes.streaming.normal_form import Normal
 from stack.passes.streaming.terms import (
     Exp,
     Factor,

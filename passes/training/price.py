@@ -27,7 +27,7 @@ from stack.ir.types import TensorType
 from stack.passes.training.joint import Joint, is_in_memory, reads_memory
 from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
-from stack.rewrite.streamed import streamed
+from stack.rewrite.stream_candidates import streamed
 
 RATE = 16.0  # scalar operations in the time of one byte, for any target: joint graphs precede it
 MAPPED = ("elementwise", "movement")

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError
+from stack.explore.determinism import check_repeatable
 from stack.explore.lowering import capture, label, with_random_inputs
-from stack.explore.repeatable import check_repeatable
 from stack.explore.target import Program
 from stack.measure.compare import SCHEMA, compare, describe
 from stack.measure.partitions import SCHEMA as SHARDING_SCHEMA

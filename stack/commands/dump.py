@@ -12,6 +12,7 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.bisect import bisect
 from stack.explore.check import Verdict, check_stages
+from stack.explore.determinism import check_draws
 from stack.explore.diff import without_lines
 from stack.explore.dump import describe
 from stack.explore.lowering import (
@@ -22,8 +23,7 @@ from stack.explore.lowering import (
     is_printed,
     lower_to,
 )
-from stack.explore.repeatable import check_draws
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table

@@ -12,16 +12,16 @@ from stack.errors import UsageError
 from stack.explore.assembly import assembly, beside_source
 from stack.explore.diff import without_lines
 from stack.explore.dump import source_text
-from stack.explore.fate import fates
+from stack.explore.kernel_sharing import explain_pairs, told
+from stack.explore.kernel_time import slow
+from stack.explore.node_outcomes import fates
+from stack.explore.provenance import Place, explain, where
 from stack.explore.retrace import retrace
-from stack.explore.saved import SavedRun, load_run
+from stack.explore.saved_run import SavedRun, load_run
 from stack.explore.sharding import why
-from stack.explore.slow import slow
 from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
 from stack.explore.target import Program, resolve
-from stack.explore.where import Place, explain, where
-from stack.explore.why import explain_pairs, told
 from stack.run.compile import find_frontend
 
 WHERE = """

@@ -18,7 +18,7 @@ from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
 from stack.explore.lowering import all_stages, capture, report_failure
 from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
-from stack.explore.saved import load_run
+from stack.explore.saved_run import load_run
 from stack.explore.steps import shown_by
 from stack.explore.target import Program
 from stack.ir import files

@@ -11,7 +11,7 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
-from stack.explore.saved import parse_file_text
+from stack.explore.saved_run import parse_file_text
 from stack.explore.table import table
 from stack.explore.target import IRText, resolve
 from stack.ir import files

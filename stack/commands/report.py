@@ -8,10 +8,10 @@ from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.saved import is_run, load_run
+from stack.explore.saved_run import is_run, load_run
 from stack.explore.target import Program
 from stack.report.content import Report, report_of
-from stack.report.live import serve
+from stack.report.live_page import serve
 from stack.report.make import fresh_report, profiled_report
 from stack.report.page import page
 

@@ -15,7 +15,7 @@ from stack.errors import UsageError
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
 from stack.explore.resume import executable_from, results_of, step_seconds, swap
-from stack.explore.saved import load_run
+from stack.explore.saved_run import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText

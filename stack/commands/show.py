@@ -9,7 +9,7 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, summary, without_lines
 from stack.explore.dump import describe
-from stack.explore.saved import SavedRun, is_run, load_run
+from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.explore.steps import is_step, same_run, stage_text
 from stack.explore.table import table
 from stack.ir import files

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from stack.explore.kernel_text import sections
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 
 STAGES = ("sass", "ptx", "asm")  # by preference; of a run's stages, the first of these is used
 NOWHERE = "no source line"

@@ -25,7 +25,7 @@ from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Executable
 from stack.run.frontend import Captured, Frontend
 from stack.run.overlap import overlaps
-from stack.run.steer import Stages
+from stack.run.pipeline_edits import Stages
 from stack.target import Target
 
 Runs = Callable[[Func, Sequence[np.ndarray]], Sequence[np.ndarray]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 
 _FROM = re.compile(r' from "(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*")*')
 

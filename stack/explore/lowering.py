@@ -9,7 +9,7 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.explore.target import Program, Target
 from stack.ir.node import Func
 from stack.ir.storage import encode
@@ -24,14 +24,14 @@ from stack.run.compile import (
     stages_of,
     walk_stages,
 )
-from stack.run.compiled import Compiled
+from stack.run.compiled_callable import Compiled
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.ir_frontend import IRFrontend, captured_of
+from stack.run.pipeline_edits import Stages
 from stack.run.record import Run, Stage
-from stack.run.refused import capture_as_eager
-from stack.run.steer import Stages
+from stack.run.rejected_arguments import capture_as_eager
 from stack.run.targets import target_of
 from stack.run.weights import STAGE as WEIGHTS
 from stack.run.weights import split, with_weights

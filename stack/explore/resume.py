@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 
 from stack.errors import StackError, UsageError, unknown_name
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.imports import function_of
 from stack.ir.builder import param
 from stack.ir.node import Block, Func, Node

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun, machine_of
+from stack.explore.saved_run import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.node import walk as walk_blocks
 from stack.rewrite.engine import Replacement, replace

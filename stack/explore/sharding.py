@@ -9,7 +9,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.explore.lowering import Settings, lower_to
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.explore.table import table
 from stack.explore.target import Target
 from stack.ir.mesh import Mesh, size_of

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
 from stack.explore.check import Truth
-from stack.explore.saved import SavedRun, is_run, load_run, machine_of
+from stack.explore.saved_run import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
 from stack.ir.kernel_ops import iterations

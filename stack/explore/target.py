@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError
-from stack.explore.saved import SavedRun, is_run, load_run
+from stack.explore.saved_run import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.node import Func
 from stack.releases import install_hint

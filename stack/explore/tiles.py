@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.errors import UsageError, unknown_name
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 
 Row = dict[str, Any]
 HEADINGS = ("schedule", "expected", "measured", "why")

@@ -21,7 +21,7 @@ from stack.errors import ParseError, UsageError
 from stack.ir.data import INLINE_ELEMENTS, Data
 from stack.ir.node import Func, walk
 from stack.ir.parser import parse
-from stack.ir.trusted import open_file, read_text
+from stack.ir.untrusted_files import open_file, read_text
 
 CONSTANTS = "constants.npz"
 

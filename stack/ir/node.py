@@ -111,7 +111,9 @@ class Node(_Interned):
     blocks: tuple[Block, ...]
     vars: frozenset[Node]  # loop variables that the value depends on
     key: tuple[Any, ...]  # op and attributes, for equality
-    facts: dict[Any, Any] | None  # cached facts, shared by equivalent nodes; see `stack.ir.alike`
+    facts: (
+        dict[Any, Any] | None
+    )  # cached facts, shared by equivalent nodes; see `stack.ir.equivalence`
     is_typed: bool  # True if the type was checked against the op's type inference
 
     def __new__(

@@ -10,10 +10,10 @@ from typing import Any, Protocol, cast
 
 from stack.errors import RuleError
 from stack.ir.algebra import NOTHING, Algebra
-from stack.ir.alike import once_alike
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Block, Node, plain_attr
 from stack.ir.region import Region, element
 from stack.ir.relation import Everything, Linear, Relation, Windows, related
@@ -88,7 +88,7 @@ class OpDef:
     """One op: signature, axis rule, semantics and cost.
 
     Rules and relations depend only on the node itself and on the types of its operands, so
-    equivalent nodes share them (see `stack.ir.alike`).
+    equivalent nodes share them (see `stack.ir.equivalence`).
 
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.

@@ -13,7 +13,7 @@ from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
 from stack.ir.ragged_op import ragged_axes
-from stack.ir.special import digamma, each, erf, erfinv, lgamma
+from stack.ir.special_functions import digamma, each, erf, erfinv, lgamma
 from stack.ir.storage import decode, encode
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
 

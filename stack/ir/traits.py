@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stack.ir.algebra import FALLING, RISING
-from stack.ir.alike import once_alike
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
-from stack.ir.alike import facts_of, once_alike
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
+from stack.ir.equivalence import facts_of, once_alike
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps
 from stack.ir.ops import LEVELS, OPS, OpDef, infer_type

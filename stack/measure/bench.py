@@ -14,7 +14,7 @@ from stack.errors import StackError
 from stack.explore.table import number, table
 from stack.explore.target import Program as TargetProgram
 from stack.explore.target import resolve
-from stack.measure.cold import OWN, cold_compile
+from stack.measure.cold_compile import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import (

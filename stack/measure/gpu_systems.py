@@ -14,7 +14,7 @@ from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend, find_frontend, lower
-from stack.run.compiled import compile
+from stack.run.compiled_callable import compile
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of

@@ -16,7 +16,7 @@ from stack.errors import StackError, UsageError
 from stack.measure.caches import fresh_caches
 from stack.run.backend import Backend, Executable, Kernel
 from stack.run.compile import find_frontend, lower
-from stack.run.compiled import jit
+from stack.run.compiled_callable import jit
 from stack.run.frontend import Captured
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run

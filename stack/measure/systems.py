@@ -17,7 +17,7 @@ from stack.measure.roofline import memory_elements
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
 from stack.run.compile import lower
-from stack.run.compiled import compile
+from stack.run.compiled_callable import compile
 from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from stack.explore.held import held
-from stack.explore.saved import SavedRun
+from stack.explore.in_memory_run import held
+from stack.explore.provenance import places
+from stack.explore.saved_run import SavedRun
 from stack.explore.steps import Stepped, steps_of
-from stack.explore.where import places
 from stack.ir.node import Func
 from stack.measure.compare import Comparison
 from stack.measure.roofline import Ceilings

@@ -10,7 +10,7 @@ from stack.explore.sharding import collectives
 from stack.explore.table import number, scaled
 from stack.measure.kernels import floor_of
 from stack.report.cells import code_link, seconds, spread_text
-from stack.report.compared import bar_table, comparison_section
+from stack.report.comparison import bar_table, comparison_section
 from stack.report.content import KernelView, Report, StageView
 from stack.report.drawing import Bar, draw_bars, draw_graph
 from stack.report.graph import Graph, Placed, collapsed, graph_of, layout

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from stack.ir import ops
-from stack.ir.alike import once_alike
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
+from stack.ir.equivalence import once_alike
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.types import TupleType

@@ -135,7 +135,7 @@ class Pipeline:
             target: the machine to lower for. None is the reference of its kind, so that a bare
                 pipeline gives the same result on every machine.
             schedules: schedules by names of groups, for pass `schedule`; see
-                `stack.schedule.given`.
+                `stack.schedule.user_schedules`.
 
         Raises:
             UsageError: schedules are given, but no pass takes them.

@@ -14,7 +14,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from stack.ir.trusted import read_bytes
+from stack.ir.untrusted_files import read_bytes
 
 MAGIC = b"stack.obj/1\n"
 MOST_BYTES = 1 << 28  # of an entry

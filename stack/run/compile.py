@@ -16,11 +16,11 @@ from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
 from stack.run.frontend import Entry, Frontend
-from stack.run.frozen import build_parts, stages_with
+from stack.run.partial_evaluation import build_parts, stages_with
+from stack.run.pipeline_edits import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.record import Run, Stage
-from stack.run.refused import capture_as_eager
+from stack.run.rejected_arguments import capture_as_eager
 from stack.run.retreat import compile_or_retreat
-from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
 from stack.schedule import schedules_in
 from stack.target import Target
@@ -130,7 +130,7 @@ def stages_of(
 ) -> tuple[Stages, Stages]:
     """The stages that form groups, and those that lower groups to the level of the backend.
 
-    `passes`: see `stack.run.steer`, or a pipeline that replaces the first kind.
+    `passes`: see `stack.run.pipeline_edits`, or a pipeline that replaces the first kind.
     """
     stages: Stages = backend.lowering.stages
     if isinstance(passes, str) and is_default(passes):
@@ -200,7 +200,7 @@ def build(
         schedules: schedules of groups by name, see pass `schedule`.
         after: the last stage that the function has already passed.
         weights: parameters that do not change between calls, for pass `freeze`; None skips that
-            pass. Memory is then planned for each part separately, see `stack.run.frozen`.
+            pass. Memory is then planned for each part separately: `stack.run.partial_evaluation`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)

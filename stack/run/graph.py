@@ -25,11 +25,11 @@ from stack.run.compile import (
     find_backend,
 )
 from stack.run.frontend import Captured, Finds, Frontend
-from stack.run.kept import Kept
 from stack.run.options import check_options
+from stack.run.pipeline_edits import DEFAULT, Passes
 from stack.run.record import Run, Stage
-from stack.run.steer import DEFAULT, Passes
 from stack.run.watch import announce
+from stack.run.weight_cache import Kept
 from stack.run.weights import split, with_weights
 
 Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name

@@ -149,7 +149,7 @@ class Run:
         """The difference between two stages, or between two steps of a kernel, as `y.step1` and
         `y.step2`.
         """
-        from stack.explore.held import diff_text
+        from stack.explore.in_memory_run import diff_text
 
         return diff_text(self, before, after)
 
@@ -160,13 +160,13 @@ class Run:
 
         Raises UsageError if no kernel of a value with this name is built in steps.
         """
-        from stack.explore.held import steps_of_value
+        from stack.explore.in_memory_run import steps_of_value
 
         return steps_of_value(self, value)
 
     def where(self, what: str) -> str:
         """Traces a source line ("block.py:42"), a value or a kernel through the stages."""
-        from stack.explore.held import where_text
+        from stack.explore.in_memory_run import where_text
 
         return where_text(self, what)
 
@@ -174,7 +174,7 @@ class Run:
         """Explains what passes did at a line, a value or a kernel; with two names, why they are one
         kernel or not.
         """
-        from stack.explore.held import explain_text
+        from stack.explore.in_memory_run import explain_text
 
         return explain_text(self, what, other)
 
@@ -182,7 +182,7 @@ class Run:
         """Resumes from a stage, optionally with another function or text for it. Returns a
         callable.
         """
-        from stack.explore.held import resume
+        from stack.explore.in_memory_run import resume
 
         return resume(self, stage, func)
 

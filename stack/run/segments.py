@@ -21,7 +21,7 @@ from stack.ir.mesh_ops import is_meeting, is_place
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
-from stack.rewrite.streamed import streamed
+from stack.rewrite.stream_candidates import streamed
 
 END = 1 << 60  # a position after all others
 FEW = 3  # results
@@ -75,7 +75,7 @@ def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0
         again: True if gathered parameters are dropped and gathered again.
         balance: matmul operations in the time of one byte of memory traffic, if segments are
             compiled by a backend with streams. Then attention scores are not passed between
-            segments, see `stack.rewrite.streamed`.
+            segments, see `stack.rewrite.stream_candidates`.
     """
     if not bucket:
         bucket = max(LEAST, sum(_bytes(n) for n in func.nodes if is_meeting(n)) // BUCKETS)

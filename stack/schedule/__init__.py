@@ -1,8 +1,11 @@
 """Schedules as data: the block size of each axis, and what runs the blocks."""
 
 from stack.schedule.check import Need, Rules, why_illegal
-from stack.schedule.considered import Choice, Considered
-from stack.schedule.given import (
+from stack.schedule.choices import Choice, Considered
+from stack.schedule.group import first_schedule, schedules_of, with_schedules
+from stack.schedule.policy import Policy
+from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
+from stack.schedule.user_schedules import (
     PART,
     given_for,
     is_list,
@@ -12,9 +15,6 @@ from stack.schedule.given import (
     part_of,
     schedules_in,
 )
-from stack.schedule.group import first_schedule, schedules_of, with_schedules
-from stack.schedule.policy import Policy
-from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
 
 __all__ = [
     "PART",

@@ -13,7 +13,7 @@ from stack.ir.names import is_inline
 from stack.ir.node import Func, Node, walk
 from stack.ir.ops import is_whole_view
 from stack.ir.traits import is_contraction
-from stack.rewrite.streamed import streamed
+from stack.rewrite.stream_candidates import streamed
 from stack.sim.machines import Link, Machine
 
 

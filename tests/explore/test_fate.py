@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import stack.plugins as plugins
-from stack.explore.fate import KINDS, Fate, fates
 from stack.explore.lowering import Settings, capture
+from stack.explore.node_outcomes import KINDS, Fate, fates
 from stack.explore.retrace import follow, marked
 from stack.explore.target import resolve
 from stack.ir import Func, parse

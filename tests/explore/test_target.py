@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from stack.errors import ParseError, UsageError
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.explore.target import IRText, Program, candidates, program, resolve
 from stack.run.record import Run, Stage
 

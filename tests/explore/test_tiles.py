@@ -11,7 +11,7 @@ import pytest
 import stack.plugins as plugins
 from stack.cli import main
 from stack.errors import UsageError
-from stack.explore.saved import load_run
+from stack.explore.saved_run import load_run
 from stack.explore.tiles import choice_of, rows
 from stack.ir import Builder, Func, param, tensor
 from stack.run.compile import lower

@@ -8,13 +8,13 @@ import pytest
 
 from stack.errors import UsageError
 from stack.explore.assembly import NOWHERE, assembly, beside_source, instructions
+from stack.explore.kernel_sharing import WORDS, alike, explain_pairs
+from stack.explore.kernel_time import slow
 from stack.explore.lowering import Settings, inspect_target, lower_to
+from stack.explore.provenance import explain, where
 from stack.explore.retrace import retrace
-from stack.explore.saved import SavedRun, load_run
-from stack.explore.slow import slow
+from stack.explore.saved_run import SavedRun, load_run
 from stack.explore.target import IRText, resolve
-from stack.explore.where import explain, where
-from stack.explore.why import WORDS, alike, explain_pairs
 from stack.ir import parse
 
 ATTENTION = """\

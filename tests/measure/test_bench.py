@@ -12,7 +12,7 @@ from stack.cli import main
 from stack.demos.cpu_rows import block
 from stack.errors import UsageError
 from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean
-from stack.measure.cold import cold_compile
+from stack.measure.cold_compile import cold_compile
 from stack.measure.cpu import cpu_cases
 from stack.measure.plots import plot_bench
 from stack.measure.roofline import Ceilings, thread_limit

@@ -28,7 +28,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.tile import CannotTile
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 

@@ -13,9 +13,9 @@ import stack
 from stack.ir import Builder, Func, Node
 from stack.ir.bounds import LARGEST_LOCAL
 from stack.ir.builder import constant
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import StageMem
-from stack.passes.tiling.bare import alone
+from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.primitives import StageMem
+from stack.passes.tiling.single_ops import alone
 from stack.target import as_cpu, load
 
 CENTRED = """func @main(%x: f32[5, 32]) -> (f32[32, 5]) at tensor {

@@ -16,8 +16,8 @@ from stack.passes.cpu_loops.fetch import slice_of
 from stack.passes.cpu_loops.prepacked import distribute_prepacked
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
 from stack.passes.tiling.loops import index
+from stack.passes.tiling.single_ops import alone
 from stack.target import as_cpu, load
 
 Shape = tuple[int, ...]

@@ -16,8 +16,8 @@ from stack.ir import Node
 from stack.ir.traits import is_loop, is_stream
 from stack.passes.nest.emit import emit
 from stack.passes.policies.gpu_streams import ProductStreams
-from stack.passes.steps.all import parse_steps, run_steps
 from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import load
 
 torch = pytest.importorskip("torch")

@@ -10,7 +10,7 @@ from stack.errors import UsageError
 from stack.ir import parse
 from stack.ir.traits import is_kernel, runs_once
 from stack.rewrite import Pipeline
-from stack.run.frozen import cut
+from stack.run.partial_evaluation import cut
 from stack.target import as_cpu
 
 FREEZE = "freeze{weights=[w, v, b]}"
@@ -243,7 +243,7 @@ def test_a_loop_takes_panels(
 def test_a_product_of_weights_is_no_part_of_a_stream() -> None:
     """Values of weights alone are computed before streams absorb products."""
     from stack.run.compile import find_backend, stages_of
-    from stack.run.frozen import stages_with
+    from stack.run.partial_evaluation import stages_with
 
     forming, lowering = stages_of(find_backend("mlir"))
     names = [name for name, _ in stages_with(forming, lowering, ["w"])[0]]

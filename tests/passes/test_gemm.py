@@ -13,14 +13,14 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
+from stack.passes.cpu_loops.contraction_order import Walk, walk_of
 from stack.passes.cpu_loops.gemm import counts_of
-from stack.passes.cpu_loops.walk import Walk, walk_of
 from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
 from stack.passes.cpu_products.mma import depth_tile
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import CannotTile, Tile, tile_group
-from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import roles_of, split_dot
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite.log import Log
 from stack.target import Cpu, as_cpu, load
 

@@ -14,8 +14,8 @@ from stack.ir.traits import is_load, is_store
 from stack.passes.policies import gpu_scans
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.policies.gpu_scans import GpuScans
-from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 

@@ -14,7 +14,7 @@ from stack.ir.data import round_bf16
 from stack.passes.blocks import Blocks
 from stack.passes.distribute import Distribute, distribute_kernel
 from stack.passes.tile import CannotTile, tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite.log import Log
 from stack.target import load
 

@@ -8,7 +8,7 @@ from kernel_cases import in_blocks
 from stack.ir import Builder, Node, param, tensor
 from stack.passes.policies.products import Products
 from stack.passes.tile import CannotTile
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.target import load
 
 GPU = load("sm_90")

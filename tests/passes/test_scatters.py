@@ -9,7 +9,7 @@ from kernel_cases import program
 from stack.ir import Func, Node, parse, verify
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.passes.updates import Update, copied, in_place
 from stack.rewrite.pipeline import Pipeline
 from stack.target import load

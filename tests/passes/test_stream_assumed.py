@@ -13,10 +13,10 @@ from stream_variants import HIDDEN, LIMITS, masked, normal
 
 import stack
 from stack.ir import Func, Node
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import parse_steps, run_steps
-from stack.passes.steps.assumed import Assumed, assumed
+from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.loops import loops_along
+from stack.passes.steps.mask_assumptions import Assumed, assumed
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import as_cpu
 
 torch = pytest.importorskip("torch")

@@ -14,7 +14,7 @@ from stack.ir.cost import total
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 
 HEAD = """func @main(%x: f32[100, 8]) -> (f32[8]) at tensor {
   %y = kernel(%x) {at=[-1], level="loop", name="reduce", ops=["reduce"]} : f32[8] \

@@ -6,7 +6,7 @@ import re
 
 from stack.measure.roofline import Ceilings
 from stack.measure.timing import Timing
-from stack.report.compared import library_calls
+from stack.report.comparison import library_calls
 from stack.report.content import KernelView
 from stack.report.drawing import Bar, draw_bars
 from stack.report.roofline import draw_roofline

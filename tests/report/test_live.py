@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.report.live import HOST, Follower, server
+from stack.report.live_page import HOST, Follower, server
 
 pytest.importorskip("torch")
 SOURCE = "import torch\n\n\ndef net(x):\n    return torch.{op}(x) * 2\n"

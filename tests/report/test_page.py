@@ -11,7 +11,7 @@ import pytest
 
 import stack
 from stack.cli import main
-from stack.explore.saved import load_run
+from stack.explore.saved_run import load_run
 from stack.report.content import report_of
 from stack.report.page import page
 

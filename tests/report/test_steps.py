@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from stack.cli import main
-from stack.explore.saved import load_run
+from stack.explore.saved_run import load_run
 from stack.report.content import report_of
 from stack.report.page import page
 from stack.report.steps import marked

@@ -15,7 +15,7 @@ import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.ir import Func
 from stack.rewrite import Log, Pipeline
-from stack.run.steer import is_default, steer
+from stack.run.pipeline_edits import is_default, steer
 
 STAGES = (("canonical", "inline,canonicalize"), ("fused", "fuse{max_inputs=8}"), ("loop", "memory"))
 TEXT = """func @f(%x: f32[8, 8]) -> (f32[8, 8]) at tensor {

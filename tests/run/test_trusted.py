@@ -14,9 +14,9 @@ import pytest
 
 from stack.cli import main
 from stack.errors import StackError, UsageError
-from stack.explore.saved import SavedRun, load_run
+from stack.explore.saved_run import SavedRun, load_run
 from stack.ir import Builder, Func, files, param, tensor
-from stack.ir.trusted import inside, open_file, read_bytes
+from stack.ir.untrusted_files import inside, open_file, read_bytes
 from stack.run import cache as caches
 from stack.run.backend import Kernel
 from stack.run.cache import Cache

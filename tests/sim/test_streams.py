@@ -8,7 +8,7 @@ from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import is_meeting
 from stack.passes.sharding.strategies.stages import stages_of
-from stack.rewrite.streamed import streamed
+from stack.rewrite.stream_candidates import streamed
 from stack.run.segments import Segment, steps_of
 from stack.sim import machine, simulate
 from stack.sim.costs import compute_seconds, stored_bytes

@@ -101,8 +101,8 @@ POLICY = """
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.passes.policies.by_steps import StepPolicy
-from stack.passes.steps.all import Split
+from stack.passes.policies.step_policy import StepPolicy
+from stack.passes.steps.primitives import Split
 
 
 @dataclass(frozen=True)

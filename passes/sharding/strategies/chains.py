@@ -14,7 +14,7 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_stream
 from stack.passes.sharding.retype import mapped
-from stack.passes.sharding.strategies.turns import Turns, reduced_axes
+from stack.passes.sharding.strategies.ring_analysis import Turns, reduced_axes
 from stack.passes.stream import Stream
 from stack.rewrite import Log, Pipeline
 

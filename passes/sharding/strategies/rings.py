@@ -32,9 +32,9 @@ from stack.ir.traits import (
     is_stream,
     place_of,
 )
-from stack.passes.positions.visible import hiding_selects
+from stack.passes.positions.visibility import hiding_selects
 from stack.passes.sharding.retype import mapped
-from stack.passes.sharding.strategies.turns import Turns
+from stack.passes.sharding.strategies.ring_analysis import Turns
 from stack.rewrite.engine import inline_block
 
 

@@ -17,7 +17,7 @@ from stack.ir.cost import cost
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_contraction, is_input, repeats
-from stack.rewrite.streamed import streamed
+from stack.rewrite.stream_candidates import streamed
 from stack.run.pipeline import Part
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage

@@ -30,7 +30,7 @@ from stack.backends.cuda import BACKEND
 from stack.ir import DTYPES, Node
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.nest.emit import emit
-from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import load

@@ -13,7 +13,7 @@ from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.jaxpr import FRONTEND as JAX
 from stack.run import compile as run_compile
-from stack.run.compiled import Compiled
+from stack.run.compiled_callable import Compiled
 from stack.run.graph import CompiledGraph
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stack.backends.mlir import crossing
+from stack.backends.mlir import native_call
 from stack.backends.mlir.address import address
 from stack.ir import Builder, param, tensor
 from stack.run.backend import ByAddress, Crossing
@@ -170,8 +170,8 @@ def test_a_call_that_waits_for_another_lets_python_run() -> None:
 
 def test_no_function_where_code_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     made = program()
-    monkeypatch.setattr(crossing, "_methods", [])
-    monkeypatch.setattr(crossing.elf, "supported", lambda: False)
+    monkeypatch.setattr(native_call, "_methods", [])
+    monkeypatch.setattr(native_call.elf, "supported", lambda: False)
     assert made.entered(way()) is None
     args = draw(0), draw(1)
     results = [np.empty(*layout) for layout in LAYOUTS]
@@ -180,8 +180,8 @@ def test_no_function_where_code_is_the_engines(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_function_keeps_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossing, "_methods", [])
+    monkeypatch.setattr(native_call, "_methods", [])
     call, args = entered(), (draw(0), draw(1))
-    crossing._methods.clear()  # pyright: ignore[reportPrivateUsage]  # as at Python's end
+    native_call._methods.clear()  # pyright: ignore[reportPrivateUsage]  # as at Python's end
     gc.collect()
     np.testing.assert_allclose(call(args)[0], wanted(*args)[0], rtol=1e-5, atol=1e-6)

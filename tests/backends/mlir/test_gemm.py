@@ -15,7 +15,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.run.compile import compile_func
 from stack.target import cpu_at_hand
 

@@ -23,10 +23,10 @@ from stack.ir.storage import decode, encode, storage_dtype
 from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.run.compile import compile_func
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 

@@ -18,7 +18,7 @@ from stack.ir.types import DTYPES
 from stack.passes.cpu_loops.prepacked import distribute_prepacked
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.target import Cpu, as_cpu, cpu_at_hand, load
 
 pytest.importorskip("torch_mlir")

@@ -10,7 +10,7 @@ from stack.backends.mlir import BACKEND
 from stack.errors import StackError
 from stack.ir.storage import decode, encode
 from stack.passes.distribute import distribute_kernel
-from stack.passes.steps.all import parse_steps
+from stack.passes.steps.primitives import parse_steps
 from stack.target import as_cpu
 
 LENGTH = 8  # of a list

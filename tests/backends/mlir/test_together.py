@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import stack
-from stack.backends.mlir import compiler, elf, jit, together, unlocked
+from stack.backends.mlir import compiler, elf, execution_engine, jit, module_batches
 from stack.backends.runtime.names import function_name
 from stack.run.cache import Cache
 
@@ -70,22 +70,22 @@ def count_modules(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_kernels_share_a_module_and_what_they_call(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = count_modules(monkeypatch)
-    check(together.build(TEXTS, None))
+    check(module_batches.build(TEXTS, None))
     (module,) = seen
     assert module.count("@stack_square_f32x1(%x0") == 1
     assert module.count("llvm.func @kernel") == 3
 
 
 def test_modules_are_as_many_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(together, "LEAST_TEXT", 1)
-    monkeypatch.setattr(together.threads, "cores", lambda: 2)
+    monkeypatch.setattr(module_batches, "LEAST_TEXT", 1)
+    monkeypatch.setattr(module_batches.threads, "cores", lambda: 2)
     seen = count_modules(monkeypatch)
-    check(together.build(TEXTS, None))
+    check(module_batches.build(TEXTS, None))
     assert sorted(module.count("llvm.func @kernel") for module in seen) == [1, 2]
 
 
 def test_nothing_to_compile() -> None:
-    assert together.build([], None) == {}
+    assert module_batches.build([], None) == {}
 
 
 @needs_loader
@@ -93,11 +93,11 @@ def test_another_program_finds_a_kernel_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     cache = Cache(tmp_path)
-    together.build(TEXTS, cache)
+    module_batches.build(TEXTS, cache)
     seen = count_modules(monkeypatch)
-    check(together.build(TEXTS[1:], cache), (3.0, 5.0))
+    check(module_batches.build(TEXTS[1:], cache), (3.0, 5.0))
     assert seen == []
-    check(together.build([TEXTS[2], text_of(11.0)], cache), (5.0, 11.0))
+    check(module_batches.build([TEXTS[2], text_of(11.0)], cache), (5.0, 11.0))
     (module,) = seen
     assert module.count("llvm.func @kernel") == 1
 
@@ -108,8 +108,8 @@ def test_a_lost_module_is_compiled_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any, entry: str
 ) -> None:
     cache = Cache(tmp_path)
-    together.build(TEXTS, cache)
-    place = cache.get(together._place(TEXTS[0]))
+    module_batches.build(TEXTS, cache)
+    place = cache.get(module_batches._place(TEXTS[0]))
     assert place is not None
     module = place.decode().split()[0]
     if entry == "a module":
@@ -117,37 +117,39 @@ def test_a_lost_module_is_compiled_again(
     else:
         cache.path(module).unlink()
     seen = count_modules(monkeypatch)
-    check(together.build(TEXTS, cache))
+    check(module_batches.build(TEXTS, cache))
     assert len(seen) == 1
 
 
 def test_a_module_that_is_refused_is_left_out() -> None:
     other = "llvm.func @kernel(%table: !llvm.ptr) {\n  no op\n}\n"
-    assert together.build([TEXTS[0], other], None) == {}
+    assert module_batches.build([TEXTS[0], other], None) == {}
 
 
 def test_what_functions_of_one_name_do_differently_is_refused() -> None:
     other = TEXTS[1].replace("arith.mulf %x0, %x0", "arith.addf %x0, %x0")
-    assert together.build([TEXTS[0], other], None) == {}
+    assert module_batches.build([TEXTS[0], other], None) == {}
 
 
 @pytest.mark.parametrize("library", ["the C API", "the bindings"])
 def test_threads_compile_side_by_side(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
     if library == "the bindings":
-        monkeypatch.setattr(unlocked, "_functions", lambda: None)
+        monkeypatch.setattr(execution_engine, "_functions", lambda: None)
     else:
-        assert unlocked._functions() is not None
+        assert execution_engine._functions() is not None
     factors = [float(f) for f in range(1, 9)]
     with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda f: together.build([text_of(f)], None), factors)
+        found = threads.map(lambda f: module_batches.build([text_of(f)], None), factors)
         check({text: kernel for one in found for text, kernel in one.items()}, factors)
 
 
 def test_an_engine_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions = unlocked._functions()
+    functions = execution_engine._functions()
     if functions is None:
         pytest.skip("the bindings are without the C API")
-    monkeypatch.setattr(unlocked, "_functions", lambda: functions._replace(create=lambda *_: None))
+    monkeypatch.setattr(
+        execution_engine, "_functions", lambda: functions._replace(create=lambda *_: None)
+    )
     with pytest.raises(jit.CompileError, match="ExecutionEngine"):
         jit.build(TEXTS[0], ["kernel"])
 

@@ -17,7 +17,7 @@ from stack.errors import StackError
 from stack.ir import Builder, Node, param, parse, tensor
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.policies.gpu_streams import ProductStreams
-from stack.passes.tiling.bare import alone
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import stack
-from stack.run.refused import FAULT, OWN, UNTRACED
+from stack.run.rejected_arguments import FAULT, OWN, UNTRACED
 
 X = jnp.ones(3)
 ENTRIES: dict[str, Callable[..., Any]] = {

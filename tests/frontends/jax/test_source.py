@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import pytest
 
 import stack
-from stack.explore.where import matches
-from stack.run.refused import is_users
+from stack.explore.provenance import matches
+from stack.run.rejected_arguments import is_users
 
 LIBRARY = """
 import jax, jax.numpy as jnp

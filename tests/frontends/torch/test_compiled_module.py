@@ -12,7 +12,7 @@ import pytest
 import stack
 from stack.errors import StackError
 from stack.explore.target import program
-from stack.run.compiled import Compiled
+from stack.run.compiled_callable import Compiled
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -10,7 +10,7 @@ import pytest
 import stack
 from stack.errors import StackError, UnsupportedOp
 from stack.rewrite.pipeline import Pipeline
-from stack.run.refused import FAULT, OWN
+from stack.run.rejected_arguments import FAULT, OWN
 
 torch = pytest.importorskip("torch")
 X = torch.tensor([[1.0, -2.0, 4.0], [3.0, 0.0, -1.0]])

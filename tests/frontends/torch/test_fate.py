@@ -10,7 +10,7 @@ from torch_opinfo import NoGraph, full_name, ops, samples, trace
 
 import stack.plugins as plugins
 from stack.errors import StackError
-from stack.explore.fate import fates
+from stack.explore.node_outcomes import fates
 from stack.explore.retrace import follow
 from stack.frontends.fx_import import import_graph
 from stack.run.compile import stages_of

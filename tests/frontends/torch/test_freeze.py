@@ -15,7 +15,7 @@ from torch import nn
 import stack
 from stack.frontends.dynamo import FRONTEND
 from stack.run.backend import Frozen
-from stack.run.kept import Kept
+from stack.run.weight_cache import Kept
 
 pytest.importorskip("torch_mlir")
 

@@ -8,7 +8,7 @@ from stack.errors import UsageError
 from stack.ir import Builder, param, parse, tensor
 from stack.ir.mesh import parse_mesh
 from stack.ir.sharding import sharded
-from stack.passes.sharding.choose import best_choice
+from stack.passes.sharding.node_choices import best_choice
 from stack.rewrite import Pipeline
 from stack.sim import machine, names
 

@@ -15,8 +15,8 @@ from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
 from stack.ir.mesh_space import Held, MeshSpace
 from stack.ir.sharding import Sharding, sharded
-from stack.passes.sharding.local import local_type
-from stack.passes.sharding.move import moved
+from stack.passes.sharding.collectives import moved
+from stack.passes.sharding.rank_code import local_type
 from stack.passes.sharding.route import route
 from stack.run.mesh import parts_of, whole_of
 

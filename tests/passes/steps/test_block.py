@@ -16,8 +16,8 @@ from stack.ir.tile_contract import breaches
 from stack.ir.traits import is_loop
 from stack.passes.nest.emit import emit
 from stack.passes.policies.gpu_streams import ProductStreams
-from stack.passes.steps.all import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.passes.steps.loops import axis_of
+from stack.passes.steps.primitives import IllegalStep, Step, applied, parse_steps, run_steps
 from stack.target import load
 
 BEFORE = """

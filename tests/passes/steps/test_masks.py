@@ -19,7 +19,7 @@ from nest_cases import around, results
 
 from stack.ir import Func, Node, parse, verify
 from stack.ir.traits import is_loop
-from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import as_cpu
 
 STEPS = [

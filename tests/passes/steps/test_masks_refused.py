@@ -7,7 +7,7 @@ import pytest
 from masked_nests import BOTH, CAUSAL, GIVEN, LENGTH, TILES, nest, rows, total
 from nest_cases import around, gpu_nest, results
 
-from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
+from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import as_cpu, as_gpu, load
 
 NO_BLOCKS = "no comparison of positions hides blocks of r.0"

@@ -7,8 +7,8 @@ from nest_cases import around, fused, random_inputs, results, wrong
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
+from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import as_cpu, load
 
 AVX512 = as_cpu(load("avx512"))

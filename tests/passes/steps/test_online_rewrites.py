@@ -9,7 +9,7 @@ from nest_cases import around, gpu_nest, random_inputs, results, wrong
 from stream_nests import VARIANCE, softmax, sums
 
 from stack.ir import Node, verify
-from stack.passes.steps.all import parse_steps, run_steps
+from stack.passes.steps.primitives import parse_steps, run_steps
 
 INF, NAN = np.inf, np.nan
 SPECIAL = np.array([

@@ -8,8 +8,8 @@ from nest_cases import around, fused, inside, kernel_of, random_inputs, results,
 from stack.errors import UsageError
 from stack.ir import parse, verify
 from stack.passes.nest.emit import emit
-from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
 from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import as_gpu, load
 
 SUM = """func @f(%x: f32[3, 6]) -> (f32[3]) at tensor {

@@ -11,8 +11,8 @@ from nest_cases import around, drawn, group_in, inside, random_inputs, results, 
 from stack.ir import Node
 from stack.ir.types import F32
 from stack.passes.nest.emit import emit
-from stack.passes.steps.all import parse_steps, run_steps
 from stack.passes.steps.loops import axes
+from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import load
 
 SCAN = """func @f(%x: f32[SHAPE]) -> (f32[SHAPE]) at tensor {

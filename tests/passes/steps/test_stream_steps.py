@@ -9,9 +9,9 @@ from stream_nests import attention, stream_in, streamed
 
 from stack.ir import Node
 from stack.ir.traits import is_contraction, is_loop, is_number
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import IllegalStep, parse_steps, run_steps
+from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.loops import axes, loops_along
+from stack.passes.steps.primitives import IllegalStep, parse_steps, run_steps
 from stack.target import as_cpu, load
 
 WEIGHTED = """func @f(%x: f32[2, 4], %v: f32[4, 3]) -> (f32[2, 3]) at tensor {

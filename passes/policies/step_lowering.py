@@ -11,9 +11,9 @@ from stack.ir.node import Node
 from stack.ir.traits import is_generated, is_stream, writes_by_data
 from stack.ir.types import F32, I64
 from stack.passes.nest.emit import emit
-from stack.passes.steps.all import IllegalStep, Step, parse_steps, run_steps
-from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.steps.primitives import IllegalStep, Step, parse_steps, run_steps
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.schedule import is_list, schedules_of
 from stack.target import Cpu, Target
 

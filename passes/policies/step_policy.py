@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_generated
 from stack.passes.control import BlockPass
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.steps.all import IllegalStep, Step, run_steps
-from stack.passes.tiling.bare import alone, is_bare
+from stack.passes.policies.step_lowering import plain_nest
+from stack.passes.steps.primitives import IllegalStep, Step, run_steps
 from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.schedule import with_schedules

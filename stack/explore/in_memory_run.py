@@ -10,12 +10,12 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
 from stack.explore.diff import diff_texts, without_lines
+from stack.explore.kernel_sharing import explain_pairs, told
+from stack.explore.provenance import explain, where
 from stack.explore.retrace import retrace
-from stack.explore.saved import SavedRun
+from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE as STEPS
 from stack.explore.steps import Stepped, is_step, step_text, stepped
-from stack.explore.where import explain, where
-from stack.explore.why import explain_pairs, told
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.verifier import verify

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stack.errors import StackError
-from stack.ir.alike import likeness, stand_ins
+from stack.ir.equivalence import likeness, stand_ins
 from stack.ir.node import Block, Node
 
 _NUMBER = re.compile(r"_\d+$")

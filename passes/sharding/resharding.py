@@ -16,7 +16,7 @@ from stack.ir.node import Block, Node
 from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
 from stack.passes.sharding.cells import Path, Program, Value
-from stack.passes.sharding.choose import best_choice
+from stack.passes.sharding.node_choices import best_choice
 from stack.passes.sharding.route import STAY, Route, places, route
 
 

@@ -46,7 +46,7 @@ def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) 
         environment = empty_caches(folder)
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "stack.measure.cold"],
+                [sys.executable, "-m", "stack.measure.cold_compile"],
                 input=json.dumps(request),
                 env=environment,
                 capture_output=True,

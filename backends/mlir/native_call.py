@@ -20,8 +20,8 @@ from stack.run.cache import Cache
 from ..runtime.program import Program
 from ..runtime.values import Table, Value
 from . import elf, jit, threads, workers
-from .crossing_text import SYMBOL, TEXT
 from .loops import native_kernels
+from .native_call_text import SYMBOL, TEXT
 
 Copy = tuple[int, int, int]  # target array, source array, bytes
 

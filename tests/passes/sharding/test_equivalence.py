@@ -7,7 +7,7 @@ from sharded_blocks import TENSOR_PARALLEL, layers
 from stack.ir import Func, parse
 from stack.passes.annotate import Annotate
 from stack.passes.propagate import Propagate
-from stack.passes.sharding.alike import folded
+from stack.passes.sharding.equivalence import folded
 from stack.rewrite import Pipeline
 
 MESH = "dp=2, tp=4"

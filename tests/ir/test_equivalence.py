@@ -11,7 +11,7 @@ from op_instances import LEAVES, instance
 
 from stack.errors import VerifyError
 from stack.ir import Block, Builder, Func, Node, ops, param, tensor, traits, verify
-from stack.ir.alike import alone, facts_of, once_alike
+from stack.ir.equivalence import alone, facts_of, once_alike
 from stack.ir.mesh import Mesh
 from stack.ir.ops import OPS
 from stack.ir.sharding import replicated

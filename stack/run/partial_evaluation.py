@@ -21,7 +21,7 @@ from stack.rewrite.engine import copied, inline_block
 from stack.rewrite.group import bytes_of
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import ByAddress, Executable, Frozen
-from stack.run.steer import Stages
+from stack.run.pipeline_edits import Stages
 
 STAGE = "frozen"
 AFTER = "laid-out"  # before streams and groups are formed, so that they see prepared weights

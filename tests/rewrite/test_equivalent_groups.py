@@ -12,7 +12,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import F32, TensorType
 from stack.passes import distribute, tile
-from stack.rewrite.once import OnceAlike
+from stack.rewrite.equivalent_groups import OnceAlike
 
 LAYERS = 3
 MAKERS = (

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun, machine_of
+from stack.explore.saved_run import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.rewrite.pipeline import Pipeline, Record

@@ -17,9 +17,9 @@ from stack.run.compile import default_backend, entry_of, find_frontend, warm
 from stack.run.frontend import Calls, Entry, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+from stack.run.pipeline_edits import DEFAULT, Passes
 from stack.run.record import Run
-from stack.run.refused import capture_as_eager
-from stack.run.steer import DEFAULT, Passes
+from stack.run.rejected_arguments import capture_as_eager
 from stack.run.weights import split
 
 MANY_CHANGES = 8  # recaptures not due to the arguments, from which on a warning is printed

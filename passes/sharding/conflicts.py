@@ -15,8 +15,8 @@ from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
 from stack.passes.sharding.cells import Program, Value
-from stack.passes.sharding.moves import Moves
-from stack.passes.sharding.spread import Conflict, Spread
+from stack.passes.sharding.propagation import Conflict, Spread
+from stack.passes.sharding.resharding import Moves
 
 Tell = Callable[[str, tuple[str, ...]], None]
 Conflicts = dict[tuple[Value, MeshAxis], Conflict]

@@ -23,7 +23,7 @@ from stack.ir.traits import (
     is_loop,
     is_reduction,
 )
-from stack.passes.positions.visible import known_value
+from stack.passes.positions.visibility import known_value
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.online import State, identity_like, states_of, total_of
 from stack.rewrite.splat import splat

@@ -7,9 +7,9 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion, items_of
 from stack.passes.gpu_products.horizontal import alone_of, unscheduled
 from stack.passes.gpu_products.tile_choice import first_text
-from stack.passes.tiling.bare import alone
 from stack.passes.tiling.contraction import rest_of
 from stack.passes.tiling.multi_gemm import products_of
+from stack.passes.tiling.single_ops import alone
 from stack.rewrite.engine import Replacement, replace
 
 UNFUSED = "unfused"  # replaces the tile in a schedule

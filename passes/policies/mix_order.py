@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from stack.ir.node import Node
 from stack.passes.nest.emit import axis_names, emit
-from stack.passes.policies.mix_space import Space, space_of
+from stack.passes.policies.mix_order_space import Space, space_of
 from stack.passes.policies.reduction_loops import COLUMNS
 from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.stepped import Made, Stepped, check_powers
-from stack.passes.steps.all import (
+from stack.passes.policies.step_lowering import Made, Stepped, check_powers
+from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
     Launch,

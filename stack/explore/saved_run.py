@@ -15,7 +15,7 @@ from stack.errors import ParseError, UsageError, unknown_name
 from stack.ir.files import CONSTANTS, load_constants
 from stack.ir.node import Func
 from stack.ir.parser import parse
-from stack.ir.trusted import inside, read_text
+from stack.ir.untrusted_files import inside, read_text
 from stack.run.record import SCHEMA
 from stack.target import Target, load
 

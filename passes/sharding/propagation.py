@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
-from stack.passes.sharding.agree import (
+from stack.passes.sharding.agreement import (
     Agreement,
     Growth,
     Heard,

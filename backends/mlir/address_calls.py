@@ -9,8 +9,8 @@ from stack.run.backend import ByAddress
 from stack.run.cache import Cache
 
 from ..runtime.program import Program
-from .crossing import entering
 from .loops import native_kernels
+from .native_call import entering
 
 
 def by_address(program: Program, cache: Cache | None) -> ByAddress | None:

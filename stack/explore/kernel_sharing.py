@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError, unknown_name
-from stack.explore.fate import KINDS, Fate, fates
+from stack.explore.node_outcomes import KINDS, Fate, fates
+from stack.explore.provenance import matches
 from stack.explore.retrace import Retraced, Step, holders
-from stack.explore.where import matches
 from stack.ir.node import Block, Func, Node, deps, walk
 from stack.ir.traits import is_contraction, is_control, is_group
 from stack.rewrite.verdict import REASONS

@@ -7,8 +7,8 @@
 
 Comparisons of positions, and conditions that are the same for a whole tile, say whether the mask
 can hide an element of the tile. Most blocks of a long row are visible as a whole: they skip the
-comparison of each element. Legal for an online loop over tiles with such a mask (`online_masks.py`).
-A mask that loads or reduces stays as it is. GPUs only.
+comparison of each element. Legal for an online loop over tiles with such a mask:
+`online_masks.py`. A mask that loads or reduces stays as it is. GPUs only.
 
 Source: the two kinds of blocks, full and partial, in FlexAttention (Dong et al., 2024).
 """

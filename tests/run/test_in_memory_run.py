@@ -100,7 +100,8 @@ def test_capture_records_what_torch_compiles(tmp_path: Path) -> None:
 
 
 def test_an_error_of_eager_names_the_users_line() -> None:
-    place = f"test_in_memory_run.py:{layer.__code__.co_firstlineno + 1}: `hidden = torch.tanh(x @ w)`"
+    line = layer.__code__.co_firstlineno + 1
+    place = f"test_in_memory_run.py:{line}: `hidden = torch.tanh(x @ w)`"
     for wrong in (torch.randn(9, 8), torch.randn(8, 8).double()):
         with pytest.raises(RuntimeError) as caught:
             stack.compile(layer, ARGS[0], wrong)

@@ -170,7 +170,7 @@ def culprit(error: BaseException | None) -> str:
 LOGGERS = ("torch", "torch.export", "tvm", "tvm.s_tir.meta_schedule")
 
 
-class Program:
+class TvmProgram:
     """A Relax module, lowered, tuned and compiled to native code."""
 
     def __init__(self, module: Any, known: dict[str, Any], options: dict[str, Any]) -> None:
@@ -242,7 +242,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
 
     with quiet(*LOGGERS):
         module, known = import_program(export_func(func, origins, bound), origin)
-        program = Program(module, known, options)
+        program = TvmProgram(module, known, options)
 
     def describe(name: str, text: str, group: list[Any]) -> Kernel:
         return origins.kernel(name, "generated", group, text, "py")
@@ -263,7 +263,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
         except Exception as error:
             raise StackError(f"torch.export cannot take the program: {error}") from error
         module, known = import_program(exported, user_line)
-        program = Program(module, known, options)
+        program = TvmProgram(module, known, options)
 
     def describe(name: str, text: str, group: list[Any]) -> Kernel:
         return Kernel(name, "generated", text, "py", source=tuple(dict.fromkeys(group)))

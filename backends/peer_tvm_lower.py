@@ -14,7 +14,7 @@ T: Any = relax.transform
 
 
 @mutator
-class _Tidy(PyExprMutator):  # pyright: ignore
+class _CastCleanup(PyExprMutator):  # pyright: ignore
     """Drops casts to the same type; makes `full` of inf or nan, which 0.27 refuses, a constant."""
 
     def visit_call_(self, call: Any) -> Any:
@@ -32,7 +32,7 @@ class _Tidy(PyExprMutator):  # pyright: ignore
 
 
 def _tidy(module: Any) -> Any:
-    tidy: Any = _Tidy(module)
+    tidy: Any = _CastCleanup(module)
     for name, function in module.functions_items():
         if isinstance(function, relax.Function):
             tidy.builder_.update_func(name, tidy.visit_expr(function))
@@ -108,7 +108,7 @@ def _callee(value: Any) -> Any:
 
 
 @mutator
-class _Distinct(PyExprMutator):  # pyright: ignore
+class _DistinctCalls(PyExprMutator):  # pyright: ignore
     """Gives each call in main a function of its own, whose name identifies the call."""
 
     def __init__(self, module: Any) -> None:
@@ -138,7 +138,7 @@ def groups_of(lowered: Any, known: dict[str, Any]) -> list[list[Any]]:
         origin = known.get(binding.var.name)
         if name is not None and isinstance(lowered[name], tirx.PrimFunc):
             origins.append([] if origin is None else [origin])
-    distinct: Any = _Distinct(lowered)
+    distinct: Any = _DistinctCalls(lowered)
     main = next(name for name in lowered.get_global_vars() if name.name_hint == "main")
     distinct.builder_.update_func(main, distinct.visit_expr(lowered[main]))
     fused = T.FuseOps()(distinct.builder_.get())

@@ -39,7 +39,7 @@ HOPELESS = 2.0  # times the best: a candidate that is slower in its first run is
 
 
 @dataclass
-class Tuned:
+class TunedSchedules:
     """The schedules that were found, and a description of the search."""
 
     database: Any
@@ -197,14 +197,14 @@ def _plain(value: Any) -> Any:
 # ---- the search
 
 
-def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
+def tune(module: Any, target: Any, options: dict[str, Any]) -> TunedSchedules:
     """Schedules for the functions of a module: cached ones, then a search within the budget."""
     seconds = float(options.get("seconds", SECONDS))
     most = int(options.get("trials", TRIALS))
     seed = int(options.get("seed", 0))
     records = Records(_cache(options.get("cache", True)), target)
     if seconds <= 0 or most <= 0:
-        return Tuned(records.database, "default CPU schedules, untuned")
+        return TunedSchedules(records.database, "default CPU schedules, untuned")
     tasks = ms.relax_integration.extract_tasks(module, target)
     flops = {id(t): _flops(t) for t in tasks}
     cost = {id(t): flops[id(t)] * max(int(t.weight), 1) for t in tasks}
@@ -225,7 +225,7 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
         count = wanted[id(task)] if time.perf_counter() - start < seconds else 1
         records.save(task, _search(task, records, count, start + seconds, seed), seconds)
     took = time.perf_counter() - start
-    return Tuned(records.database, _note(records, tasks, todo, took))
+    return TunedSchedules(records.database, _note(records, tasks, todo, took))
 
 
 def _cache(option: bool | str) -> Cache | None:

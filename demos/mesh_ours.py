@@ -29,7 +29,7 @@ from stack.run.gradients import gradients_of
 from stack.run.mesh import cuts_of
 from stack.run.pipeline import order_of, pipeline
 from stack.run.step import Optimizer, carried
-from stack.sim import Machine, Simulation, simulate, simulate_stages
+from stack.sim import Cluster, Simulation, simulate, simulate_stages
 from stack.sim.costs import compute_seconds
 
 RATE = 0.1
@@ -69,7 +69,7 @@ class Ours:
 
     make: Callable[[], nn.Module]
     batch: Batch
-    machine: Machine
+    machine: Cluster
     backend: str
 
     @cached_property

@@ -16,7 +16,7 @@ from stack.ir.node import Func
 from stack.measure.compare import compare, describe, device_text
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
-from stack.measure.systems import Program, capture_program
+from stack.measure.systems import BenchProgram, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
 from stack.run.compile import find_frontend
@@ -52,7 +52,7 @@ def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None
         f" {100 * NOISY:.0f} % between rounds is shown as noisy"
     )
     for name in [args.block] if args.block else list(blocks):
-        programs: list[Program] = []
+        programs: list[BenchProgram] = []
         for frontend in FRONTENDS:
             say(f"{name} from {frontend}: compiling, then interpreting every stage")
             fn, example = blocks[name](frontend=frontend)
@@ -109,7 +109,7 @@ def timed_kernels(executable: Executable, func: Func, storage: Sequence[np.ndarr
     return kernel_report(executable.kernels, times, ceilings, widest_dtype(func))
 
 
-def race(name: str, programs: Sequence[Program]) -> int:
+def race(name: str, programs: Sequence[BenchProgram]) -> int:
     """Compares with the other compilers; both frameworks' own compilers run natively."""
     peers = parse_backends(PEERS[name])
     # do not tune TVM again for the native program

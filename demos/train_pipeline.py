@@ -18,7 +18,7 @@ from stack.ir.node import Func
 from stack.passes.sharding.strategies.stages import Stages, stages_of
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
-from stack.run.pipeline import Part, order_of, pipeline
+from stack.run.pipeline import ChunkProgram, order_of, pipeline
 from stack.run.step import carried
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ def train(
 
     join(rank, ranks, store)
     texts, data, order, results, replicas, chunks = sent
-    parts = {at: Part(parse(text, data), *rest) for at, (text, *rest) in texts.items()}
+    parts = {at: ChunkProgram(parse(text, data), *rest) for at, (text, *rest) in texts.items()}
     depth, replica = ranks // replicas, rank % replicas
     groups = [dist.new_group([s * replicas + r for r in range(replicas)]) for s in range(depth)]
     runner = PipelineRank(
@@ -119,7 +119,7 @@ def train(
 class _Update:
     """Adam on the weights of one rank, initialized from their first gradients."""
 
-    def __init__(self, parts: Mapping[Any, Part]) -> None:
+    def __init__(self, parts: Mapping[Any, ChunkProgram]) -> None:
         self.parts = parts
         self.func: Func | None = None
         self.moments: dict[int, torch.Tensor] = {}
@@ -156,7 +156,7 @@ def _sum(value: float) -> float:
     return float(held)
 
 
-def _type(parts: Mapping[Any, Part], name: str) -> Any:
+def _type(parts: Mapping[Any, ChunkProgram], name: str) -> Any:
     """Returns the type of a weight, from a part that reads it."""
     return next(
         p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name

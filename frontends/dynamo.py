@@ -20,7 +20,7 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.releases import warn_if_untested
-from stack.run.backend import ByAddress, Direct
+from stack.run.backend import AddressProgram, Direct
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
 
 
@@ -91,7 +91,7 @@ class TorchFrontend:
         return _arrays().from_numpy(array, dtype)
 
     def direct(
-        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> Direct | None:
         from stack.frontends.torch_direct import direct
 

@@ -24,7 +24,7 @@ from stack.frontends.fx_border import Order, Part, Place, inverse
 from stack.frontends.torch_arrays import TORCH_DTYPE, is_dense
 from stack.frontends.torch_direct import Layout, caller, row_major
 from stack.ir.node import Node
-from stack.run.backend import ByAddress, Direct
+from stack.run.backend import AddressProgram, Direct
 from stack.run.frontend import Arrays, Finds
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -56,7 +56,7 @@ class Shortcut:
     results: tuple[Place, ...]
 
     def near(
-        self, program: ByAddress, args: Sequence[Any], arrays: Sequence[Any],
+        self, program: AddressProgram, args: Sequence[Any], arrays: Sequence[Any],
         returned: Sequence[Node], kept: Finds | None,
     ) -> Direct | None:  # fmt: skip
         """Returns a callable for arguments with the same layouts, as checked by Dynamo's own guard.

@@ -17,7 +17,7 @@ from stack.errors import StackError, UsageError
 from stack.frames import with_room
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
-from stack.run.backend import ByAddress
+from stack.run.backend import AddressProgram
 from stack.run.rejected_arguments import explain_trace
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class JaxFrontend:
             return jax.numpy.asarray(held)
 
     def direct(
-        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> None:
         """Returns None: JAX only creates arrays by copying, so there is no call by address."""
         return None

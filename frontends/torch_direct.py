@@ -14,7 +14,7 @@ from torch._C._dynamo.guards import (
 
 from stack.frontends.torch_arrays import TORCH_DTYPE, is_dense
 from stack.ir.types import DType
-from stack.run.backend import ByAddress, Crossing, Direct
+from stack.run.backend import AddressProgram, CallLayout, Direct
 from stack.run.frontend import Arrays, Finds
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # sizes, strides in elements, dtype
@@ -23,7 +23,7 @@ _address = torch.Tensor.data_ptr
 
 
 def direct(
-    program: ByAddress, tensors: Arrays, returned: Sequence[DType], kept: Finds | None = None
+    program: AddressProgram, tensors: Arrays, returned: Sequence[DType], kept: Finds | None = None
 ) -> Direct | None:
     """Returns a callable for tensors with the same layouts, as checked by Dynamo's own guard.
 
@@ -40,7 +40,7 @@ def direct(
 
 
 def caller(
-    program: ByAddress, args: Arrays, places: Sequence[int], layouts: Sequence[Layout],
+    program: AddressProgram, args: Arrays, places: Sequence[int], layouts: Sequence[Layout],
     numbers: Sequence[int], kept: Finds | None,
 ) -> Direct:  # fmt: skip
     """Returns a callable for arguments with the same layouts, as checked by Dynamo's own guard.
@@ -57,7 +57,9 @@ def caller(
         own = [numbers.index(number) for number in range(len(layouts))]
         given = [tuple(layouts[number]) for number in numbers]
         make = _empty_strided_cpu
-        entered = program.entered(Crossing(len(args), is_alike, _address, make, given, places, own))
+        entered = program.entered(
+            CallLayout(len(args), is_alike, _address, make, given, places, own)
+        )
         if entered is not None:
             return entered
     is_whole = [*places] == [*range(len(args))]

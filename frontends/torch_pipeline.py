@@ -20,7 +20,7 @@ from stack.errors import StackError
 from stack.frontends.torch_compute import Compute, compute_of
 from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_space import TorchSpace
-from stack.run.pipeline import Part, Work
+from stack.run.pipeline import ChunkProgram, Work
 
 Place = tuple[str, int]
 Message = tuple[str, int]  # the name of a value, and its microbatch
@@ -42,7 +42,7 @@ class PipelineRank:
         busy: compute seconds of the newest step; `peak`: most bytes of held values.
     """
 
-    parts: Mapping[Place, Part]
+    parts: Mapping[Place, ChunkProgram]
     orders: Sequence[Sequence[Work]]
     stage: int
     peers: Sequence[int]
@@ -189,7 +189,7 @@ class PipelineRank:
             channel = self.channels[self.rank, target]
             self.sent.append(dist.isend(value.contiguous(), target, channel))
 
-    def _drop(self, part: Part, work: Work, held: dict[Message, Tensor]) -> None:
+    def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
         """Delete values that no later part of this rank reads."""
         for name in (*part.reads, *part.makes):
             mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]

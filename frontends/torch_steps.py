@@ -19,7 +19,7 @@ from stack.frontends.torch_mesh import LIMIT, RankSpace
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import is_place
 from stack.ir.node import Func, Node
-from stack.run.segments import Meeting, Segment, Step, steps_of
+from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
 
 
 @dataclass
@@ -49,7 +49,7 @@ class RankProgram:
     watches: bool = False
     peak: int = 0
     compiled: str = ""
-    steps: list[Step] = field(init=False)
+    steps: list[SegmentStep] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
     free: list[set[Node]] = field(init=False)  # values that only a step reads, in own memory
     recorded: Recorded | None = field(init=False)
@@ -119,7 +119,7 @@ class RankProgram:
         return compute_of(func, self.space, self.backend if self._is_compiled(func) else "")
 
 
-def _read_once(step: Step) -> set[Node]:
+def _read_once(step: SegmentStep) -> set[Node]:
     """Returns the values that exactly one collective of a step reads."""
     nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
     read = Counter(a for n in nodes for a in n.args)

@@ -11,7 +11,7 @@ from stack.ir.node import Func, Node, topological
 from stack.ir.traits import is_contraction
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import Dims, along, first_reduction
-from stack.passes.sharding.strategies.draft_shardings import Places
+from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.rewrite import Log, Pass
 
 
@@ -42,7 +42,7 @@ class ContextParallel(Pass):
     def run(self, func: Func, log: Log) -> Func:
         if self.by not in ("ring", "heads"):
             raise UsageError(f"products along the sequence are split by ring or heads: {self.by!r}")
-        places = Places(func, self.mesh)
+        places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func
@@ -66,7 +66,7 @@ class ContextParallel(Pass):
         return places.func()
 
     def _dim(
-        self, places: Places, node: Node, axis: MeshAxis, sequence: Dims, rest: list[Dims]
+        self, places: DraftShardings, node: Node, axis: MeshAxis, sequence: Dims, rest: list[Dims]
     ) -> int:
         func = places.old
         if self.by == "ring":

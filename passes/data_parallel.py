@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.strategies.draft_shardings import Places
+from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.rewrite import Log, Pass
 
 
@@ -28,7 +28,7 @@ class DataParallel(Pass):
     dim: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
-        places = Places(func, self.mesh)
+        places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func

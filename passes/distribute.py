@@ -23,7 +23,7 @@ from stack.passes.cpu_loops.dot import find_dot, is_packed
 from stack.passes.cpu_loops.gemm import counts_of, distribute_gemm
 from stack.passes.cpu_loops.prepacked import distribute_prepacked, has_kept_panels
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.equivalent_groups import OnceAlike
+from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.target import Target, as_cpu
 
@@ -37,8 +37,8 @@ class Distribute(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         if log.cpu.refused:
             log.note(log.cpu.refused)
-        loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, log.cpu))
-        prepacked_of = OnceAlike(lambda kernel: distribute_prepacked(kernel, log.cpu))
+        loops_of = CachedTransform(lambda kernel: distribute_kernel(kernel, log.cpu))
+        prepacked_of = CachedTransform(lambda kernel: distribute_prepacked(kernel, log.cpu))
 
         @cache
         def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:

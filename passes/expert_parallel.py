@@ -10,7 +10,7 @@ from stack.errors import UsageError
 from stack.ir.node import Func, Node
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.axes import along
-from stack.passes.sharding.strategies.draft_shardings import Places
+from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass
 
@@ -37,7 +37,7 @@ class ExpertParallel(Pass):
     batch: tuple[str, ...] = ("x",)
 
     def run(self, func: Func, log: Log) -> Func:
-        places = Places(func, self.mesh)
+        places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func

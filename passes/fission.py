@@ -53,7 +53,7 @@ class Fission(BlockPass):
             place = counter(node) if count > 1 else None
             if place is None:
                 continue
-            found = _Turns(node, place, count).products(log.gpu)
+            found = _IterationArrays(node, place, count).products(log.gpu)
             if found and log.spend("fission", block.locs.get(node, ())):
                 index = node.blocks[1].params[place]
                 moved[node] = Replacement(with_values(node, found, partial(_row, index=index)))
@@ -61,7 +61,7 @@ class Fission(BlockPass):
 
 
 @dataclass
-class _Turns:
+class _IterationArrays:
     """Values of a loop's body for all iterations: arrays whose first axis is the iteration."""
 
     loop: Node

@@ -60,7 +60,7 @@ class Freeze(Pass):
 
 def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
     """Returns a block, and the bodies in it, with a call for what depends on weights alone."""
-    known = _Frozen(block, weights).sources
+    known = _WeightValues(block, weights).sources
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if is_while(node):
@@ -69,7 +69,7 @@ def _frozen(block: Block, weights: Sequence[Node], log: Log) -> Block:
             body = _frozen(body, staying, log)
             changed[node] = Replacement(node.rebuilt(blocks=[*tests, body]))
     block = replace(block, changed) if changed else block
-    found = _Frozen(block, weights)
+    found = _WeightValues(block, weights)
     crossing = [n for n in found.crossing() if log.spend("freeze", found.lines(n))]
     for node in crossing:
         if not is_input(node):
@@ -86,7 +86,7 @@ def _takes_it_once(node: Node, value: Node) -> bool:
     return any(p in call.args for call in calls for p in given)
 
 
-class _Frozen:
+class _WeightValues:
     """The values of a block that depend on weights alone.
 
     Attributes:
@@ -141,7 +141,7 @@ class _Frozen:
         return str(node.attrs.get("name") or self.block.names.get(node, node.op))
 
 
-def _with_call(block: Block, crossing: Sequence[Node], found: _Frozen) -> Block:
+def _with_call(block: Block, crossing: Sequence[Node], found: _WeightValues) -> Block:
     """Returns the block with a call in front that computes the crossing values."""
     needed = _union(found.sources[n] for n in crossing)
     weights = [p for p in block.params if p in needed]

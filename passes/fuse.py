@@ -32,22 +32,22 @@ from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
 from stack.rewrite.passes import Pass
-from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
+from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 
-class Vertical(FusionRule):
+class VerticalFusion(FusionRule):
     """Fuses elementwise and movement ops with each other: chains, diamonds."""
 
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         if any(group.dots or group.reduces for group in (producer, consumer)):
             return NOT_MINE
         return Ok
 
 
-class Rows(FusionRule):
+class RowFusion(FusionRule):
     """Fuses reductions with producers, consumers and other reductions of the same row."""
 
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         if producer.dots or consumer.dots:
             return NOT_MINE
         if producer.reduces and maps.moved:
@@ -60,7 +60,7 @@ class MultiGemm(FusionRule):
 
     stage = 1
 
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         if not producer.dots or not consumer.dots:
             return NOT_MINE
         if maps.moved:
@@ -83,7 +83,7 @@ class Epilogue(FusionRule):
     def __init__(self, most: float = 0.0) -> None:
         self.most = most
 
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         if not producer.dots and not consumer.dots:
             return NOT_MINE
         if not producer.dots:
@@ -179,7 +179,7 @@ class Fuse(Pass):
             return done[block]
         changed = changed_bodies(block, lambda b: self._block(b, log, done))
         inner = replace(block, changed) if changed else block
-        rules: tuple[FusionRule, ...] = (Vertical(), Rows())
+        rules: tuple[FusionRule, ...] = (VerticalFusion(), RowFusion())
         grouped = frozenset({"reduce"})
         if self.epilogue:
             multi_gemm = (MultiGemm(),) if self.multi_gemm else ()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.cells import Program
+from stack.passes.sharding.cells import CellGraph
 from stack.passes.sharding.conflicts import decide
 from stack.passes.sharding.equivalence import folded
 from stack.passes.sharding.retype import placed, without_streams
@@ -32,7 +32,7 @@ class Propagate(Pass):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
         few = folded(plain)
-        program = Program(few.func, func.meshes[0], machine(self.machine).balance)
+        program = CellGraph(few.func, func.meshes[0], machine(self.machine).balance)
         decide(program, few.counts, self.strict, log.note)
         for name, other in few.alike():
             log.note(f"%{name} is split like %{other}")

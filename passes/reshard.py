@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.cells import Program
+from stack.passes.sharding.cells import CellGraph
 from stack.passes.sharding.plan import planned
 from stack.passes.sharding.retype import without_streams
 from stack.rewrite import Log, Pass
@@ -28,5 +28,5 @@ class Reshard(Pass):
         if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
-        program = Program(plain, func.meshes[0], machine(self.machine).balance)
+        program = CellGraph(plain, func.meshes[0], machine(self.machine).balance)
         return Func(func.name, planned(program, log.note), func.level)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from stack.errors import UsageError
 from stack.imports import function_of
-from stack.ir.equivalence import likeness
+from stack.ir.equivalence import equivalence_key
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.control import changed_bodies
@@ -23,9 +23,9 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import (
     PART,
-    Choice,
     Policy,
     Schedule,
+    ScheduleChoice,
     given_for,
     is_list,
     is_pattern,
@@ -117,7 +117,7 @@ class _Writer:
                 policy = self._policy(node)
             except CannotTile as why:
                 self.refused[name] = str(why)
-                self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
+                self.log.choices.append(ScheduleChoice(name, "", f"no kernel of its own: {why}"))
                 continue
             if policy is None:
                 what = node.attrs.get("name", node.op)
@@ -126,7 +126,7 @@ class _Writer:
                 continue
             self.names[f"%{name}"] = None
             found = self._given(node, policy, lines, name, str(node.attrs.get("name", "")))
-            self.log.choices.append(Choice.of(policy, name, found[0] if found else ""))
+            self.log.choices.append(ScheduleChoice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
                 changed[node] = Replacement(with_schedules(_group(node), found))
@@ -136,7 +136,7 @@ class _Writer:
         """Returns the policy of a group, one for all equal groups. Raises CannotTile."""
         if not _has_policy(node):
             return None
-        key = likeness(node)
+        key = equivalence_key(node)
         if key not in self.policies:
             self.policies[key] = _policy(node, self.loops, self.log.target)
         return self.policies[key]

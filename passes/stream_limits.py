@@ -24,7 +24,7 @@ from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.positions.affine import affine
-from stack.passes.positions.intervals import BlockIntervals, Part, Span
+from stack.passes.positions.intervals import BlockIntervals, BlockValue, Span
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_operands import index_in_pass
 from stack.passes.positions.visibility import data_limit, hiding_selects
@@ -69,7 +69,7 @@ class StreamLimits(Pass):
 
 
 @dataclass(frozen=True)
-class Mask:
+class StreamMask:
     """A condition of a stream that hides elements.
 
     Attributes:
@@ -87,7 +87,7 @@ class Mask:
     at: tuple[int, ...]
 
 
-def _mask(stream: Node) -> Mask | None:
+def _mask(stream: Node) -> StreamMask | None:
     states, correct, ending = stream.blocks
     try:
         places = stream_index_maps(states, correct, ending).states
@@ -112,7 +112,9 @@ def _source(node: Node, index: Index) -> tuple[Node, Index]:
     return node, index
 
 
-def _on_axes(select: Node, shows: bool, source: Node, place: Index, index: Index) -> Mask | None:
+def _on_axes(
+    select: Node, shows: bool, source: Node, place: Index, index: Index
+) -> StreamMask | None:
     """Returns the mask if each axis of its source is an axis of the select; else None."""
     place = tuple(d for d in place if d != 0)
     if not all(symbols(d) and d in index for d in place):
@@ -121,7 +123,7 @@ def _on_axes(select: Node, shows: bool, source: Node, place: Index, index: Index
     streamed = [i for i, d in enumerate(place) if any(s.name == "streamed" for s in symbols(d))]
     if len(streamed) != 1 or len(place) < 2 or at != sorted(set(at)):
         return None
-    return Mask(select, shows, source, streamed[0], tuple(at))
+    return StreamMask(select, shows, source, streamed[0], tuple(at))
 
 
 def _is_data(source: Node, place: Index) -> bool:
@@ -145,7 +147,7 @@ def _is_told(comparison: Node, place: Index) -> bool:
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 
 
-def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
+def _intervals(stream: Node, mask: StreamMask) -> tuple[BlockIntervals, Span]:
     """Returns the mask's intervals on blocks of its streamed axis and the longest other one."""
     outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
     source = remade([mask.source], outside)[mask.source]
@@ -164,16 +166,16 @@ def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
     return isinstance(work, int | float) and tested < SHARE * work / gpu.bf16_rate
 
 
-def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) -> Node:
+def _limited(stream: Node, mask: StreamMask, intervals: BlockIntervals, span: Span) -> Node:
     """Returns the stream with the visible blocks as arguments."""
     can, must = span[::-1] if mask.shows else (intervals.apply("not", p) for p in span)
     axes = tuple(range(len(mask.at)))
-    can, must = (Part(intervals.spread(p, axes), axes) for p in (can, must))
+    can, must = (BlockValue(intervals.spread(p, axes), axes) for p in (can, must))
     number = intervals.numbers(mask.axis, I32)
-    after = intervals.apply("add", number, Part(constant(1, I32)))
-    none, end = Part(constant(intervals.count(mask.axis), I32)), Part(constant(0, I32))
+    after = intervals.apply("add", number, BlockValue(constant(1, I32)))
+    none, end = BlockValue(constant(intervals.count(mask.axis), I32)), BlockValue(constant(0, I32))
 
-    def found(kind: str, *sides: Part) -> Node:
+    def found(kind: str, *sides: BlockValue) -> Node:
         each = intervals.apply("select", can, *sides)
         return make("reduce", (each.node,), {"axes": (mask.axis,), "kind": kind})
 
@@ -191,12 +193,14 @@ def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) ->
     return Node("stream", (*stream.args, *told), stream.attrs, stream.type, blocks)
 
 
-def _condition(mask: Mask, intervals: BlockIntervals, first: Node, last: Node, must: Node) -> Node:
+def _condition(
+    mask: StreamMask, intervals: BlockIntervals, first: Node, last: Node, must: Node
+) -> Node:
     """Returns the condition of a stream, combined with what is known of blocks."""
     shape = mask.select.shape
 
     def wide(node: Node, axes: tuple[int, ...]) -> Node:
-        each = intervals.elements(Part(node, axes))
+        each = intervals.elements(BlockValue(node, axes))
         at = tuple(mask.at[a] for a in axes)
         return make("broadcast", (each,), {"axes": at}, hint=TensorType(node.dtype, shape))
 

@@ -9,7 +9,7 @@ from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Func, Node
 from stack.passes.sharding.factors import factors_of
-from stack.passes.sharding.strategies.draft_shardings import Places
+from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass
 
@@ -35,7 +35,7 @@ class TensorParallel(Pass):
     sequence: int = -1
 
     def run(self, func: Func, log: Log) -> Func:
-        places = Places(func, self.mesh)
+        places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func
@@ -45,7 +45,7 @@ class TensorParallel(Pass):
         return places.func()
 
     def _place(
-        self, places: Places, name: str, weight: Node, axis: MeshAxis, is_column: bool
+        self, places: DraftShardings, name: str, weight: Node, axis: MeshAxis, is_column: bool
     ) -> None:
         product, dim = _first_product(places.old, weight, name, is_column)
         places.split_weight(name, dim, axis)

@@ -24,7 +24,7 @@ from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
-from stack.rewrite.equivalent_groups import OnceAlike
+from stack.rewrite.equivalent_groups import CachedTransform
 from stack.rewrite.log import Log
 from stack.rewrite.verdict import Why
 
@@ -58,7 +58,7 @@ class Tile(BlockPass):
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
-        kernel_of = OnceAlike(lambda group: self._kernel(group, log))
+        kernel_of = CachedTransform(lambda group: self._kernel(group, log))
         for node in block.nodes:
             group = alone(node) if is_bare(node) else node
             if not (is_generated(group) or is_stream(group)):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.node import Func
-from stack.passes.sharding.strategies.draft_shardings import Places
+from stack.passes.sharding.strategies.draft_shardings import DraftShardings
 from stack.rewrite import Log, Pass
 
 
@@ -31,7 +31,7 @@ class Zero(Pass):
     def run(self, func: Func, log: Log) -> Func:
         if self.stage not in (1, 2, 3):
             raise UsageError(f"ZeRO has stages 1, 2 and 3, not {self.stage}")
-        places = Places(func, self.mesh)
+        places = DraftShardings(func, self.mesh)
         axis = places.axis(self.axis)
         if not log.spend(self.name):
             return func

@@ -13,7 +13,7 @@ from importlib import metadata
 
 
 @dataclass(frozen=True)
-class Tested:
+class TestedRange:
     """The range of a package's releases on which the smoke tests pass.
 
     Attributes:
@@ -32,10 +32,10 @@ class Tested:
 
 
 TESTED = {
-    "torch": Tested("torch", "2.11", "2.14"),
-    "jax": Tested("jax", "0.10", "0.12"),
-    "triton": Tested("triton", "3.6", "3.8"),
-    "tvm": Tested("apache-tvm", "0.27", "0.27"),
+    "torch": TestedRange("torch", "2.11", "2.14"),
+    "jax": TestedRange("jax", "0.10", "0.12"),
+    "triton": TestedRange("triton", "3.6", "3.8"),
+    "tvm": TestedRange("apache-tvm", "0.27", "0.27"),
 }
 
 

@@ -9,7 +9,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node, walk
 from stack.ir.traits import is_generated, is_load, is_loop
 from stack.passes.policies.cpu import lowering_of
-from stack.passes.policies.step_lowering import Stepped
+from stack.passes.policies.step_lowering import StepLowering
 from stack.passes.tiling.loops import extent_of
 from stack.passes.tiling.single_ops import alone, is_bare
 from stack.rewrite import Pipeline, random_inputs
@@ -23,7 +23,7 @@ def steps_of(func: Func, target: str = "avx2") -> list[str]:
     for node in Pipeline("fuse").run(func, target=cpu).func.nodes:
         group = alone(node) if is_bare(node) else node
         made = lowering_of(group, cpu) if is_generated(group) else None
-        if isinstance(made, Stepped):
+        if isinstance(made, StepLowering):
             found += [text for text, _, _ in made.made().done[1:]]
     return found
 

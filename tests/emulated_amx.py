@@ -106,7 +106,7 @@ def emulated(text: str) -> str:
     return text + "".join(map(_call, _FUNCTIONS))
 
 
-def compiled(kernel: Node, cpu: Cpu) -> tuple[str, jit.Kernel]:
+def compiled(kernel: Node, cpu: Cpu) -> tuple[str, jit.NativeKernel]:
     """The text of a kernel for `NATIVE` or `TILES`, and what it does."""
     text = print_kernel(kernel, "k", target=cpu)
     return text, jit.build(emulated(text) if cpu is TILES else text, ["k"])["k"]

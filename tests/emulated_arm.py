@@ -25,8 +25,8 @@ from stack.backends.mlir.host import Host
 from stack.backends.mlir.math import BINARY_LIBM, UNARY_LIBM
 from stack.backends.mlir.printer import print_kernel
 from stack.backends.runtime.device import Bound
-from stack.backends.runtime.program import Program
-from stack.backends.runtime.values import Value
+from stack.backends.runtime.program import BlockProgram
+from stack.backends.runtime.values import RuntimeValue
 from stack.ir import DTYPES, Func, Node
 from stack.ir.storage import encode, storage_dtype
 from stack.run.backend import Executable
@@ -171,7 +171,7 @@ class Kernel:
             given = [bits(cpu.reg_read(first + i)).view(kind) for i in range(count)]
             cpu.reg_write(first, int(kind(function(*given)).view(bits)))
 
-    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         return lambda _: self.run([v.get() for v in args], [v.get() for v in outs])
 
     def run(self, args: Sequence[np.ndarray], outs: Sequence[np.ndarray]) -> None:
@@ -197,4 +197,4 @@ def emulated(func: Func) -> Executable:
     """A function as the backend compiles it for NEON."""
     made = lower(func, plugins.load("stack.backends", "mlir"), Run(func.name), target=NEON)
     kernels, _ = inspect_program(made, {"target": NEON.name})
-    return Executable(Program(made.body, Host(), Kernel).run, kernels)
+    return Executable(BlockProgram(made.body, Host(), Kernel).run, kernels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from stack.explore.check import Truth
+from stack.explore.check import ReferenceResults
 from stack.ir import Func, parse
 from stack.rewrite import Pipeline
 from stack.rewrite.edges import KINDS
@@ -38,7 +38,7 @@ def check_rewrite(pipeline: str, case: tuple[str, str, str], kinds: Sequence[str
     params, before, after = case
     program = func(params, before)
     result = Pipeline(pipeline).run(program, check=True)
-    assert Truth(program).problem(result.func, kinds) == ""
+    assert ReferenceResults(program).problem(result.func, kinds) == ""
     want = func(params, after)
     assert result.func.results == want.results, f"{result.func}\n{want}"
     assert Pipeline(pipeline).run(result.func).func is result.func

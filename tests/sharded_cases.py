@@ -17,7 +17,7 @@ from stack.passes.propagate import Propagate
 from stack.passes.reshard import Reshard
 from stack.passes.spmd import Spmd
 from stack.rewrite import Pipeline
-from stack.run.mesh import Simulated, simulate
+from stack.run.mesh import SimulatedRun, simulate
 
 Array = np.ndarray[Any, Any]
 MESHES = tuple(
@@ -70,7 +70,7 @@ def partition(func: Func) -> tuple[Func, Func]:
     return planned, Pipeline([Spmd()]).run(planned).func
 
 
-def run(func: Func, arrays: Sequence[Array]) -> Simulated:
+def run(func: Func, arrays: Sequence[Array]) -> SimulatedRun:
     """Partition and run, with parts filled up by numbers that would show."""
     planned, local = partition(func)
     return simulate(planned, local, arrays, filler=77)

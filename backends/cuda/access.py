@@ -10,7 +10,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.types import TensorType
 
-from .values import Value
+from .values import CudaValue
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -63,7 +63,7 @@ class Access:
 
     # ---- statements
 
-    def load(self, node: Node) -> Value:
+    def load(self, node: Node) -> CudaValue:
         """Load an element that is the same in every thread."""
         p, memory = self.printer, node.args[0]
         index, mask, other = access_parts(node)
@@ -72,7 +72,7 @@ class Access:
             text = f"{p.value(mask).text} ? {text} : {p.value(other).text}"
         return p.declare(node, text)
 
-    def store(self, node: Node) -> Value:
+    def store(self, node: Node) -> CudaValue:
         """Store one number, from all threads."""
         p, (memory, value) = self.printer, node.args[:2]
         index, mask, _ = access_parts(node)

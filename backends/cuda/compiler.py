@@ -25,7 +25,7 @@ from .printer import print_kernel
 from .values import Source
 
 if TYPE_CHECKING:
-    from ..device.launch import Loaded
+    from ..device.launch import LoadedKernel
 
 Artifacts = dict[str, str | Callable[[], str]]
 _LOC = re.compile(r"^\s*\.loc\s+1 (\d+).*$", re.MULTILINE)
@@ -145,22 +145,22 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     from ..device.executable import executable
     from ..device.launch import refused_on_load
     from ..device.torch_device import TorchDevice
-    from ..runtime.program import Program
+    from ..runtime.program import BlockProgram
     from .launch import device_target, loaded
 
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
     compiler.build_all()
-    launches: dict[Source, Loaded] = {}  # equal code may be launched with different grids
+    launches: dict[Source, LoadedKernel] = {}  # equal code may be launched with different grids
 
-    def load(node: Node) -> Loaded:
+    def load(node: Node) -> LoadedKernel:
         source, binary = compiler.source(node), compiler.binary(node)
         if source not in launches:
             with refused_on_load(node):
                 launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
-    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
+    program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
     steps = ((step.node, step.library) for step in program.steps)
     kernels = described(func, steps, compiler.describe)
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))

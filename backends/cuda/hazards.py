@@ -13,7 +13,7 @@ from stack.ir.warp_ops import group_operands
 
 
 @dataclass
-class Touched:
+class AccessedMemory:
     """Memory that was read and written.
 
     Nobody reads the destination of an asynchronous copy before the copy is waited for. Until then
@@ -26,7 +26,7 @@ class Touched:
     begun: set[Node] = field(default_factory=set[Node])
     arrived: set[Node] = field(default_factory=set[Node])
 
-    def meets(self, later: Touched) -> bool:
+    def meets(self, later: AccessedMemory) -> bool:
         """True if one of two phases writes memory that the other one accesses."""
         return bool(
             (self.written | self.arrived) & (later.read | later.written | later.begun)
@@ -34,7 +34,7 @@ class Touched:
             or self.begun & later.written
         )
 
-    def add(self, other: Touched) -> None:
+    def add(self, other: AccessedMemory) -> None:
         self.read |= other.read
         self.written |= other.written
         self.begun |= other.begun
@@ -86,9 +86,9 @@ def _enter(loop: Node, found: dict[Node, Node]) -> None:
             found[p] = found[init]
 
 
-def touched(node: Node, roots: Mapping[Node, Node]) -> Touched:
+def touched(node: Node, roots: Mapping[Node, Node]) -> AccessedMemory:
     """The memory that a statement reads and writes, without registers."""
-    found = Touched()
+    found = AccessedMemory()
     pending = [node]
     while pending:
         current = pending.pop()

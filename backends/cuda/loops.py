@@ -12,8 +12,8 @@ from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
 
 from .expressions import Unprintable, c_type
-from .hazards import Touched, is_memory, touched
-from .values import Value
+from .hazards import AccessedMemory, is_memory, touched
+from .values import CudaValue
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -51,10 +51,10 @@ class Loops:
             p.wait(node)  # once before the loop, instead of in each iteration
         first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
-        p.values[index] = Value(name)
+        p.values[index] = CudaValue(name)
         p.since.add(body)  # an iteration follows the accesses of the previous one
         if kind == "branch":
-            p.values[index] = Value("0")
+            p.values[index] = CudaValue("0")
             p.put(f"if ({end} > {first}) {{")
         else:
             if kind != "serial":
@@ -76,14 +76,14 @@ class Loops:
             p.under_way = 0
         p.parts[node] = [p.values[held] for held in carried]
 
-    def _touched(self, block: Block) -> Touched:
+    def _touched(self, block: Block) -> AccessedMemory:
         """The memory that all statements of a block read and write."""
-        found = Touched()
+        found = AccessedMemory()
         for node in block.nodes:
             found.add(touched(node, self.p.roots))
         return found
 
-    def _variable(self, held: Node, init: Node) -> Value:
+    def _variable(self, held: Node, init: Node) -> CudaValue:
         """A carried value, initialized to its start value."""
         p = self.p
         count = p.count_of(held)
@@ -91,16 +91,16 @@ class Loops:
         start = p.value(init)
         if not count:
             p.put(f"{p.c_type(held)} {name} = {start.text};")
-            return Value(name)
+            return CudaValue(name)
         p.put(f"alignas(16) {c_type(held.dtype)} {name}[{count}];")
         p.put(f"EACH({count}) {name}[i] = {start.element};")
-        return Value(name, count)
+        return CudaValue(name, count)
 
     def _advance(self, moved: Sequence[tuple[Node, Node]]) -> None:
         """Assign the results of the iteration to the carried values, as if simultaneously."""
         p = self.p
         carried = {p.values[held].text for held, _ in moved}
-        new: list[tuple[Value, Value]] = []
+        new: list[tuple[CudaValue, CudaValue]] = []
         for held, out in moved:
             value = p.value(out)
             if value == p.values[held]:
@@ -116,7 +116,7 @@ class Loops:
             else:
                 p.put(f"{held.text} = {value.text};")
 
-    def _saved(self, node: Node, value: Value) -> Value:
+    def _saved(self, node: Node, value: CudaValue) -> CudaValue:
         """A copy of a value that is about to be overwritten."""
         p = self.p
         if not value.count:

@@ -22,14 +22,14 @@ from stack.ir.warp_ops import WARP
 from ..runtime.names import value_name
 from .access import Access
 from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
-from .hazards import Touched, roots_of, touched
+from .hazards import AccessedMemory, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
 from .program import grid_of, statements
 from .registers import count_of, is_across
 from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, regions
 from .threads import Threads
-from .values import Source, Value
+from .values import CudaValue, Source
 
 PRODUCTS = ("mma_sync", "warpgroup_mma")
 WRITES = {"store": 1, "async_copy": 2}
@@ -77,11 +77,11 @@ class Printer:
         self.integers = Integers()
         self.lines: list[str] = []
         self.depth = 1
-        self.values: dict[Node, Value] = {}
-        self.parts: dict[Node, list[Value]] = {}  # results of loops
+        self.values: dict[Node, CudaValue] = {}
+        self.parts: dict[Node, list[CudaValue]] = {}  # results of loops
         self.taken = {*RESERVED, *FUNCTIONS}
         self.counts: dict[str, int] = {}
-        self.since = Touched()  # memory accessed since the last barrier
+        self.since = AccessedMemory()  # memory accessed since the last barrier
         self.under_way = 0.0  # upper bound on groups of asynchronous copies in flight
         self.shown: tuple[str, ...] = ()
         self.origin = ""  # the source line of the statement being printed
@@ -131,18 +131,18 @@ class Printer:
     def hint(self, node: Node) -> str:
         return value_name(self.block, node, self.memories)
 
-    def declare(self, node: Node, text: str) -> Value:
+    def declare(self, node: Node, text: str) -> CudaValue:
         """Declare a scalar constant."""
         name = self.fresh(self.hint(node))
         self.put(f"const {self.c_type(node)} {name} = {text};")
-        return Value(name)
+        return CudaValue(name)
 
-    def registers(self, node: Node, count: int, kind: str = "") -> Value:
+    def registers(self, node: Node, count: int, kind: str = "") -> CudaValue:
         """Declare registers that the next statements fill, of the C++ type of the node."""
         name = self.fresh(self.hint(node))
         align = min(16, _power_of_two(count * node.dtype.bytes))
         self.put(f"alignas({align}) {kind or self.c_type(node)} {name}[{count}];")
-        return Value(name, count)
+        return CudaValue(name, count)
 
     def c_type(self, node: Node) -> str:
         """The C++ type of an element. An i64 that provably fits 32 bits is an int."""
@@ -150,9 +150,9 @@ class Printer:
             return "int"
         return c_type(node.dtype)
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: Node) -> CudaValue:
         if node.op == "const" and not node.tensor.rank:
-            return Value(literal(node.attrs["value"].array, node.dtype))
+            return CudaValue(literal(node.attrs["value"].array, node.dtype))
         return self.values[node]
 
     # ---- frame
@@ -162,7 +162,7 @@ class Printer:
         for i, p in enumerate(self.block.params):
             hint = f"{self.memories[p]}_ptr" if p in self.memories else str(p.attrs["name"])
             name = self.fresh(hint) if self.readable else f"p{i}"
-            self.values[p] = Value(name)
+            self.values[p] = CudaValue(name)
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
         loops, program = grid_of(self.block)
@@ -198,12 +198,12 @@ class Printer:
             extent = extent_of(loop)
             text = f"int({rest})" if loop is loops[0] else f"int({rest} % {extent}u)"
             self.put(f"const int {name} = {text};")
-            self.values[index] = Value(name)
+            self.values[index] = CudaValue(name)
             rest = f"{rest} / {extent}u"
 
     def _alloc(self, node: Node) -> None:
         kind, name = c_type(node.dtype), self.fresh(str(node.attrs["name"]))
-        self.values[node] = Value(name)
+        self.values[node] = CudaValue(name)
         if node.tensor.space == "local":
             raise Unprintable("memory in local")
         if self.is_placed:
@@ -288,7 +288,7 @@ class Printer:
             raise Unprintable(f"a value of type {type_}")
         return count_of(type_)
 
-    def _elementwise(self, node: Node) -> Value:
+    def _elementwise(self, node: Node) -> CudaValue:
         count = self.count_of(node)
         args = [self.value(a) for a in node.args]
         texts = [a.element if count else a.text for a in args]
@@ -318,19 +318,19 @@ class Printer:
         first = texts[0] if self.integers.is_small(node) else f"(long long){texts[0]}"
         return f"{first} {signs[node.op]} {texts[1]}"
 
-    def _load(self, node: Node) -> Value:
+    def _load(self, node: Node) -> CudaValue:
         return self.access.load(node)
 
-    def _store(self, node: Node) -> Value:
+    def _store(self, node: Node) -> CudaValue:
         return self.access.store(node)
 
-    def _async_wait(self, node: Node) -> Value:
+    def _async_wait(self, node: Node) -> CudaValue:
         self.put(f"copies_wait<{node.attrs['pending']}>();")
         self.reveal(node.args)
         self.under_way = min(self.under_way, int(node.attrs["pending"]))
         return self._arrived(node)
 
-    def _arrived(self, node: Node) -> Value:
+    def _arrived(self, node: Node) -> CudaValue:
         """Results of a wait, when no more groups of copies are in flight than it allows."""
         self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
@@ -355,4 +355,4 @@ def _power_of_two(size: int) -> int:
     return size & -size
 
 
-__all__ = ["Printer", "Source", "Unprintable", "Value", "print_kernel"]
+__all__ = ["Printer", "Source", "Unprintable", "CudaValue", "print_kernel"]

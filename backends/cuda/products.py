@@ -11,7 +11,7 @@ from stack.ir.warp_ops import GROUP_ROWS, group_operands
 
 from .expressions import Unprintable, c_type
 from .registers import at, registers_of
-from .values import Value
+from .values import CudaValue
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -25,15 +25,15 @@ class Products:
     def __init__(self, printer: Printer) -> None:
         self.p = printer
 
-    def load_matrix(self, node: Node) -> Value:
+    def load_matrix(self, node: Node) -> CudaValue:
         """Print nothing: each step of a matmul loads what it needs of the matrix."""
         p, (memory, row, column) = self.p, node.args
         pitch = p.access.strides(memory.tensor)[0]
         if node.dtype.bits != 16 or pitch % 8:
             raise Unprintable(f"a matrix {node.type} with rows of {pitch} elements")
-        return Value(f"{p.value(row).text}, {p.value(column).text}")
+        return CudaValue(f"{p.value(row).text}, {p.value(column).text}")
 
-    def mma_sync(self, node: Node) -> Value:
+    def mma_sync(self, node: Node) -> CudaValue:
         """Print steps along the contracted axis: load all rows, then columns in pairs of eight."""
         p, (a, b, c) = self.p, node.args
         if c.dtype.name != "f32" or a.dtype.name not in ("f16", "bf16"):
@@ -63,7 +63,7 @@ class Products:
         p.put("}")
         return made
 
-    def warpgroup_mma(self, node: Node) -> Value:
+    def warpgroup_mma(self, node: Node) -> CudaValue:
         """Print steps along the contracted axis, one instruction per 64 rows of the warpgroup."""
         p, c = self.p, node.args[0]
         left, right = group_operands(node)
@@ -130,7 +130,7 @@ class Products:
             steps = f"k % {each} * {16 * size // UNIT} + k / {each} * {panel // UNIT}"
         return lambda i: f"{name} + {steps}" + (f" + {i} * {across // UNIT}" if i != "0" else "")
 
-    def warpgroup_wait(self, node: Node) -> Value:
+    def warpgroup_wait(self, node: Node) -> CudaValue:
         value = self.p.value(node.args[0])
         self.p.put(f"groups_wait<{node.attrs['pending']}>();")
         self.p.put(f"EACH({value.count}) settle({value.text}[i]);")

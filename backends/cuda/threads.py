@@ -19,7 +19,7 @@ from stack.ir.warp_ops import copy_parts
 from .expressions import c_type, expression
 from .products import Products
 from .registers import at, count_of, is_across, registers_of
-from .values import Value
+from .values import CudaValue
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -34,21 +34,21 @@ class Threads:
         self.p = printer
         self.products = Products(printer)
 
-    def value(self, node: Node) -> Value | None:
+    def value(self, node: Node) -> CudaValue | None:
         """Prints a node and returns its value; None for ops without special treatment here."""
         make = getattr(self, f"_{node.op}", None) or getattr(self.products, node.op, None)
         return make(node) if make is not None else None
 
     # ---- index expressions
 
-    def _iota(self, node: Node) -> Value:
+    def _iota(self, node: Node) -> CudaValue:
         axis = int(node.attrs["axis"])
         if axis < 2:
-            return Value(f"int(threadIdx.{'yx'[axis]})")
+            return CudaValue(f"int(threadIdx.{'yx'[axis]})")
         sizes = registers_of(node.tensor)
         return self._lazy(node, _coordinate("i", sizes, axis - 2))
 
-    def _broadcast(self, node: Node) -> Value:
+    def _broadcast(self, node: Node) -> CudaValue:
         (source,) = node.args
         if not source.tensor.rank:
             return self._lazy(node, self.p.value(source).text)
@@ -56,19 +56,19 @@ class Threads:
         axes = [int(a) - 2 for a in node.attrs["axes"][2:]]
         return self._renamed(node, _index("i", sizes, axes))
 
-    def _transpose(self, node: Node) -> Value:
+    def _transpose(self, node: Node) -> CudaValue:
         sizes = registers_of(node.tensor)
         perm = [int(a) - 2 for a in node.attrs["perm"][2:]]
         axes = [perm.index(axis) for axis in range(len(perm))]
         return self._renamed(node, _index("i", sizes, axes))
 
-    def _reshape(self, node: Node) -> Value:
+    def _reshape(self, node: Node) -> CudaValue:
         return self.p.value(node.args[0])
 
-    def _again(self, node: Node) -> Value:
+    def _again(self, node: Node) -> CudaValue:
         return self.p.value(node.args[0])
 
-    def _div(self, node: Node) -> Value | None:
+    def _div(self, node: Node) -> CudaValue | None:
         """Divide many elements by one divisor: multiply by its reciprocal, if exactness allows."""
         p, (over, by) = self.p, node.args
         count, source = count_of(node.tensor), by.args[0] if by.op == "broadcast" else by
@@ -83,15 +83,15 @@ class Threads:
         p.values[source] = kept
         return self._each(node, count, f"{p.value(over).element} * {inverse}")
 
-    def _cast(self, node: Node) -> Value | None:
+    def _cast(self, node: Node) -> CudaValue | None:
         return self.p.value(node.args[0]) if node in self.p.packed else None
 
-    def _lazy(self, node: Node, element: str) -> Value:
+    def _lazy(self, node: Node, element: str) -> CudaValue:
         """A value without registers, given by the text of its elements."""
         count = count_of(node.tensor)
-        return Value("", count, each=element) if count else Value(at(element, "0"))
+        return CudaValue("", count, each=element) if count else CudaValue(at(element, "0"))
 
-    def _renamed(self, node: Node, index: str) -> Value:
+    def _renamed(self, node: Node, index: str) -> CudaValue:
         """The registers of the operand, reordered or repeated."""
         source = self.p.value(node.args[0])
         if not source.count:
@@ -100,7 +100,7 @@ class Threads:
 
     # ---- reductions and scans in registers
 
-    def _reduce(self, node: Node) -> Value:
+    def _reduce(self, node: Node) -> CudaValue:
         p, (arg,) = self.p, node.args
         sizes = registers_of(arg.tensor)
         over = [int(a) - 2 for a in node.attrs["axes"]]
@@ -113,7 +113,7 @@ class Threads:
             return self._lazy(node, element)
         combine = self._function(str(node.attrs["kind"]), node)
         kind, count = c_type(node.dtype), count_of(node.tensor)
-        made = p.registers(node, count, kind) if count else Value(p.fresh(p.hint(node)))
+        made = p.registers(node, count, kind) if count else CudaValue(p.fresh(p.hint(node)))
         part = p.fresh("part")
         if not count:
             p.put(f"{kind} {made.text};")
@@ -126,7 +126,7 @@ class Threads:
         p.put("}")
         return made
 
-    def _scan(self, node: Node) -> Value:
+    def _scan(self, node: Node) -> CudaValue:
         p, (arg,) = self.p, node.args
         sizes, axis = registers_of(node.tensor), int(node.attrs["axis"]) - 2
         count, stride = math.prod(sizes), math.prod(sizes[axis + 1 :])
@@ -157,13 +157,13 @@ class Threads:
         t = c_type(node.dtype)
         return f"[]({t} a, {t} b) -> {t} {{ return {combined}; }}"
 
-    def _shuffle(self, node: Node) -> Value:
+    def _shuffle(self, node: Node) -> CudaValue:
         p, kind = self.p, node.attrs["kind"]
         count = count_of(node.tensor)
         text = f"shuffle_{kind}({p.value(node.args[0]).element}, {node.attrs['by']})"
         return self._each(node, count, text)
 
-    def _each(self, node: Node, count: int, text: str) -> Value:
+    def _each(self, node: Node, count: int, text: str) -> CudaValue:
         p = self.p
         if not count:
             return p.declare(node, text)
@@ -173,7 +173,7 @@ class Threads:
 
     # ---- memory
 
-    def _load(self, node: Node) -> Value:
+    def _load(self, node: Node) -> CudaValue:
         p, memory = self.p, node.args[0]
         index, mask, other = access_parts(node)
         count, vector = count_of(node.tensor), int(node.attrs.get("vector") or 1)
@@ -191,7 +191,7 @@ class Threads:
         p.put(f"EVERY({count}, {vector}) load_run<{vector}>({', '.join(parts)});")
         return made
 
-    def _async_copy(self, node: Node) -> Value:
+    def _async_copy(self, node: Node) -> CudaValue:
         p, (target, source) = self.p, node.args[:2]
         to, start, mask = copy_parts(node)
         lanes = int(node.attrs["lanes"])
@@ -207,7 +207,7 @@ class Threads:
         p.under_way += 1
         return p.value(target)
 
-    def _store(self, node: Node) -> Value:
+    def _store(self, node: Node) -> CudaValue:
         p, (memory, value) = self.p, node.args[:2]
         index, mask, _ = access_parts(node)
         count, vector = count_of(value.tensor), int(node.attrs.get("vector") or 1)
@@ -224,7 +224,7 @@ class Threads:
         p.reveal([memory])
         return target
 
-    def filled(self, node: Node) -> Value:
+    def filled(self, node: Node) -> CudaValue:
         """The value in registers of its own, one per element."""
         value = self.p.value(node)
         if not value.each and self.p.c_type(node) == c_type(node.dtype):

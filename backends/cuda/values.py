@@ -34,7 +34,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Value:
+class CudaValue:
     """A value in C++: a scalar in each thread, or `count` registers per thread.
 
     `each` is the text of an element if separate registers would only repeat or reorder others.

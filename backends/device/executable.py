@@ -11,7 +11,7 @@ import torch
 from stack.ir.node import Func
 from stack.run.backend import Executable, Kernel
 
-from ..runtime.program import Program
+from ..runtime.program import BlockProgram
 from .replay import Replays
 from .tensors import adopt, download, upload
 from .torch_device import TorchDevice
@@ -26,7 +26,7 @@ def default_device() -> str:
 
 def executable(
     func: Func,
-    program: Program,
+    program: BlockProgram,
     kernels: list[Kernel],
     artifacts: dict[str, str | Callable[[], str]],
     graph: bool = True,

@@ -20,7 +20,7 @@ from stack.errors import KernelRefused
 from stack.ir.node import Node
 
 from ..runtime.device import Bound
-from ..runtime.values import Table, Value
+from ..runtime.values import RuntimeValue, Table
 from .driver import DriverError, Function, TensorMap, check, driver, launch_config
 
 
@@ -30,7 +30,7 @@ def stream_of(device: torch.device) -> int:
 
 
 @dataclass(frozen=True)
-class Described:
+class TensorMapArgument:
     """A tensor map as an argument: the number of its array, then the arguments of `TensorMap`."""
 
     array: int
@@ -45,7 +45,7 @@ class Described:
 
 
 # the number of an array (passed as its address), a tensor map of one, or a constant of ctypes
-Argument = int | Described | Any
+Argument = int | TensorMapArgument | Any
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def refused_on_load(kernel: Node) -> Iterator[None]:
         raise KernelRefused({kernel: str(error)}) from error
 
 
-class Loaded:
+class LoadedKernel:
     """A kernel loaded on a device, with its launch parameters.
 
     Args:
@@ -82,7 +82,7 @@ class Loaded:
         self.arguments = arguments
         self.alone: tuple[list[Table], Bound] | None = None
 
-    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         """Returns a function that launches the kernel on the arrays of these values."""
         return self.launcher([v.cell() for v in (*args, *outs)])
 
@@ -92,7 +92,7 @@ class Loaded:
         arguments = range(len(argument_buffer)) if self.arguments is None else self.arguments
         given = (ctypes.c_void_p * len(arguments))()
         for number, argument in enumerate(arguments):
-            if isinstance(argument, Described):
+            if isinstance(argument, TensorMapArgument):
                 made = argument.map()
                 maps.append((made, argument_buffer[argument.array]))
                 given[number] = made.address

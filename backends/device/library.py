@@ -15,7 +15,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_fusion
 
-from ..runtime.device import Fill, Library, Make
+from ..runtime.device import Fill, LibraryCall, Make
 from .convolutions import convolution_call
 from .host_order import can_select, can_sort, selected_places, sorted_places
 from .ordering import first_places, is_choice
@@ -74,7 +74,7 @@ class DeviceSpace(TorchSpace):
         return convolution(node, x, w, convolution_call(node))
 
 
-def library_of(node: Node, space: DeviceSpace) -> Library:
+def library_of(node: Node, space: DeviceSpace) -> LibraryCall:
     """Returns the library call of a group or of a bare tensor op."""
     body = node.blocks[0] if is_fusion(node) else block_of(node)
     operations = [n for n in body.nodes if n.op != "item"]
@@ -82,17 +82,17 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
     if len(inner) == 1 and inner[0].op == "dot":
         product = _product(inner[0], body)
         if product is not None:
-            return Library("torch.matmul", product)
+            return LibraryCall("torch.matmul", product)
     capturable = not {n.op for n in operations} & ON_HOST
     if len(operations) != 1 or not set(operations[0].args) <= set(body.params):
-        return Library("torch", _evaluated(body, space), capturable=capturable)
+        return LibraryCall("torch", _evaluated(body, space), capturable=capturable)
     (only,) = operations
     if only.op in MADE:
-        return Library(MADE[only.op], make=_allocating(body, only, space))
+        return LibraryCall(MADE[only.op], make=_allocating(body, only, space))
     update = row_update(only) if only.op == "scatter" else None
     if update is not None and list(only.args) == list(body.params):
-        return Library(update.name, lambda ins, outs: update.run(ins, outs[0]))
-    return Library(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)
+        return LibraryCall(update.name, lambda ins, outs: update.run(ins, outs[0]))
+    return LibraryCall(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)
 
 
 def _product(dot: Node, body: Block) -> Fill | None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..runtime.program import Program
+from ..runtime.program import BlockProgram
 from .torch_device import TorchDevice
 
 Tensor = torch.Tensor
@@ -38,7 +38,7 @@ _holders: Any = torch._C._storage_Use_Count  # pyright: ignore
 _copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
 
 
-class Captured:
+class CapturedGraph:
     """A graph and the results that it writes. If it is `private`, copies of them are returned."""
 
     def __init__(self, graph: Any, results: list[Tensor], private: bool = False) -> None:
@@ -84,10 +84,10 @@ class Replays:
     `problem` is the reason why no graph is captured any more; "" if there is none.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BlockProgram) -> None:
         assert isinstance(program.device, TorchDevice)
         self.program, self.device = program, program.device
-        self.known: OrderedDict[tuple[int, ...], tuple[int, list[Captured]]] = OrderedDict()
+        self.known: OrderedDict[tuple[int, ...], tuple[int, list[CapturedGraph]]] = OrderedDict()
         self.at: list[int] = []  # addresses of the inputs of the last call
         self.key: tuple[int, ...] = ()  # addresses of the inputs that are not copied
         self.places: dict[int, Tensor] = {}  # buffers of inputs that moved, by input number
@@ -145,7 +145,7 @@ class Replays:
                 found[i] = place
         return found
 
-    def _remember(self, calls: int, graphs: list[Captured]) -> None:
+    def _remember(self, calls: int, graphs: list[CapturedGraph]) -> None:
         self.known[self.key] = (calls, graphs)
         if len(self.known) > SETS:
             self.known.popitem(last=False)
@@ -153,7 +153,7 @@ class Replays:
         while len(holding) >= max(1, self.turns):
             del self.known[holding.pop(0)]
 
-    def _capture(self, inputs: Sequence[Tensor], private: bool) -> Captured | None:
+    def _capture(self, inputs: Sequence[Tensor], private: bool) -> CapturedGraph | None:
         try:
             with torch.inference_mode(False), torch.cuda.device(self.device.where):
                 graph = torch.cuda.CUDAGraph()
@@ -169,4 +169,4 @@ class Replays:
                 f"no CUDA graph, its steps are launched one by one: {self.problem}", stacklevel=2
             )
             return None
-        return Captured(graph, results, private)
+        return CapturedGraph(graph, results, private)

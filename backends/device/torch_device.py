@@ -14,8 +14,8 @@ from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType
 
-from ..runtime.device import CallOpaque, Library, Make, Work
-from ..runtime.program import Program
+from ..runtime.device import CallOpaque, LibraryCall, Make, Work
+from ..runtime.program import BlockProgram
 from .library import DeviceSpace, library_of
 from .tensors import allocator, download, memory_text, upload
 
@@ -62,7 +62,7 @@ class TorchDevice:
         held = self.space.constant(node.attrs["value"])
         return self.space.leave(held, node.tensor).contiguous()
 
-    def library(self, node: Node) -> Library:
+    def library(self, node: Node) -> LibraryCall:
         return library_of(node, self.space)
 
     def opaque(self, node: Node, call: CallOpaque) -> Make:
@@ -89,16 +89,16 @@ class TorchDevice:
 
         return here if target.startswith("torch:") else elsewhere
 
-    def hosted(self, node: Node) -> Library:
+    def hosted(self, node: Node) -> LibraryCall:
         kernel, attributes = kernel_of(node, "cuda"), attributes_of(node)
 
         def run(values: Sequence[Tensor], _: int) -> list[Tensor]:
             out = kernel(*(v.contiguous() for v in values), **attributes)
             return _unshared(out if isinstance(out, tuple) else (out,), values)
 
-        return Library(kernel.kind, make=run, capturable=kernel.capturable)
+        return LibraryCall(kernel.kind, make=run, capturable=kernel.capturable)
 
-    def loop(self, test: Program, body: Program) -> Make | None:
+    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
         return None
 
     def within(self, run: Work, arrays: Iterable[Tensor]) -> list[Tensor]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-from stack.run.backend import ByAddress
+from stack.run.backend import AddressProgram
 from stack.run.cache import Cache
 
-from ..runtime.program import Program
+from ..runtime.program import BlockProgram
 from .loops import native_kernels
 from .native_call import entering
 
 
-def by_address(program: Program, cache: Cache | None) -> ByAddress | None:
+def by_address(program: BlockProgram, cache: Cache | None) -> AddressProgram | None:
     """Returns how to call a program by addresses; None if a step or fresh value needs an array."""
     roots = [value.root for value in program.results]
     # a kernel's output is a result of its own; any other result is a copy of an addressed value
@@ -46,4 +46,4 @@ def by_address(program: Program, cache: Cache | None) -> ByAddress | None:
             ctypes.memmove(addresses[target], addresses[source], size)
 
     shapes, frees = [value.shape for value in program.results], bool(program.freed)
-    return ByAddress(call, shapes, frees, entering(program, given, copies, cache))
+    return AddressProgram(call, shapes, frees, entering(program, given, copies, cache))

@@ -16,7 +16,7 @@ from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
 from ..runtime.names import argument_names, function_name
-from ..runtime.program import Program
+from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit, module_batches
 from .address_calls import by_address
@@ -41,7 +41,7 @@ class Compiler:
     ) -> None:
         self.cache, self.cpu = cache, cpu
         self.given = given or {}  # texts by kernel name, which replace printed ones
-        self.kernels: dict[str, jit.Kernel] = {}
+        self.kernels: dict[str, jit.NativeKernel] = {}
         self.texts: dict[Bare, str] = {}
         self.names: dict[str, str] = {}
         self.readable: dict[str, Callable[[], str]] = {}
@@ -83,7 +83,7 @@ class Compiler:
             raise KernelRefused(whys)
         return nodes
 
-    def load(self, node: Node) -> jit.Kernel:
+    def load(self, node: Node) -> jit.NativeKernel:
         """The native kernel of a kernel node. Raises CompileError."""
         text = self.text(node)
         if text not in self.kernels:
@@ -98,7 +98,7 @@ class Compiler:
         kernel.text = "" if self.names.get(text) in self.given else text
         return kernel
 
-    def _build_given(self, text: str, given: str) -> jit.Kernel:
+    def _build_given(self, text: str, given: str) -> jit.NativeKernel:
         """Compiles a kernel whose text a person has written.
 
         Raises ParseError, StackError, and UsageError if this CPU cannot run it.
@@ -193,7 +193,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Executable:
     compiler.load_all(func)
     device = Host(compiler.cache)
-    program = Program(func.body, device, compiler.load, options.get("call_opaque"))
+    program = BlockProgram(func.body, device, compiler.load, options.get("call_opaque"))
     return Executable(
         run=program.run,
         kernels=described(

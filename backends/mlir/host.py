@@ -18,8 +18,8 @@ from stack.ir.types import DType
 from stack.run.cache import Cache
 from stack.target.record import LINE
 
-from ..runtime.device import CallOpaque, Library, Make, Work
-from ..runtime.program import Program
+from ..runtime.device import CallOpaque, LibraryCall, Make, Work
+from ..runtime.program import BlockProgram
 from .address import address
 from .library import library_of
 from .loops import Loop, native_kernels
@@ -64,7 +64,7 @@ class Host:
     def constant(self, node: Node) -> np.ndarray:
         return np.ascontiguousarray(encode(node.attrs["value"].array, node.dtype))
 
-    def library(self, node: Node) -> Library:
+    def library(self, node: Node) -> LibraryCall:
         if node.op != "fusion":
             raise StackError(f"the mlir backend cannot run op {node.op!r}")
         return library_of(node)
@@ -78,7 +78,7 @@ class Host:
 
         return run
 
-    def hosted(self, node: Node) -> Library:
+    def hosted(self, node: Node) -> LibraryCall:
         kernel, attributes = kernel_of(node, "cpu"), attributes_of(node)
         dtypes = [storage_dtype(t.dtype) for t in node.types]
 
@@ -86,9 +86,9 @@ class Host:
             out = kernel(*arrays, **attributes)
             return _own(out if isinstance(out, tuple) else (out,), dtypes, arrays)
 
-        return Library(kernel.kind, make=run)
+        return LibraryCall(kernel.kind, make=run)
 
-    def loop(self, test: Program, body: Program) -> Make | None:
+    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
         """Returns a native loop if every step is one of our kernels; else None."""
         if native_kernels(test) is None or native_kernels(body) is None:
             return None

@@ -30,7 +30,7 @@ from stack.phases import phase
 from stack.run.cache import Cache
 
 from ..runtime.device import Bound
-from ..runtime.values import Value
+from ..runtime.values import RuntimeValue
 from . import bindings, elf, execution_engine, fatal_errors, locations, pool, threads
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
@@ -55,17 +55,17 @@ class CompileError(StackError):
 
 
 @dataclass(frozen=True)
-class Library:
+class KernelLibrary:
     """Loaded kernels of one module, by name. Their code exists as long as this object."""
 
     addresses: dict[str, Address]
     owner: Any
 
-    def __getitem__(self, name: str) -> Kernel:
-        return Kernel(name, self.addresses[name], self.owner)
+    def __getitem__(self, name: str) -> NativeKernel:
+        return NativeKernel(name, self.addresses[name], self.owner)
 
 
-class Kernel:
+class NativeKernel:
     """A native function with one argument, the table.
 
     Attributes:
@@ -81,7 +81,7 @@ class Kernel:
         self.raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._owner = owner
 
-    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         """Returns a function that runs the kernel on the arrays of these values."""
         values = [*args, *outs]
         kept = table([0] * len(values))
@@ -232,7 +232,7 @@ def key(text: str, level: int = OPT_LEVEL) -> str:
 
 def build(
     text: str, names: Iterable[str], cache: Cache | None = None, optimized: bool = False
-) -> Library:
+) -> KernelLibrary:
     """Compile a module, or get its object code from the cache, and load the named kernels.
 
     Args:
@@ -241,7 +241,7 @@ def build(
     level = MADE_OF_OTHERS if optimized else OPT_LEVEL
     wanted = list(names)
     if not wanted:
-        return Library({}, None)
+        return KernelLibrary({}, None)
     entry = key(text, level)
     found = stored(entry, wanted, cache)
     if found is not None:
@@ -260,7 +260,7 @@ def build(
     return _from_engine(engine, wanted)
 
 
-def stored(entry: str, names: Sequence[str], cache: Cache | None) -> Library | None:
+def stored(entry: str, names: Sequence[str], cache: Cache | None) -> KernelLibrary | None:
     """The kernels of the object in a cache entry; None if there is none."""
     code = cache.get(entry) if cache is not None and elf.supported() else None
     if code is None:
@@ -272,19 +272,19 @@ def stored(entry: str, names: Sequence[str], cache: Cache | None) -> Library | N
 
 
 @phase("load")
-def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> Library:
+def _loaded(code: bytes, names: Sequence[str], cache: Cache | None) -> KernelLibrary:
     """Loads the kernels of an object. Raises LoadError."""
     return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
 
 
-def _pick(image: elf.Image, names: Sequence[str]) -> Library:
+def _pick(image: elf.Image, names: Sequence[str]) -> KernelLibrary:
     missing = [name for name in names if name not in image.addresses]
     if missing:
         raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
-    return Library({name: image.addresses[name] for name in names}, image)
+    return KernelLibrary({name: image.addresses[name] for name in names}, image)
 
 
-def _from_engine(engine: Any, names: list[str]) -> Library:
+def _from_engine(engine: Any, names: list[str]) -> KernelLibrary:
     """The kernels inside the engine, for machines whose objects we cannot load ourselves."""
     found: dict[str, Address] = {}
     keep: list[Any] = [engine]
@@ -295,7 +295,7 @@ def _from_engine(engine: Any, names: list[str]) -> Library:
         kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))
         keep.append(kernel)
         found[name] = ctypes.cast(kernel, ctypes.c_void_p).value or 0
-    return Library(found, keep)
+    return KernelLibrary(found, keep)
 
 
 def _unpacked(packed: Callable[[int], None]) -> Any:

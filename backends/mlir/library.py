@@ -16,10 +16,10 @@ from stack.ir.storage import decode, encode
 from stack.ir.traits import is_contraction
 from stack.ir.types import BF16, DType
 
-from ..runtime.device import Fill, Library
+from ..runtime.device import Fill, LibraryCall
 
 
-def library_of(node: Node) -> Library:
+def library_of(node: Node) -> LibraryCall:
     """Returns the library call of a library fusion."""
     body = node.blocks[0]
     inner = body.nodes
@@ -29,15 +29,15 @@ def library_of(node: Node) -> Library:
             from stack.backends.device.products import is_product
 
             if is_product(inner[0]):
-                return Library("torch.matmul", _torch_dot(inner[0]))
+                return LibraryCall("torch.matmul", _torch_dot(inner[0]))
         if _is_torch_conv(inner[0]) and list(inner[0].args) == list(body.params):
-            return Library("torch.convolution", _torch_conv(inner[0]))
+            return LibraryCall("torch.convolution", _torch_conv(inner[0]))
     if torch_is_there:
         return _torch_steps(node)
-    return Library("numpy", _numpy(body))
+    return LibraryCall("numpy", _numpy(body))
 
 
-def _torch_steps(node: Node) -> Library:
+def _torch_steps(node: Node) -> LibraryCall:
     """Runs op by op as on a device, on tensors over the same memory."""
     from stack.backends.device.library import DeviceSpace
     from stack.backends.device.library import library_of as steps_of
@@ -55,7 +55,7 @@ def _torch_steps(node: Node) -> Library:
             for place, made in zip(out, make(held, 0), strict=True):
                 place.copy_(made)
 
-    return Library(found.name, run)
+    return LibraryCall(found.name, run)
 
 
 def _typed(array: np.ndarray, dtype: DType) -> Any:

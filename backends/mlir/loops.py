@@ -16,9 +16,9 @@ import numpy as np
 
 from stack.run.cache import Cache
 
-from ..runtime.program import Program
-from ..runtime.steps import KernelStep, Step
-from ..runtime.values import Value
+from ..runtime.program import BlockProgram
+from ..runtime.steps import KernelStep, RuntimeStep
+from ..runtime.values import RuntimeValue
 from . import jit
 from .address import address
 from .loop_text import Cell, LoopText, Pointer, State
@@ -27,11 +27,11 @@ from .loop_text import Cell, LoopText, Pointer, State
 MOST_INLINED = 1 << 13
 
 
-def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
+def native_kernels(program: BlockProgram) -> list[tuple[RuntimeStep, jit.NativeKernel]] | None:
     """The steps of a program with their code; None if any step is not one of our kernels."""
-    found: list[tuple[Step, jit.Kernel]] = []
+    found: list[tuple[RuntimeStep, jit.NativeKernel]] = []
     for step in program.steps:
-        if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.Kernel):
+        if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.NativeKernel):
             return None
         found.append((step, step.kernel))
     return found
@@ -40,14 +40,16 @@ def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
 class Loop:
     """A loop whose steps are all kernels, as a native function."""
 
-    def __init__(self, test: Program, body: Program, cache: Cache | None) -> None:
+    def __init__(self, test: BlockProgram, body: BlockProgram, cache: Cache | None) -> None:
         self.held = test, body  # keeps their code, constants and arenas alive
         try:
             self._build(test, body, cache, MOST_INLINED)
         except jit.CompileError:  # with all kernels in one function; each alone compiles
             self._build(test, body, cache, 0)
 
-    def _build(self, test: Program, body: Program, cache: Cache | None, most: int) -> None:
+    def _build(
+        self, test: BlockProgram, body: BlockProgram, cache: Cache | None, most: int
+    ) -> None:
         """Compile the function; kernels with at most `most` bytes of text are inlined."""
         self.most = most
         self.types = [(v.shape, v.dtype) for v in body.inputs]
@@ -59,7 +61,7 @@ class Loop:
         flag = self._steps(test, {})[test.results[0].root]
         self.text.test(flag)
         # parts of the next state that a kernel writes directly where the next iteration reads them
-        written: dict[Value, State] = {}
+        written: dict[RuntimeValue, State] = {}
         for slot, value in enumerate(body.results):
             if slot not in self.kept and value.root.source == "output":
                 written.setdefault(value.root, State(slot, is_next=True))
@@ -71,17 +73,19 @@ class Loop:
         self.iterations = jit.build(text, [name], cache, optimized=True)[name]
         self.table = jit.table([0, *self.text.pointers])
 
-    def _steps(self, program: Program, written: dict[Value, State]) -> dict[Value, Pointer]:
+    def _steps(
+        self, program: BlockProgram, written: dict[RuntimeValue, State]
+    ) -> dict[RuntimeValue, Pointer]:
         """Add the kernels of a block to the text; returns the memory of each value of the block."""
         steps = native_kernels(program) or []
-        places: dict[Value, Pointer] = {v: State(i) for i, v in enumerate(program.inputs)}
+        places: dict[RuntimeValue, Pointer] = {v: State(i) for i, v in enumerate(program.inputs)}
         places.update(written)
         made = {root for step, _ in steps for v in step.outs if (root := v.root) not in places}
         cells: dict[tuple[int, int], Cell] = {}
         # an offset of the arena may be reused for another single element
         shown = {address(v.array) if v.array is not None else id(v) for v in made if _is_element(v)}
 
-        def place(value: Value) -> Pointer:
+        def place(value: RuntimeValue) -> Pointer:
             root = value.root
             if root in places:
                 return places[root]
@@ -113,6 +117,6 @@ class Loop:
         return other if self.table[0] else state
 
 
-def _is_element(value: Value) -> bool:
+def _is_element(value: RuntimeValue) -> bool:
     """True if a value fits in a register."""
     return math.prod(value.shape) == 1 and value.bytes <= ctypes.sizeof(ctypes.c_int64)

@@ -22,7 +22,7 @@ _FUNCTIONS = re.compile(r"^(?=llvm\.func)", re.MULTILINE)
 LEAST_TEXT = 1 << 15
 
 
-def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
+def build(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.NativeKernel]:
     """Returns the function `kernel` of each text, by text, except in modules that MLIR refuses.
 
     Args:
@@ -49,7 +49,7 @@ def _shared_out(texts: Sequence[str]) -> list[list[str]]:
     return [part for part in parts if part]
 
 
-def _compiled(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.Kernel]:
+def _compiled(texts: Sequence[str], cache: Cache | None) -> dict[str, jit.NativeKernel]:
     names = [f"{ENTRY}{number}" for number in range(len(texts))]
     module = module_of(texts, names)
     try:
@@ -77,7 +77,7 @@ def _place(text: str) -> str:
     return jit.key(f"place of\n{text}")
 
 
-def _stored(texts: Sequence[str], cache: Cache | None) -> Iterator[tuple[str, jit.Kernel]]:
+def _stored(texts: Sequence[str], cache: Cache | None) -> Iterator[tuple[str, jit.NativeKernel]]:
     """Loads the kernels that the cache has."""
     if cache is None:
         return

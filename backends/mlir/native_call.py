@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from stack.run.backend import Crossing, Direct
+from stack.run.backend import CallLayout, Direct
 from stack.run.cache import Cache
 
-from ..runtime.program import Program
-from ..runtime.values import Table, Value
+from ..runtime.program import BlockProgram
+from ..runtime.values import RuntimeValue, Table
 from . import elf, jit, threads, workers
 from .loops import native_kernels
 from .native_call_text import SYMBOL, TEXT
@@ -31,7 +31,7 @@ _TAKES_ONE = 8  # METH_O: takes one argument
 class _Method(ctypes.Structure):
     """PyMethodDef. A Python function does not own it; the object it is bound to keeps it alive."""
 
-    code: jit.Library
+    code: jit.KernelLibrary
     _fields_ = (
         ("name", ctypes.c_char_p),
         ("call", ctypes.c_void_p),
@@ -66,8 +66,11 @@ def ahead(cache: Cache | None) -> None:
 
 
 def entering(
-    program: Program, numbers: Mapping[Value, int], copies: Sequence[Copy], cache: Cache | None
-) -> Callable[[Crossing], Direct | None]:
+    program: BlockProgram,
+    numbers: Mapping[RuntimeValue, int],
+    copies: Sequence[Copy],
+    cache: Cache | None,
+) -> Callable[[CallLayout], Direct | None]:
     """Returns the factory of a program's call function, for arrays of some framework.
 
     Args:
@@ -78,7 +81,7 @@ def entering(
     """
     steps = native_kernels(program) or []
 
-    def entered(crossing: Crossing) -> Direct | None:
+    def entered(crossing: CallLayout) -> Direct | None:
         method = _method(cache)
         if method is None:
             return None

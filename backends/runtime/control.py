@@ -11,12 +11,12 @@ from .device import Device, Make
 from .values import Array
 
 if TYPE_CHECKING:
-    from .program import Program
+    from .program import BlockProgram
 
 CONTROL = frozenset({"call", "cond", "while"})
 
 
-def control(node: Node, inner: Sequence[Program], device: Device) -> Make:
+def control(node: Node, inner: Sequence[BlockProgram], device: Device) -> Make:
     """Returns the function that executes a `call`, `cond` or `while` node with blocks `inner`."""
     if node.op == "call":
         return inner[0].work
@@ -29,7 +29,7 @@ def control(node: Node, inner: Sequence[Program], device: Device) -> Make:
     )
 
 
-def is_capturable(node: Node, inner: Sequence[Program]) -> bool:
+def is_capturable(node: Node, inner: Sequence[BlockProgram]) -> bool:
     """True if the host knows, without waiting for the device, which kernels run.
 
     Only then can a CUDA graph capture the node.
@@ -38,7 +38,7 @@ def is_capturable(node: Node, inner: Sequence[Program]) -> bool:
     return is_known and inner[-1].capturable
 
 
-def _branch(branches: Sequence[Program]) -> Make:
+def _branch(branches: Sequence[BlockProgram]) -> Make:
     """Executes one branch; an index out of range is clamped to the first or last one."""
 
     def run(arrays: Sequence[Array], stream: int) -> list[Array]:
@@ -48,7 +48,7 @@ def _branch(branches: Sequence[Program]) -> Make:
     return run
 
 
-def _turns(body: Program, count: int, device: Device) -> Make:
+def _turns(body: BlockProgram, count: int, device: Device) -> Make:
     """Executes a loop with a known trip count, so no condition is evaluated."""
     updated = body.updated
 
@@ -61,7 +61,7 @@ def _turns(body: Program, count: int, device: Device) -> Make:
     return run
 
 
-def _loop(test: Program, body: Program, device: Device) -> Make:
+def _loop(test: BlockProgram, body: BlockProgram, device: Device) -> Make:
     """Evaluates the condition before each iteration; a result may be an operand left unchanged."""
     updated = body.updated
 

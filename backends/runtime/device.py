@@ -15,10 +15,10 @@ import numpy as np
 from stack.ir.node import Node
 from stack.ir.types import DType
 
-from .values import Array, Value
+from .values import Array, RuntimeValue
 
 if TYPE_CHECKING:
-    from .program import Program
+    from .program import BlockProgram
 
 Bound = Callable[[int], None]  # a step whose arrays are known; takes the handle of a stream
 Make = Callable[[Sequence[Array], int], list[Array]]  # arrays, the handle of a stream: results
@@ -28,19 +28,19 @@ Fill = Callable[[Sequence[Array], Sequence[Array]], None]  # reads the first, wr
 CallOpaque = Callable[[str, Any, Sequence[np.ndarray]], list[np.ndarray]]
 
 
-class Kernel(Protocol):
+class DeviceKernel(Protocol):
     """A kernel loaded on a device."""
 
-    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         """Returns a launch function that reads the arrays of `args` and writes those of `outs`."""
         ...
 
 
-Load = Callable[[Node], Kernel]
+Load = Callable[[Node], DeviceKernel]
 
 
 @dataclass(frozen=True)
-class Library:
+class LibraryCall:
     """A library call for a group that none of our kernels computes.
 
     Attributes:
@@ -92,7 +92,7 @@ class Device(Protocol):
         """The dense array of a `const` node."""
         ...
 
-    def library(self, node: Node) -> Library:
+    def library(self, node: Node) -> LibraryCall:
         """Returns the library call of a group or bare op. Raises StackError if there is none."""
         ...
 
@@ -100,11 +100,11 @@ class Device(Protocol):
         """Returns the function that executes an `opaque` node. Results never alias operands."""
         ...
 
-    def hosted(self, node: Node) -> Library:
+    def hosted(self, node: Node) -> LibraryCall:
         """Returns the code of a hosted operator (a `custom` node). It allocates its results."""
         ...
 
-    def loop(self, test: Program, body: Program) -> Make | None:
+    def loop(self, test: BlockProgram, body: BlockProgram) -> Make | None:
         """Returns a function that runs all of a `while`; None if Python runs each iteration."""
         ...
 

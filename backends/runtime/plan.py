@@ -10,9 +10,9 @@ from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType, TupleType
 
 from .control import CONTROL
-from .device import CallOpaque, Device, Library, Load, Make
-from .steps import FillingStep, KernelStep, MakingStep, Step
-from .values import Value
+from .device import CallOpaque, Device, LibraryCall, Load, Make
+from .steps import FillingStep, KernelStep, MakingStep, RuntimeStep
+from .values import RuntimeValue
 
 ALIGNMENT = 64  # bytes, of the arena
 LARGE = 1 << 17  # bytes: allocators return at least this to the system (glibc's mmap threshold)
@@ -44,9 +44,9 @@ class Plan:
         self.load = load
         self.call_opaque = call_opaque
         self.control = control
-        self.values: dict[tuple[Node, int], Value] = {}
-        self.all: list[Value] = []
-        self.steps: list[Step] = []
+        self.values: dict[tuple[Node, int], RuntimeValue] = {}
+        self.all: list[RuntimeValue] = []
+        self.steps: list[RuntimeStep] = []
         self.arena_bytes = 0
         self.inputs = [self._value(p, 0, p.tensor, "input") for p in block.params]
         for node in block.nodes:
@@ -54,19 +54,19 @@ class Plan:
         self._lay_out()
         self.results = [self.find(r) for r in block.results]
 
-    def find(self, node: Node) -> Value:
+    def find(self, node: Node) -> RuntimeValue:
         """The value of a node."""
         if is_item(node):
             return self.values[node.args[0], int(node.attrs["index"])]
         return self.values[node, 0]
 
-    def first_writers(self) -> dict[int, list[Value]]:
+    def first_writers(self) -> dict[int, list[RuntimeValue]]:
         """Large outputs that the first step does not write, by the number of the step that does.
 
         They are allocated just before that step.
         """
-        found: dict[int, list[Value]] = {}
-        seen: set[Value] = set()
+        found: dict[int, list[RuntimeValue]] = {}
+        seen: set[RuntimeValue] = set()
         for number, step in enumerate(self.steps):
             for value in step.outs:
                 is_late = number > 0 and value not in seen
@@ -75,17 +75,17 @@ class Plan:
                 seen.add(value)
         return found
 
-    def last_readers(self) -> dict[int, list[Value]]:
+    def last_readers(self) -> dict[int, list[RuntimeValue]]:
         """Values to free, by the number of the step that reads them last.
 
         These are values made by steps, and large inputs that the last step does not read. Results
         of the block are not among them.
         """
-        last: dict[Value, int] = {}
+        last: dict[RuntimeValue, int] = {}
         for number, step in enumerate(self.steps):
             last.update((v.root, number) for v in (*step.args, *step.outs))
         given = {value.root for value in self.results}
-        found: dict[int, list[Value]] = {}
+        found: dict[int, list[RuntimeValue]] = {}
         for value in self.all:
             root = value.root
             if root not in last or root in given:
@@ -95,16 +95,16 @@ class Plan:
                 found.setdefault(last[root], []).append(value)
         return found
 
-    def _value(self, node: Node, item: int, type_: TensorType, source: str) -> Value:
+    def _value(self, node: Node, item: int, type_: TensorType, source: str) -> RuntimeValue:
         name = self.block.names.get(node) or str(node.attrs.get("name", node.op))
         shape = tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
         dtype = self.device.dtype(type_.dtype)
-        value = Value(f"%{name}: {type_}", shape, dtype, source, self.device.address)
+        value = RuntimeValue(f"%{name}: {type_}", shape, dtype, source, self.device.address)
         self.all.append(value)
         self.values[node, item] = value
         return value
 
-    def _view(self, node: Node, base: Value) -> Value:
+    def _view(self, node: Node, base: RuntimeValue) -> RuntimeValue:
         value = self._value(node, 0, node.tensor, "view")
         value.base = base
         return value
@@ -131,7 +131,7 @@ class Plan:
         else:
             self._add_library(node, args, self.device.library(node))
 
-    def _add_library(self, node: Node, args: Sequence[Value], found: Library) -> None:
+    def _add_library(self, node: Node, args: Sequence[RuntimeValue], found: LibraryCall) -> None:
         if found.make is not None:
             outs = self._made(node)
             step = MakingStep(node, args, outs, found.name, found.capturable, found.make)
@@ -155,10 +155,10 @@ class Plan:
         items = (n for n in self.block.nodes if is_item(n) and n.args[0] is node)
         return set(range(len(node.types))) - {int(n.attrs["index"]) for n in items}
 
-    def _made(self, node: Node) -> list[Value]:
+    def _made(self, node: Node) -> list[RuntimeValue]:
         return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]
 
-    def _written(self, node: Node, args: Sequence[Value]) -> list[Value]:
+    def _written(self, node: Node, args: Sequence[RuntimeValue]) -> list[RuntimeValue]:
         """The memory of results: an operand updated in place, the arena, or a fresh allocation."""
         if "updates" in node.attrs:
             return [self._view(node, args[int(node.attrs["updates"])])]
@@ -166,7 +166,7 @@ class Plan:
         pairs = zip(node.types, places, strict=True)
         return [self._placed(node, i, type_, place) for i, (type_, place) in enumerate(pairs)]
 
-    def _placed(self, node: Node, item: int, type_: TensorType, place: int) -> Value:
+    def _placed(self, node: Node, item: int, type_: TensorType, place: int) -> RuntimeValue:
         if place < 0:
             return self._value(node, item, type_, "output")
         value = self._value(node, item, type_, "static")

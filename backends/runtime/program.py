@@ -21,10 +21,10 @@ from .control import control, is_capturable
 from .device import CallOpaque, Device, Load, Make
 from .plan import Plan
 from .steps import allocating, releasing
-from .values import Array, Value
+from .values import Array, RuntimeValue
 
 
-class Program:
+class BlockProgram:
     """The steps of one block, ready to run. Arguments as for `Plan`."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Program:
         return {i for i, v in enumerate(self.inputs) if v in roots}
 
     def _control(self, node: Node) -> tuple[Make, bool]:
-        inner = [Program(b, self.device, self.load, self.call_opaque) for b in node.blocks]
+        inner = [BlockProgram(b, self.device, self.load, self.call_opaque) for b in node.blocks]
         return control(node, inner, self.device), is_capturable(node, inner)
 
     def run(self, arrays: Iterable[Array]) -> list[Array]:
@@ -146,9 +146,9 @@ class Program:
             marks.append(self.device.mark())
 
 
-def _shared(results: Sequence[Value], own: Sequence[str]) -> tuple[int, ...]:
+def _shared(results: Sequence[RuntimeValue], own: Sequence[str]) -> tuple[int, ...]:
     """Numbers of the results to copy: not from an `own` source, or aliasing an earlier result."""
-    given: set[Value] = set()
+    given: set[RuntimeValue] = set()
     found: list[int] = []
     for number, result in enumerate(results):
         root = result.root

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from stack.ir.cost import total
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Func, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_fusion
@@ -16,7 +16,7 @@ from stack.run.backend import Kernel, source_lines
 GENERATED = ("kernel", "call", "cond", "while")
 
 
-class _Printed(Kernel):
+class _LazyRecord(Kernel):
     """A kernel record that prints its text and counts its work on first use."""
 
     def __init__(
@@ -46,7 +46,7 @@ def describe_kernel(
     """Returns the record of a kernel of ours. `text` is the text or a function that prints it;
     `more` are `Kernel.resources` and `Kernel.warning`.
     """
-    return _Printed(
+    return _LazyRecord(
         text if callable(text) else lambda: text,
         lambda: float(node.attrs.get("flops") or _flops_of_kernel(node)),
         name,
@@ -117,7 +117,7 @@ def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
     return source_lines([*lines, *inside])
 
 
-@once_alike
+@cached_by_class
 def _flops_of_kernel(node: Node) -> float:
     return _flops(node.blocks[0].nodes)
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Container, Sequence
 from stack.errors import StackError
 from stack.ir.node import Node
 
-from .device import Bound, Device, Fill, Kernel, Make
-from .values import Array, Value
+from .device import Bound, Device, DeviceKernel, Fill, Make
+from .values import Array, RuntimeValue
 
 
-class Step:
+class RuntimeStep:
     """One step. `library` names the library it calls. `capturable`: a CUDA graph can contain it."""
 
     def __init__(
         self,
         node: Node,
-        args: Sequence[Value],
-        outs: Sequence[Value],
+        args: Sequence[RuntimeValue],
+        outs: Sequence[RuntimeValue],
         library: str = "",
         capturable: bool = True,
     ) -> None:
@@ -46,15 +46,19 @@ class OnArrays:
     def __init__(self, launch: Fill) -> None:
         self.launch = launch
 
-    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+    def bind(self, args: Sequence[RuntimeValue], outs: Sequence[RuntimeValue]) -> Bound:
         return lambda _: self.launch([v.get() for v in args], [v.get() for v in outs])
 
 
-class KernelStep(Step):
+class KernelStep(RuntimeStep):
     """A step that launches one of our kernels."""
 
     def __init__(
-        self, node: Node, args: Sequence[Value], outs: Sequence[Value], kernel: Kernel
+        self,
+        node: Node,
+        args: Sequence[RuntimeValue],
+        outs: Sequence[RuntimeValue],
+        kernel: DeviceKernel,
     ) -> None:
         super().__init__(node, args, outs)
         self.kernel = kernel
@@ -63,14 +67,14 @@ class KernelStep(Step):
         return self.kernel.bind(self.args, self.outs)
 
 
-class FillingStep(Step):
+class FillingStep(RuntimeStep):
     """A library call that writes its results into arrays that exist already."""
 
     def __init__(
         self,
         node: Node,
-        args: Sequence[Value],
-        outs: Sequence[Value],
+        args: Sequence[RuntimeValue],
+        outs: Sequence[RuntimeValue],
         library: str,
         capturable: bool,
         fill: Fill,
@@ -88,7 +92,7 @@ class FillingStep(Step):
         return run
 
 
-class MakingStep(Step):
+class MakingStep(RuntimeStep):
     """A step that allocates its results: control flow, a framework call, or a library call.
 
     `dropped`: numbers of the results that nobody reads.
@@ -97,8 +101,8 @@ class MakingStep(Step):
     def __init__(
         self,
         node: Node,
-        args: Sequence[Value],
-        outs: Sequence[Value],
+        args: Sequence[RuntimeValue],
+        outs: Sequence[RuntimeValue],
         library: str,
         capturable: bool,
         make: Make,
@@ -128,7 +132,7 @@ class MakingStep(Step):
         return run
 
 
-def allocating(launch: Bound, values: Sequence[tuple[Value, Callable[[], Array]]]) -> Bound:
+def allocating(launch: Bound, values: Sequence[tuple[RuntimeValue, Callable[[], Array]]]) -> Bound:
     """Returns a step that first allocates the results that it is the first to write."""
 
     def run(stream: int) -> None:
@@ -139,7 +143,7 @@ def allocating(launch: Bound, values: Sequence[tuple[Value, Callable[[], Array]]
     return run
 
 
-def releasing(launch: Bound, values: Sequence[Value]) -> Bound:
+def releasing(launch: Bound, values: Sequence[RuntimeValue]) -> Bound:
     """Returns a step that afterwards drops the arrays of values that no later step reads."""
 
     def run(stream: int) -> None:

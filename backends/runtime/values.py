@@ -11,7 +11,7 @@ Array = Any  # an array of the device's library
 Table = ctypes.Array[Any]  # 8-byte numbers, among them addresses
 
 
-class Value:
+class RuntimeValue:
     """A value, its array while a program runs, and the tables that contain its address.
 
     `source` is "input", "output" (fresh at each call), "static" (a constant or part of the arena),
@@ -35,7 +35,7 @@ class Value:
         self.dtype = dtype
         self.source = source
         self.address = address
-        self.base: Value | None = None
+        self.base: RuntimeValue | None = None
         self.place: int | None = None
         self.array: Array | None = None
         self.slots: list[tuple[Table, int]] = []
@@ -46,7 +46,7 @@ class Value:
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
-    def root(self) -> Value:
+    def root(self) -> RuntimeValue:
         """The value that a chain of views finally refers to."""
         value = self
         while value.source == "view" and value.base is not None:

@@ -11,7 +11,7 @@ from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_kernel
-from stack.run.backend import Executable, Inspected, Kernel
+from stack.run.backend import DeviceKernel, Executable, Inspected
 from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, executable
@@ -20,10 +20,10 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
-from ..runtime.device import Kernel as Runnable
+from ..runtime.device import DeviceKernel as Runnable
 from ..runtime.lines import in_full
 from ..runtime.names import argument_names, function_name
-from ..runtime.program import Program
+from ..runtime.program import BlockProgram
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
@@ -88,7 +88,7 @@ class Compiler:
             codes = {node: self.source(node).code for node in nodes}
             raise KernelRefused({n: whys[code] for n, code in codes.items() if code in whys})
 
-    def describe(self, node: Node, assembled: bool = False) -> Kernel:
+    def describe(self, node: Node, assembled: bool = False) -> DeviceKernel:
         """Returns the record of a kernel; `assembled` adds what the assembler reports."""
         source = self.source(node)
         name, shown = self.readable[source.code]
@@ -154,7 +154,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
                 launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
-    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
+    program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
     is_assembled = bool(options.get("assembled"))
     steps = ((step.node, step.library) for step in program.steps)
     kernels = described(func, steps, lambda node: compiler.describe(node, is_assembled))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..device.driver import Function
-from ..device.launch import Argument, Described, Loaded
+from ..device.launch import Argument, LoadedKernel, TensorMapArgument
 from ..device.symbols import named
 from ..runtime.steps import OnArrays
 from . import build, interpreter
@@ -55,7 +55,7 @@ def parameter_sizes(ptx: str) -> list[int]:
 
 def loaded(
     source: Source, binary: build.Binary, symbol: str, device: torch.device
-) -> Loaded | None:
+) -> LoadedKernel | None:
     """Loads a kernel through the driver; None if its calling convention is not the expected one."""
     meta = binary.meta
     maps = meta.get("tensordesc_meta") or [None] * len(source.descriptors)
@@ -73,7 +73,7 @@ def loaded(
     with torch.cuda.device(number):
         function = Function(named(binary.cubin, symbol), symbol, int(meta["shared"]), number)
     threads = (32 * source.warps, 1, 1)
-    return Loaded(function, source.programs, threads, device, _arguments(source, maps))
+    return LoadedKernel(function, source.programs, threads, device, _arguments(source, maps))
 
 
 def _arguments(source: Source, maps: Sequence[Any]) -> list[Argument]:
@@ -83,7 +83,7 @@ def _arguments(source: Source, maps: Sequence[Any]) -> list[Argument]:
     for d, m in zip(source.descriptors, maps, strict=True):
         kind = int(m["elem_type"])
         found.append(
-            Described(
+            TensorMapArgument(
                 places[d.memory],
                 d.shape,
                 tuple(m["block_size"]),

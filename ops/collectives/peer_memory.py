@@ -65,7 +65,7 @@ def _ordered(collective: str, ranks: int, size: int) -> tuple[str, ...]:
     return tuple(predicted(collective, ranks, size))
 
 
-class Waiting:
+class WaitLimit:
     """The time limit of kernels that wait for other ranks, and the failure flag for the host."""
 
     rank: int
@@ -85,7 +85,7 @@ class Waiting:
         self.check()
 
 
-class PeerMemory(Waiting):
+class PeerMemory(WaitLimit):
     """Memory that all GPUs of one host can access, and the collectives over it.
 
     All collectives take `way`, one of `WAYS`; by default the one predicted to be fastest.

@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from stack.errors import UsageError
-from stack.ops.collectives.peer_memory import Waiting
+from stack.ops.collectives.peer_memory import WaitLimit
 from stack.ops.collectives.peer_triton import _await, _tell
 
 Tensor = torch.Tensor
@@ -38,7 +38,7 @@ def meet(
     _await(flags, failed, patience, 0, 0, turn, RANK, WORLD, PEERS)
 
 
-class PeerProducts(Waiting):
+class PeerProducts(WaitLimit):
     """Matmuls over memory of their own that all GPUs of a host can access.
 
     Args:

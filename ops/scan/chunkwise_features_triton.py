@@ -143,7 +143,7 @@ def carried_kernel(
 
 
 @dataclass(frozen=True)
-class Decayed:
+class DecayedOperands:
     """Decayed operands per chunk: `queries` since its start, `keys` until its end.
 
     `pairs [lines, chunks, c, c]` are their products, `ends [lines, chunks, d]` the decay of a state
@@ -179,11 +179,13 @@ def width_of(size: int) -> int:
     return max(64, int(triton.next_power_of_2(size)))
 
 
-def decayed(q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config) -> Decayed:
+def decayed(
+    q: Tensor, k: Tensor, log_gate: Tensor, scale: float, config: Config
+) -> DecayedOperands:
     """Decays dense operands with at least one step."""
     steps, features = q.shape[-2:]
     lines, chunks = q.numel() // (steps * features), -(-steps // CHUNK)
-    made = Decayed(
+    made = DecayedOperands(
         torch.empty_like(q),
         torch.empty_like(k),
         q.new_empty(lines, chunks, CHUNK, CHUNK),

@@ -10,7 +10,7 @@ from stack.target import Cpu, Mma
 
 
 @dataclass(frozen=True)
-class Walk:
+class ContractionOrder:
     """The loop order of contracted axes, and the size of packed blocks.
 
     Attributes:
@@ -31,7 +31,7 @@ def walk_of(
     panel: tuple[int, int],
     cpu: Cpu,
     mma: Mma | None,
-) -> Walk:
+) -> ContractionOrder:
     """Orders contracted axes as in the left operand, which is read in place.
 
     The longest axis is cut, so that packed memory has long contiguous runs. With a matrix
@@ -49,4 +49,4 @@ def walk_of(
     order = tuple(sorted(real, key=left.index))
     cut = order[0] if mma else max(order, key=lambda n: sizes[n])
     extents = [sizes[cut], *(sizes[n] for n in order if n != cut)]
-    return Walk(order, cut, block_size(extents, *panel, cpu, mma.depth if mma else 1))
+    return ContractionOrder(order, cut, block_size(extents, *panel, cpu, mma.depth if mma else 1))

@@ -23,12 +23,12 @@ from stack.passes.cpu_loops.block_slices import part
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.fetch import slice_of
 from stack.passes.cpu_loops.gemm_plan import GemmPlan
-from stack.passes.cpu_loops.nest_copies import Copy
+from stack.passes.cpu_loops.nest_copies import NestCopy
 from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.cpu_loops.unsigned_operands import lowered, raised, widened, zeros
 from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import static
-from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
+from stack.passes.tiling.loops import KernelRebuild, extent_of, index, items
 from stack.target import Cpu
 
 ROW = "row"  # the axis of one row of zeros
@@ -40,7 +40,7 @@ def distribute_gemm(block: Block, cpu: Cpu) -> Block:
 
 
 @dataclass(frozen=True)
-class Prepacked:
+class PrepackedMatmul:
     """A matmul whose panels are packed by another kernel.
 
     Attributes:
@@ -59,7 +59,7 @@ def packed_operand(block: Block, cpu: Cpu) -> int | None:
     return GemmPlan(block, cpu).packed_operand()
 
 
-def prepacked(block: Block, cpu: Cpu) -> Prepacked:
+def prepacked(block: Block, cpu: Cpu) -> PrepackedMatmul:
     """Splits a tile kernel with one dot into a kernel that packs panels and the matmul."""
     return _Gemm(block, cpu, is_prepacked=True).prepacked()
 
@@ -84,7 +84,7 @@ class _Rows:
     swap: dict[Node, Node]
 
 
-class _Gemm(Rebuilt):
+class _Gemm(KernelRebuild):
     def __init__(self, block: Block, cpu: Cpu, is_prepacked: bool = False) -> None:
         super().__init__(block)
         self.plan = plan = GemmPlan(block, cpu)
@@ -109,11 +109,11 @@ class _Gemm(Rebuilt):
             params = [self.panels if p is self.panel.load.args[0] else p for p in params]
         return self.b.block(params, results)
 
-    def prepacked(self) -> Prepacked:
+    def prepacked(self) -> PrepackedMatmul:
         """Builds the matmul and the kernel that packs its panels."""
         operand = self.plan.packed_operand()
         assert operand is not None
-        return Prepacked(self.block(), self._packing(), operand)
+        return PrepackedMatmul(self.block(), self._packing(), operand)
 
     def _packing(self) -> Block:
         """Builds the block of a kernel that packs all panels, in parallel loops over them."""
@@ -169,7 +169,7 @@ class _Gemm(Rebuilt):
                 value = self._product(rows, self._right(self._packed(), None), None)
             rows.swap[self.dot] = value
         block = self.plan.nest[self.plan.cut - 1].blocks[0] if self.plan.cut else self.old
-        copy = Copy(self.b, self.old, rows.swap, rows.renamed)
+        copy = NestCopy(self.b, self.old, rows.swap, rows.renamed)
         return [copy.new(r) for r in block.results]
 
     def _held(self, hint: str, memory: Node) -> Node:
@@ -204,7 +204,7 @@ class _Gemm(Rebuilt):
 
     def _product(self, rows: _Rows, right: Node, block: Node | None) -> Node:
         """Builds the dot of a tile of rows with the packed panel, or with a block of it."""
-        left = Copy(self.b, self.old, rows.swap, rows.renamed).new(
+        left = NestCopy(self.b, self.old, rows.swap, rows.renamed).new(
             self.dot.args[1 - self.plan.right]
         )
         if block is not None:
@@ -243,7 +243,7 @@ class _Gemm(Rebuilt):
         if self.panels is not None:
             return self._panel(self.panels, [*which.values()], block)
         memory, *index = self.panel.load.args
-        copy = Copy(self.b, self.old, which, {})
+        copy = NestCopy(self.b, self.old, which, {})
         whole = self.b.load(memory, *map(copy.new, index), type=self.panel.load.tensor)
         if block is None:
             return whole

@@ -10,7 +10,7 @@ from stack.ir.traits import is_loop
 from stack.passes.tiling.loops import carry
 
 
-class Copy:
+class NestCopy:
     """One copy of a part of a kernel.
 
     Args:

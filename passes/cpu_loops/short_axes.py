@@ -24,7 +24,7 @@ from stack.target import Cpu
 Axes = tuple[int, ...]
 
 
-class _ToldApart(Exception):
+class _SeparateAxes(Exception):
     """The last two axes cannot be merged: a value has only one of them and is not broadcast."""
 
 
@@ -55,7 +55,7 @@ def with_full_vectors(group: Node, cpu: Cpu) -> Node | None:
     work = _Group(group, tuple(shape), math.prod(shape) // cpu.lanes)
     try:
         return work.reduced(sums) if sums else work.loop()
-    except _ToldApart:
+    except _SeparateAxes:
         return None
 
 
@@ -85,10 +85,10 @@ class _Group:
             return None
         kept = [s for i, s in enumerate(self.shape) if i not in axes or i == last]
         if math.prod(kept) > self.most:
-            raise _ToldApart
+            raise _SeparateAxes
         rows = [s for i, s in enumerate(self.shape) if i not in axes and s != 1]
         if any([s for s in r.shape if s != 1] != rows for r in self.body.results):
-            raise _ToldApart
+            raise _SeparateAxes
         firsts = [self._part(n, axes) for n in sums]
         first = self._group(self.group, firsts)
         params = new_params("s", [n.type for n in firsts], self.body.params)
@@ -145,11 +145,11 @@ class _Group:
         if node in self.done or not node.shape:
             return self.done.get(node, node)
         if not self._is_whole(node):
-            raise _ToldApart
+            raise _SeparateAxes
         if (axes := spread(node)) is not None:
             return self._stretched(node, axes)
         if not is_input(node):
-            raise _ToldApart
+            raise _SeparateAxes
         return node
 
     def _stretched(self, node: Node, axes: Axes) -> Node:
@@ -172,7 +172,7 @@ class _Group:
         type_ = source.tensor.with_shape(shape)
         is_small = isinstance(type_.size, int) and type_.size <= self.most
         if not is_small or any(map(is_reduction, inner)):
-            raise _ToldApart
+            raise _SeparateAxes
         params = [p for p in self.body.params if p in inner]
         block = Block(params, [make("broadcast", (source,), {"axes": axes}, hint=type_)])
         args = [self.outside[p] for p in params]

@@ -21,7 +21,7 @@ from stack.ir.warp_ops import VECTOR_BYTES
 MIRRORED = {"gt": "lt", "le": "ge"}
 
 
-class Run(NamedTuple):
+class IntegerRun(NamedTuple):
     """Integers of a group: they increase by `step`; `divisor` divides the first."""
 
     step: int
@@ -102,18 +102,18 @@ class Contiguity:
         is_order = mask.op not in ("eq", "ne")
         return is_order and is_aligned and (first.step, second.step) == (1, 0)
 
-    def run(self, node: Node, axis: int, group: int) -> Run | None:
+    def run(self, node: Node, axis: int, group: int) -> IntegerRun | None:
         """Step and divisor of an integer tile along an axis; None if they are not known."""
         if not node.tensor.rank:
-            return Run(0, self.integers.divisor(node))
+            return IntegerRun(0, self.integers.divisor(node))
         if node.op == "iota":
-            return Run(1, group) if int(node.attrs["axis"]) == axis else Run(0, 1)
+            return IntegerRun(1, group) if int(node.attrs["axis"]) == axis else IntegerRun(0, 1)
         if node.op == "broadcast":
             axes: Sequence[int] = node.attrs["axes"]
             source = node.args[0]
             if axis in axes:
                 return self.run(source, axes.index(axis), group)
-            return Run(0, self.integers.divisor(source))
+            return IntegerRun(0, self.integers.divisor(source))
         if converts(node) and node.args[0].dtype.is_integer:
             return self.run(node.args[0], axis, group)
         if node.op in ("add", "sub", "mul", "div", "rem"):
@@ -122,13 +122,15 @@ class Contiguity:
                 return self._combined(node, first, second, group)
         return None
 
-    def _combined(self, node: Node, first: Run, second: Run, group: int) -> Run | None:
+    def _combined(
+        self, node: Node, first: IntegerRun, second: IntegerRun, group: int
+    ) -> IntegerRun | None:
         if node.op in ("add", "sub"):
             sign = 1 if node.op == "add" else -1
             divisor = math.gcd(first.divisor, second.divisor)
-            return Run(first.step + sign * second.step, divisor)
+            return IntegerRun(first.step + sign * second.step, divisor)
         if node.op == "mul" and first.step == second.step == 0:
-            return Run(0, first.divisor * second.divisor)
+            return IntegerRun(0, first.divisor * second.divisor)
         if node.op == "mul" and first.step == 0:
             first, second, factor = second, first, self._number(node.args[0])
         else:
@@ -136,12 +138,14 @@ class Contiguity:
         if second.step or factor is None or factor <= 0:
             return None
         if node.op == "mul":
-            return Run(first.step * factor, first.divisor * factor)
+            return IntegerRun(first.step * factor, first.divisor * factor)
         if first.step == 0:
-            return Run(0, 1)
+            return IntegerRun(0, 1)
         if first.step != 1 or first.divisor % group or factor % group:
             return None
-        return Run(0, 1) if node.op == "div" else Run(1, math.gcd(first.divisor, factor))
+        return (
+            IntegerRun(0, 1) if node.op == "div" else IntegerRun(1, math.gcd(first.divisor, factor))
+        )
 
     def _number(self, node: Node) -> int | None:
         found = self.integers.range(node)

@@ -11,7 +11,7 @@ from stack.passes.gpu_layout.values import Values
 
 
 @dataclass(frozen=True)
-class Staged:
+class StagedMatrix:
     """A matrix in shared memory.
 
     Attributes:
@@ -28,26 +28,28 @@ class Operands:
 
     values: Values
     shared: SharedMemory
-    _prefetched: dict[Node, Staged] = field(default_factory=dict, init=False)
-    _swizzled: dict[Node, Staged] = field(default_factory=dict, init=False)
+    _prefetched: dict[Node, StagedMatrix] = field(default_factory=dict, init=False)
+    _swizzled: dict[Node, StagedMatrix] = field(default_factory=dict, init=False)
 
-    def add_prefetched(self, load: Node, staged: Staged) -> None:
+    def add_prefetched(self, load: Node, staged: StagedMatrix) -> None:
         """Records that a tile was prefetched to shared memory, so its load is not needed."""
         self._prefetched[load] = staged
 
     def is_prefetched(self, node: Node) -> bool:
         return node in self._prefetched
 
-    def padded(self, node: Node) -> Staged:
+    def padded(self, node: Node) -> StagedMatrix:
         """Returns an operand with padded rows, for threads and warps; stored for each matmul."""
-        return self._prefetched.get(node) or Staged(self.shared.stored(self._tile(node)))
+        return self._prefetched.get(node) or StagedMatrix(self.shared.stored(self._tile(node)))
 
-    def swizzled(self, node: Node) -> Staged:
+    def swizzled(self, node: Node) -> StagedMatrix:
         """An operand with swizzled rows, for warpgroups; stored once for all matmuls."""
         if node in self._prefetched:
             return self._prefetched[node]
         if node not in self._swizzled:
-            self._swizzled[node] = Staged(self.shared.stored(self._tile(node), is_swizzled=True))
+            self._swizzled[node] = StagedMatrix(
+                self.shared.stored(self._tile(node), is_swizzled=True)
+            )
         return self._swizzled[node]
 
     def _tile(self, node: Node) -> ThreadValue:

@@ -17,14 +17,14 @@ from stack.ir.types import I32
 from stack.passes.gpu_layout.builder import ThreadBuilder
 from stack.passes.gpu_layout.contiguity import sizes_of
 from stack.passes.gpu_layout.global_memory import GlobalMemory
-from stack.passes.gpu_layout.operands import Operands, Staged
+from stack.passes.gpu_layout.operands import Operands, StagedMatrix
 from stack.passes.gpu_layout.prefetch_plan import Plan, Planner
 from stack.passes.gpu_layout.share import ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True)
-class Rings:
+class RingBuffers:
     """The shared memory of prefetched operands, as a loop carries it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Prefetch:
 
     def start(
         self, plan: Plan, index: Node, limits: Sequence[Node], around: Sequence[Node]
-    ) -> Rings:
+    ) -> RingBuffers:
         """Starts the copies of the first iterations, and in each iteration those of a later one.
 
         Args:
@@ -60,7 +60,7 @@ class Prefetch:
                 the run before overwrote the first slots.
         """
         if not plan.distance:
-            return Rings()
+            return RingBuffers()
         b, count, extent = self.tiles.b, len(plan.loads), int(index.attrs["extent"])
         first, end = limits or [constant(n, index.dtype) for n in (0, extent)]
 
@@ -83,8 +83,8 @@ class Prefetch:
         arrived = self._wait(carried, (plan.distance - 1) * count)
         after = copies(arrived, b.add(index, plan.distance))
         for load, memory, row in zip(plan.loads, after, rows(index), strict=True):
-            self.operands.add_prefetched(load, Staged(memory, row))
-        return Rings(memories, carried, after)
+            self.operands.add_prefetched(load, StagedMatrix(memory, row))
+        return RingBuffers(memories, carried, after)
 
     def _alloc(self, load: Node, slots: int, around: Sequence[Node]) -> Node:
         """Shared memory with all slots of an operand, one below the other."""

@@ -42,7 +42,7 @@ Asked = tuple[int, Index, Node | None]  # a state, by its number, an index, and 
 
 
 @dataclass(frozen=True)
-class Space:
+class StreamSpace:
     """The loops of a stream.
 
     Attributes:
@@ -74,7 +74,7 @@ class Online:
 
     # ---- the loops around
 
-    def space(self) -> Space:
+    def space(self) -> StreamSpace:
         """The loops of the kernel. Raises CannotTile if the results do not share one space."""
         where = stream_index_maps(*self.stream.blocks)
         parts: list[Dim] = []
@@ -89,7 +89,7 @@ class Online:
         for name, axis in known.items():
             is_shared = name in of_states and all(str(axis) in names for names in used)
             (kept if is_shared else inner).append(axis)
-        return Space(_real(kept), _real(inner), [(*parts, *place) for place in places])
+        return StreamSpace(_real(kept), _real(inner), [(*parts, *place) for place in places])
 
     def _axes(self, where: IndexMaps, of_states: Collection[str]) -> dict[str, Dim]:
         """The axis of each iteration variable; a result as long as the streamed axis shares it."""
@@ -277,4 +277,4 @@ def _real(axes: Iterable[Dim]) -> list[Dim]:
     return [d for d in axes if isinstance(d, Expr)]
 
 
-__all__ = ["STREAMED", "Online", "Space"]
+__all__ = ["STREAMED", "Online", "StreamSpace"]

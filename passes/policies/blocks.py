@@ -28,12 +28,19 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.policies.gpu_scans import GpuScans
 from stack.passes.policies.gpu_streams import ProductStreams, has_products
-from stack.passes.policies.mix_order import MixedRows
+from stack.passes.policies.mix_order import MixOrderLowering
 from stack.passes.policies.mix_order_space import space_of
 from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import RowStreams
-from stack.passes.policies.rows import Rows
-from stack.passes.policies.step_lowering import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.rows import RowLowering
+from stack.passes.policies.step_lowering import (
+    Lowering,
+    Shown,
+    UserSteps,
+    check_list,
+    shown,
+    written,
+)
 from stack.passes.steps.primitives import Launch, Step, parse_steps
 from stack.passes.tiling.multi_gemm import products_of
 from stack.schedule import Policy, Schedule
@@ -43,13 +50,13 @@ Maker = Callable[[Node, Gpu], Lowering]
 
 # the kinds of groups: the first one whose test is true builds the kernel
 LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
-    (lambda group: bool(written(group)), ByHand),
+    (lambda group: bool(written(group)), UserSteps),
     (lambda group: is_stream(group) and has_products(group), ProductStreams),
     (is_stream, RowStreams),
     (lambda group: any(map(is_running, group.blocks[0].nodes)), GpuScans),
-    (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
+    (lambda group: space_of(group.blocks[0]) is not None, MixOrderLowering),
     (lambda group: bool(contractions(group.blocks[0].nodes)), Products),
-    (lambda _: True, Rows),
+    (lambda _: True, RowLowering),
 ]
 
 
@@ -69,7 +76,11 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     made = lowering_of(group, gpu)
     steps = parse_steps(text)
     if not any(isinstance(step, Launch) for step in steps):
-        usual = made.policy().complete(Schedule()).warps if isinstance(made, Rows) else Launch.USUAL
+        usual = (
+            made.policy().complete(Schedule()).warps
+            if isinstance(made, RowLowering)
+            else Launch.USUAL
+        )
         steps.append(Launch(usual))
     check_list(group, steps, gpu)
     return steps
@@ -106,7 +117,7 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
     body = group.blocks[0]
     if any(map(is_running, body.nodes)) or space_of(body) is not None:
         return None
-    return Rows(group, gpu).policy()
+    return RowLowering(group, gpu).policy()
 
 
 def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:

@@ -11,7 +11,14 @@ from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.step_lowering import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.step_lowering import (
+    Lowering,
+    Shown,
+    UserSteps,
+    check_list,
+    shown,
+    written,
+)
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.steps.primitives import Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
@@ -22,7 +29,7 @@ from stack.target import Cpu, Target, as_cpu
 def lowering_of(group: Node, cpu: Cpu) -> Lowering:
     """Returns the lowering of a fusion group or a stream. Raises CannotTile."""
     if written(group):
-        return ByHand(group, cpu)
+        return UserSteps(group, cpu)
     if is_stream(group):
         has_products = bool(contractions(group.blocks[0].nodes))
         return CpuStreams(group, cpu) if has_products else CpuRowStreams(group, cpu)

@@ -13,14 +13,14 @@ from stack.ir import ops
 from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop, is_store
 from stack.passes.policies.cpu_plan import Plan, is_innermost
-from stack.passes.policies.step_lowering import Made
+from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, loops_along, starts_of
 from stack.passes.steps.primitives import Reorder
 
 SHARE = 3 / 4  # of the work that is invariant; with less, contiguous accesses are worth more
 
 
-def hoist(made: Made, plan: Plan, cores: int) -> bool:
+def hoist(made: LoweredKernel, plan: Plan, cores: int) -> bool:
     """Move the axis with the largest share of invariant work inside the vector axis.
 
     Returns whether there is such an axis.

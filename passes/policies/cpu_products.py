@@ -20,7 +20,7 @@ from stack.passes.cpu_products.gemm import memory_of, tile_and_mma
 from stack.passes.cpu_products.gemm_policy import gemm_policy
 from stack.passes.nest.emit import axis_names, domain
 from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loop_products import products_in
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import Bind, Fission, Microkernel, Reorder, Split, Vectorize
@@ -30,10 +30,10 @@ from stack.schedule import Schedule
 from stack.target import Cpu
 
 
-class CpuProducts(Stepped[Cpu]):
+class CpuProducts(StepLowering[Cpu]):
     """Lowers a group with a matrix product."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         dot = _only_dot(self.group)
         policy = gemm_policy(self.group, self.target)
@@ -84,20 +84,20 @@ def _only_dot(group: Node) -> Node:
     return dot
 
 
-def _tile(made: Made, axis: str, size: int, what: str) -> tuple[str, str]:
+def _tile(made: LoweredKernel, axis: str, size: int, what: str) -> tuple[str, str]:
     """Tile an axis. Returns the axis of tiles and the axis in a tile."""
     cut = Split(axis, size, "overlap")
     made.take(cut.because(f"a tile has {size} {what}"))
     return cut.outer, cut.inner
 
 
-def _reduction(made: Made, row: str) -> str:
+def _reduction(made: LoweredKernel, row: str) -> str:
     """The axis of the reduction loop in the loop over rows."""
     ((loop, _),) = loops_along(made.kernel, row)
     (sums,) = filter(is_loop, loop.blocks[0].nodes)
     return axis_of(sums)
 
 
-def _is_stored_whole(made: Made) -> bool:
+def _is_stored_whole(made: LoweredKernel) -> bool:
     """True if the loop over rows only stores the sums."""
     return any(product.places for product in products_in(made.kernel))

@@ -10,9 +10,9 @@ partial sums of the part.
 
 from __future__ import annotations
 
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes, nests
-from stack.passes.steps.primitives import Bind, Blocked, Rewrite, Rfactor, Split, Vectorize
+from stack.passes.steps.primitives import Bind, BlockStates, Rewrite, Rfactor, Split, Vectorize
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 
@@ -20,17 +20,17 @@ KEY = "r"  # the streamed axis of the nest
 PART = 1024  # elements of a part; 4 KiB of f32
 
 
-class CpuRowStreams(Stepped[Cpu]):
+class CpuRowStreams(StepLowering[Cpu]):
     """Lowers a stream without products."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         if KEY not in axes(made.kernel):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         (kept, *_) = nests(made.kernel) or [[]]
         key = self._cut(made, KEY, PART, "a part stays in the first-level cache")
-        made.may(Blocked(key).because("states are rescaled once in a part"))
+        made.may(BlockStates(key).because("states are rescaled once in a part"))
         lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
         made.take(Vectorize(lane))
         for axis in reversed(axes(made.kernel)):
@@ -40,7 +40,7 @@ class CpuRowStreams(Stepped[Cpu]):
             if axis != KEY:
                 made.may(Bind(axis, "cores").because("threads share rows"))
 
-    def _cut(self, made: Made, axis: str, size: int, why: str) -> str:
+    def _cut(self, made: LoweredKernel, axis: str, size: int, why: str) -> str:
         """Split an axis if it is longer. Returns the axis inside of a block."""
         if axes(made.kernel)[axis] <= size:
             return axis

@@ -30,17 +30,17 @@ from stack.passes.policies.cpu_vectors import (
     vectorize,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
 from stack.passes.steps.primitives import Bind, ComputeWith
 from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 
 
-class CpuRows(Stepped[Cpu]):
+class CpuRows(StepLowering[Cpu]):
     """Lowers an elementwise group or a reduction."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         plan = _plan(RowSpace.of(self.group), made.kernel)
         for axis in axes(made.kernel):

@@ -15,16 +15,16 @@ from stack.ir.traits import is_running
 from stack.passes.nest.scope import letter
 from stack.passes.policies.cpu_plan import Plan
 from stack.passes.policies.cpu_vectors import vectorize
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import Bind
 from stack.target import Cpu
 
 
-class CpuScans(Stepped[Cpu]):
+class CpuScans(StepLowering[Cpu]):
     """Lowers a group whose result is one scan or one scatter."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         (result,) = self.group.blocks[0].results
         plan = _scan_plan(result) if is_running(result) else _scatter_plan(result)

@@ -23,7 +23,7 @@ from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.steps.block_dot import BlockDot, Operand
@@ -40,10 +40,10 @@ from stack.passes.steps.loops import (
 from stack.passes.steps.primitives import (
     Assume,
     Bind,
-    Blocked,
+    BlockStates,
+    BoundLoops,
     ComputeWith,
     Fission,
-    Limited,
     RegisterTile,
     Rewrite,
     Sink,
@@ -64,10 +64,10 @@ PRODUCTS = "stvwxyz"  # the axes of loops over products
 COLUMNS = "u"  # the axis of the loop that adds the products of a panel to states with columns
 
 
-class CpuStreams(Stepped[Cpu]):
+class CpuStreams(StepLowering[Cpu]):
     """Lowers a stream with rows."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
             raise CannotTile("a state is not in f32")
@@ -115,7 +115,7 @@ class CpuStreams(Stepped[Cpu]):
         dots = contractions(self.group.blocks[0].nodes)
         return any(self.target.mmas(product_types(dot)) for dot in dots)
 
-    def _order(self, made: Made, row: str, column: str) -> list[str]:
+    def _order(self, made: LoweredKernel, row: str, column: str) -> list[str]:
         """Make the rows the innermost loop around all results, but for columns.
 
         Returns the axes of the loops that are distributed.
@@ -126,14 +126,14 @@ class CpuStreams(Stepped[Cpu]):
         made.take(*reordered(now, [*first, *last], "rows are vectorized"))
         return [a for a in (*first, row) if a]
 
-    def _panels(self, made: Made, size: int, row: str, column: str) -> str:
+    def _panels(self, made: LoweredKernel, size: int, row: str, column: str) -> str:
         """Compute the states in panels of keys. Returns the axis of the keys of a panel."""
         key, panel = "r", ""
         if axes(made.kernel).get(key, 0) > size:
             cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
             made.take(cut)
             panel, key = cut.outer, cut.inner
-        made.may(Blocked(key).because("states are rescaled once in a panel"))
+        made.may(BlockStates(key).because("states are rescaled once in a panel"))
         made.take(Vectorize(row).because("each lane has a row"))
         if panel:
             self._masks(made, panel)
@@ -148,14 +148,14 @@ class CpuStreams(Stepped[Cpu]):
             made.may(ComputeWith(panel).because("results share states"))
         return key
 
-    def _masks(self, made: Made, panel: str) -> None:
+    def _masks(self, made: LoweredKernel, panel: str) -> None:
         """Leave out the panels that masks of positions hide."""
         made.may(Assume(panel).because("exp of such numbers is 0 in nearly all rows"))
-        cut = Limited(panel, "cut").because("fully visible panels need no mask")
+        cut = BoundLoops(panel, "cut").because("fully visible panels need no mask")
         if not made.may(cut):
-            made.may(Limited(panel).because("a mask hides all other panels"))
+            made.may(BoundLoops(panel).because("a mask hides all other panels"))
 
-    def _apart(self, made: Made, key: str, column: str) -> list[str]:
+    def _apart(self, made: LoweredKernel, key: str, column: str) -> list[str]:
         """Give products loops of their own. Returns the axes of these loops."""
         products: list[str] = []
         while inner := next(_sums(made.kernel, key), ""):
@@ -173,7 +173,7 @@ class CpuStreams(Stepped[Cpu]):
         made.may(ComputeWith(key).because("one pass over a panel"))
         return products
 
-    def _cut(self, made: Made) -> str:
+    def _cut(self, made: LoweredKernel) -> str:
         """Tile the loop that adds products to states with columns. Returns its inner axis."""
         for memory, access in strided_accesses(made.kernel, COLUMNS).items():
             if access.is_read and (access.dtype != F32 or access.gap > 1):
@@ -191,7 +191,7 @@ class CpuStreams(Stepped[Cpu]):
         made.take(cut)
         return cut.inner
 
-    def _stages(self, made: Made, key: str, column: str) -> list[Step]:
+    def _stages(self, made: LoweredKernel, key: str, column: str) -> list[Step]:
         """The steps that store the values of a panel that several loops need: factors of products
         with columns, and expensive ones."""
         found = dict.fromkeys(_factors(made.kernel, key, {column, COLUMNS}))
@@ -199,7 +199,7 @@ class CpuStreams(Stepped[Cpu]):
         names = [made.kernel.blocks[0].names[value] for value in found | dict.fromkeys(again)]
         return [Stage(name, "local").because("it is computed once") for name in names]
 
-    def _transposed(self, made: Made) -> None:
+    def _transposed(self, made: LoweredKernel) -> None:
         """Transpose operands and results whose rows are strided."""
         for axis in axes(made.kernel):
             for memory, access in strided_accesses(made.kernel, axis).items():
@@ -211,7 +211,7 @@ class CpuStreams(Stepped[Cpu]):
                     step = StageMem(memory, axis, wide)
                     made.may(step.because("its rows are strided"))
 
-    def _tile(self, made: Made, axis: str) -> None:
+    def _tile(self, made: LoweredKernel, axis: str) -> None:
         """Tile a product."""
         mma = self._instruction(made, axis)
         if mma is None:
@@ -226,7 +226,7 @@ class CpuStreams(Stepped[Cpu]):
         step = RegisterTile(axis, mma.name if mma is not None else "")
         made.take(step.because("sums stay in registers"))
 
-    def _gathered(self, made: Made, axis: str) -> None:
+    def _gathered(self, made: LoweredKernel, axis: str) -> None:
         """Copy the rows of a dot if they are strided, or are to be converted.
 
         Rows with a large stride would evict each other from the L1 cache.
@@ -239,7 +239,7 @@ class CpuStreams(Stepped[Cpu]):
                 made.may(step.because("rows are contiguous, and f32"))
                 return
 
-    def _instruction(self, made: Made, axis: str) -> Mma | None:
+    def _instruction(self, made: LoweredKernel, axis: str) -> Mma | None:
         """The instruction for the products along an axis, whose rows are then contiguous."""
         found = _products(made.kernel, axis)
         types = {(*product.dot.types, product.dot.dtype.name) for product in found}

@@ -15,17 +15,17 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load
 from stack.passes.policies.cpu_plan import Plan, is_innermost
 from stack.passes.policies.cpu_vectors import partition
-from stack.passes.policies.step_lowering import Made
+from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.affine import linear
 from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.primitives import Reorder, Split, StageMem
-from stack.passes.steps.stage_mem import Strided, strided_accesses
+from stack.passes.steps.stage_mem import StridedAccess, strided_accesses
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
 from stack.target.record import DEINTERLEAVED_ROWS, LEAST_LINES, ROW_LANES
 
 
-def move_unit_stride_inward(made: Made, plan: Plan) -> None:
+def move_unit_stride_inward(made: LoweredKernel, plan: Plan) -> None:
     """Make the unit-stride axis of the largest transposed operand the innermost kept axis."""
     sizes: dict[str, int] = {}
     for loop, around in loops_along(made.kernel, plan.lane) if plan.lane else ():
@@ -50,7 +50,7 @@ def move_unit_stride_inward(made: Made, plan: Plan) -> None:
         plan.move(axis, inner)
 
 
-def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, Strided]:
+def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, StridedAccess]:
     """The inputs to stage: strided along the vector axis, contiguous along the last kept axis.
 
     Empty if a staged block would exceed its share of the cache, or has too few lines to pay off.
@@ -67,11 +67,13 @@ def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, Strided]:
     return found if lines >= LEAST_LINES and footprint <= cpu.staged_bytes else {}
 
 
-def _lines(access: Strided, cpu: Cpu) -> int:
+def _lines(access: StridedAccess, cpu: Cpu) -> int:
     return min(cpu.vector_bytes // access.dtype.bytes, access.shape[0])
 
 
-def stage_inputs(made: Made, plan: Plan, strided: Mapping[str, Strided], cpu: Cpu) -> None:
+def stage_inputs(
+    made: LoweredKernel, plan: Plan, strided: Mapping[str, StridedAccess], cpu: Cpu
+) -> None:
     """Stage strided inputs, a block at a time."""
     axis, lane = plan.kept[-1], plan.lane
     partition(made, axis)
@@ -98,7 +100,7 @@ def stage_inputs(made: Made, plan: Plan, strided: Mapping[str, Strided], cpu: Cp
         made.may(StageMem(memory, axis).because(f"{memory} is strided along {lane}"))
 
 
-def stage_outputs(made: Made, plan: Plan) -> None:
+def stage_outputs(made: LoweredKernel, plan: Plan) -> None:
     """Stage the outputs that a loop over a reduction axis stores with a stride."""
     for axis in axes(made.kernel):
         if axis in (*plan.kept, plan.lane):
@@ -109,7 +111,7 @@ def stage_outputs(made: Made, plan: Plan) -> None:
                 made.may(StageMem(memory, axis).because(why))
 
 
-def vectorize_rows(made: Made, plan: Plan, cpu: Cpu) -> str:
+def vectorize_rows(made: LoweredKernel, plan: Plan, cpu: Cpu) -> str:
     """Vectorize across rows if rows are shorter than a vector.
 
     Returns the axis of a row, which then encloses the vector axis, or "" if nothing was done.

@@ -9,7 +9,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_load, is_loop
 from stack.ir.types import TensorType
 from stack.passes.policies.cpu_plan import Plan
-from stack.passes.policies.step_lowering import Made
+from stack.passes.policies.step_lowering import LoweredKernel
 from stack.passes.steps.access import is_gathered
 from stack.passes.steps.affine import linear
 from stack.passes.steps.intervals import split_points
@@ -25,7 +25,7 @@ LEAST_BLOCK = 256  # elements of a row that a thread takes, if that divides the 
 # ---- conditions
 
 
-def specialize(made: Made, own: list[str], at: str) -> None:
+def specialize(made: LoweredKernel, own: list[str], at: str) -> None:
     """Specialize the loops over axis `at` for the ranges of other axes in which guards of loads are
     constant."""
     points = split_points(made.kernel, of_loads=True)
@@ -35,7 +35,7 @@ def specialize(made: Made, own: list[str], at: str) -> None:
             made.may(Specialize(axis, inside).because("guards are constant in each range"))
 
 
-def partition(made: Made, axis: str) -> None:
+def partition(made: LoweredKernel, axis: str) -> None:
     """Split the loops over an axis at the points where guards of loads change."""
     points = split_points(made.kernel, of_loads=True).get(axis, [])
     if points:
@@ -46,7 +46,7 @@ def partition(made: Made, axis: str) -> None:
 # ---- vectors
 
 
-def stage_values(made: Made, lane: str, cpu: Cpu) -> None:
+def stage_values(made: LoweredKernel, lane: str, cpu: Cpu) -> None:
     """Stage expensive values that a later loop over the vector axis needs again.
 
     The staged rows may fill a share of the cache. A row that fits in one vector stays in registers.
@@ -65,7 +65,7 @@ def _is_slow(node: Node, lane: Node) -> bool:
     return is_expensive(node) or (is_load(node) and is_gathered(node, lane))
 
 
-def vectorize(made: Made, plan: Plan, cpu: Cpu) -> None:
+def vectorize(made: LoweredKernel, plan: Plan, cpu: Cpu) -> None:
     """Strip-mine and vectorize the vector axis; split it first where guards of loads change."""
     lane, extent = plan.lane, axes(made.kernel)[plan.lane]
     lanes = _live_lanes(made.kernel, plan, cpu)
@@ -134,7 +134,7 @@ def _is_invariant(node: Node, lane: Node, var: Node) -> bool:
     return not (is_memory(node) or is_index or node.dtype.kind == "b")
 
 
-def sum_lanes_apart(made: Made, plan: Plan) -> None:
+def sum_lanes_apart(made: LoweredKernel, plan: Plan) -> None:
     """Keep a vector of partial sums in each reduction loop, the innermost first."""
     for axis in reversed(axes(made.kernel)):
         if axis not in plan.parallel:

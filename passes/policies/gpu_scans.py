@@ -16,7 +16,7 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.passes.nest.scope import letter
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.primitives import Bind, Launch, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Gpu
@@ -38,10 +38,10 @@ def leaves_idle(node: Node, gpu: Gpu) -> bool:
     return sizes[scanned] > MOST_TILES * TILE and lines < gpu.processors
 
 
-class GpuScans(Stepped[Gpu]):
+class GpuScans(StepLowering[Gpu]):
     """Lowers a group whose result is one scan."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy. Raises CannotTile."""
         (scan,) = self.group.blocks[0].results
         why = _why_not(scan, self.target)

@@ -23,7 +23,7 @@ from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
@@ -38,18 +38,18 @@ from stack.passes.steps.online import is_online
 from stack.passes.steps.primitives import (
     Assume,
     Bind,
-    Blocked,
+    BlockStates,
+    BoundLoops,
     Branch,
     ComputeWith,
     Launch,
-    Limited,
     Reverse,
     Rewrite,
     Split,
     Step,
     Tensorize,
     Vectorize,
-    Windowed,
+    WindowLoads,
 )
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Schedule
@@ -64,7 +64,7 @@ def has_products(stream: Node) -> bool:
     return bool(contractions(stream.blocks[0].nodes))
 
 
-class ProductStreams(Stepped[Gpu]):
+class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 
     def shape(self) -> StreamShape:
@@ -81,13 +81,13 @@ class ProductStreams(Stepped[Gpu]):
                 raise CannotTile(f"a dot over several axes, the last of {last} elements")
         return StreamPolicy(self.group, self.shape(), self.target)
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""
         policy = self.policy()
         steps = StreamSteps(policy, policy.of(self.group), made.kernel, self.target)
         made.take(*steps.tiles(), *steps.sums())
         for memory in steps.tables:
-            made.may(Windowed(memory).because("a tile reads few elements of it, many times"))
+            made.may(WindowLoads(memory).because("a tile reads few elements of it, many times"))
         made.take(Rewrite("positions").because("what does not change is computed once"))
         self._masks(made, steps)
         if any(p.dtype.is_float and p.dtype.bits <= 16 for p in self.group.blocks[0].params):
@@ -97,7 +97,7 @@ class ProductStreams(Stepped[Gpu]):
         made.take(*arithmetic([r for block in self.group.blocks for r in block.results]))
         made.take(steps.launch())
 
-    def _masks(self, made: Made, steps: StreamSteps) -> None:
+    def _masks(self, made: LoweredKernel, steps: StreamSteps) -> None:
         """Skip blocks that position masks hide.
 
         Each loop with matmuls first waits for its prefetched copies. So three loops cost more than
@@ -109,11 +109,11 @@ class ProductStreams(Stepped[Gpu]):
         made.take(Rewrite("scale").because("a maximum has fewer elements than its scores"))
         if walk not in axes(made.kernel):
             return
-        cut = Limited(walk, "cut").because("fully visible blocks need no mask")
+        cut = BoundLoops(walk, "cut").because("fully visible blocks need no mask")
         if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
             made.take(cut, *steps.backwards())
             return
-        limited = Limited(walk).because("a mask hides all other blocks")
+        limited = BoundLoops(walk).because("a mask hides all other blocks")
         if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
             made.take(limited, *steps.backwards())
         made.may(Branch(walk).because("most blocks are fully visible"))
@@ -202,7 +202,7 @@ class StreamSteps:
         made.append(Split(STREAMED, self.step).because(why))
         if any(map(is_online, self.walks)):
             why = f"states are rescaled once for {self.step} elements"
-            made.append(Blocked(f"{STREAMED}.1").because(why))
+            made.append(BlockStates(f"{STREAMED}.1").because(why))
         for name in (*self.contracted, *self.lanes):
             made.append(Split(name, self._block(name)))
         return made

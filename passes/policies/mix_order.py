@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from stack.ir.node import Node
 from stack.passes.nest.emit import axis_names, emit
-from stack.passes.policies.mix_order_space import Space, space_of
+from stack.passes.policies.mix_order_space import MixOrderSpace, space_of
 from stack.passes.policies.reduction_loops import COLUMNS
 from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.step_lowering import Made, Stepped, check_powers
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering, check_powers
 from stack.passes.steps.primitives import (
     Bind,
     ComputeWith,
@@ -35,7 +35,7 @@ BLOCKS = 4096  # elements of a tile of parts of rows
 AHEAD = 3  # iterations of loads in flight
 
 
-class MixedRows(Stepped[Gpu]):
+class MixOrderLowering(StepLowering[Gpu]):
     """Lowers a group with column reductions and row-wise work."""
 
     def nest(self) -> Node:
@@ -44,14 +44,14 @@ class MixedRows(Stepped[Gpu]):
         check_powers(self.group)
         return emit(self.group, root=space.root, reduced=space.reduced)
 
-    def space(self) -> Space:
+    def space(self) -> MixOrderSpace:
         """Returns the loop space. Raises CannotTile."""
         space = space_of(self.group.blocks[0])
         if space is None:
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy."""
         made.take(*self._steps())
 
@@ -86,7 +86,7 @@ class MixedRows(Stepped[Gpu]):
         return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
 
 
-def _tile(space: Space) -> tuple[int, int]:
+def _tile(space: MixOrderSpace) -> tuple[int, int]:
     """The shape of a tile: elements of a row, and rows."""
     whole = power_of_two(space.shape[-1])
     line = max(2, whole if space.is_along else min(whole, COLUMNS))

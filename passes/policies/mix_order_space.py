@@ -18,7 +18,7 @@ MOST = 1 << 15  # elements in registers: the partial sums of whole rows, and til
 
 
 @dataclass(frozen=True)
-class Space:
+class MixOrderSpace:
     """The loop space of a group with column reductions and row-wise work.
 
     Attributes:
@@ -55,7 +55,7 @@ class Space:
         return MOST // (len(self.across) + 2)
 
 
-def space_of(body: Block) -> Space | None:
+def space_of(body: Block) -> MixOrderSpace | None:
     """Returns the loop space of a group with a column reduction; None if there is none.
 
     The group must also have a reduction along rows, a result of the full shape, or another column
@@ -72,7 +72,7 @@ def space_of(body: Block) -> Space | None:
     return None
 
 
-def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
+def _space(body: Block, reduces: Sequence[Node], root: Node) -> MixOrderSpace | None:
     """The loop space that the axes of one node span; None if it is not one."""
     iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
@@ -109,7 +109,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
         programs *= -(-static(root.shape[-1]) // COLUMNS)
     shape = tuple(static(s) for s in root.shape)
     loops = len(across) + bool(full)
-    return Space(
+    return MixOrderSpace(
         root, tuple(across), shape, iter_vars, index_maps, streamed, bool(along), programs, loops
     )
 
@@ -134,4 +134,4 @@ def _names(place: Sequence[Dim]) -> set[str]:
     return {s.name for d in place for s in symbols(d)}
 
 
-__all__ = ["Space", "space_of"]
+__all__ = ["MixOrderSpace", "space_of"]

@@ -28,7 +28,7 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.rows import arithmetic
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes, nests
 from stack.passes.steps.peel import LAST
 from stack.passes.steps.primitives import (
@@ -101,10 +101,10 @@ class Nest:
         )
 
 
-class Products(Stepped[Gpu]):
+class Products(StepLowering[Gpu]):
     """Lowers a group with matrix products of one left operand."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy."""
         body = self.group.blocks[0]
         beside = horizontal_products(body)

@@ -29,7 +29,7 @@ from stack.passes.policies.reduction_loops import (
     holds_whole,
 )
 from stack.passes.policies.rows import arithmetic, evictions
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.policies.walk_policy import WalkPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.positions.stream_shape import StreamShape, stream_shape
@@ -37,7 +37,7 @@ from stack.passes.steps.loops import all_loops, axes, axis_of, stores_only
 from stack.passes.steps.online import is_online, scaled, states_of
 from stack.passes.steps.primitives import (
     Bind,
-    Blocked,
+    BlockStates,
     Evict,
     Hold,
     Launch,
@@ -53,7 +53,7 @@ from stack.schedule import Schedule
 from stack.target import Gpu
 
 
-class RowStreams(Stepped[Gpu]):
+class RowStreams(StepLowering[Gpu]):
     """Lowers a stream without matrix products."""
 
     def shape(self) -> StreamShape:
@@ -79,7 +79,7 @@ class RowStreams(Stepped[Gpu]):
             return WHOLE
         return PRIVATE if walk.is_private else TWICE
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""
         walk, usual = Walk(made.kernel), self.policy()
         loop = usual.reduction_loop
@@ -100,12 +100,12 @@ class RowStreams(Stepped[Gpu]):
         made.take(*arithmetic(results), *evictions(results, self.target))
         made.take(Launch(schedule.warps).because(f"a tile has {block} elements"))
 
-    def _tiles(self, made: Made, walk: Walk, loop: ReductionLoop, block: int) -> None:
+    def _tiles(self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, block: int) -> None:
         """Splits the row into tiles and vectorizes them."""
         is_whole = loop.is_whole
         if is_whole and walk.is_online:
             why = "the row stays in registers: each state is one pass over it"
-            made.take(Blocked(STREAMED).because(why))
+            made.take(BlockStates(STREAMED).because(why))
         why = f"a tile has {block} of {walk.extent} elements"
         made.take(Split(STREAMED, block).because(why))
         if walk.is_online and not is_whole:
@@ -113,14 +113,14 @@ class RowStreams(Stepped[Gpu]):
                 why = "each element of a block has its own states, merged after the row"
                 made.take(Reorder(f"{STREAMED}.0", f"{STREAMED}.1").because(why))
             why = f"states are rescaled once for {block} elements"
-            made.take(Blocked(f"{STREAMED}.1").because(why))
+            made.take(BlockStates(f"{STREAMED}.1").because(why))
         made.take(Vectorize(f"{STREAMED}.1"))
         if walk.is_private:
             why = "one division for all elements of a tile"
             made.take(Rewrite("inverses").because(why))
 
     def _registers(
-        self, made: Made, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
+        self, made: LoweredKernel, walk: Walk, loop: ReductionLoop, schedule: Schedule, block: int
     ) -> None:
         """Takes the steps for values in registers: partial sums, tiles, and prefetched loads."""
         count, axis = -(-walk.extent // block), f"{STREAMED}.0"

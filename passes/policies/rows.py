@@ -34,7 +34,7 @@ from stack.passes.policies.reduction_loops import (
     held_tiles,
 )
 from stack.passes.policies.row_space import RowSpace
-from stack.passes.policies.step_lowering import Made, Stepped
+from stack.passes.policies.step_lowering import LoweredKernel, StepLowering
 from stack.passes.steps.loops import axes
 from stack.passes.steps.primitives import (
     Bind,
@@ -355,14 +355,14 @@ def _whole(extent: int) -> int:
     return max(2, power_of_two(extent))
 
 
-class Rows(Stepped[Gpu]):
+class RowLowering(StepLowering[Gpu]):
     """Lowers an elementwise group or a reduction."""
 
     def policy(self) -> RowPolicy:
         """Returns the policy of the block sizes. Raises CannotTile if no tile is possible."""
         return RowPolicy(RowSpace.of(self.group), self.target)
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""
         policy = self.policy()
         schedule = policy.of(self.group)

@@ -31,7 +31,7 @@ class Lowering(Protocol):
         ...
 
 
-class Made:
+class LoweredKernel:
     """A kernel and the steps that have been applied to it.
 
     Attributes:
@@ -64,7 +64,7 @@ class Made:
         self.done.append((str(step), step.why, self.kernel))
 
 
-class Stepped(ABC, Generic[Machine]):
+class StepLowering(ABC, Generic[Machine]):
     """Lowers a group by steps: from its plain loop nest to its kernel.
 
     Args:
@@ -80,12 +80,12 @@ class Stepped(ABC, Generic[Machine]):
         return plain_nest(self.group, self.target)
 
     @abstractmethod
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy, in order. Raises CannotTile."""
 
-    def made(self) -> Made:
+    def made(self) -> LoweredKernel:
         """Returns the kernel with its steps. Raises CannotTile."""
-        made = Made(self.nest(), self.target)
+        made = LoweredKernel(self.nest(), self.target)
         try:
             self.take(made)
         except IllegalStep as why:
@@ -101,10 +101,10 @@ class Stepped(ABC, Generic[Machine]):
         return self.made().done
 
 
-class ByHand(Stepped[Machine]):
+class UserSteps(StepLowering[Machine]):
     """Lowers a group by the list of steps that a user wrote for it."""
 
-    def take(self, made: Made) -> None:
+    def take(self, made: LoweredKernel) -> None:
         """Take the steps of the list."""
         made.take(*parse_steps(written(self.group)))
 
@@ -147,7 +147,7 @@ def shown(node: Node, target: Target, lowering_of: Callable[[Node], Lowering]) -
     group = alone(node) if is_bare(node) else node
     try:
         made = lowering_of(group)
-        if isinstance(made, Stepped):
+        if isinstance(made, StepLowering):
             return made.shown()
         return [(NEST, "", plain_nest(group, target)), (WHOLE, "", made.kernel())]
     except (CannotTile, IllegalStep):

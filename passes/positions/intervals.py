@@ -24,14 +24,14 @@ from stack.passes.tiling.frame import static
 
 
 @dataclass(frozen=True)
-class Part:
+class BlockValue:
     """A value for each block: a node over some of the axes, in order."""
 
     node: Node
     axes: tuple[int, ...] = ()
 
 
-Span = tuple[Part, Part]
+Span = tuple[BlockValue, BlockValue]
 
 
 class BlockIntervals:
@@ -66,7 +66,7 @@ class BlockIntervals:
 
     def _span(self, node: Node, index: Index) -> Span:
         if is_number(node):
-            return Part(node), Part(node)
+            return BlockValue(node), BlockValue(node)
         if ops.is_whole_view(node):
             return self.span(node.args[0], ops.pull(node, index)[0])
         try:
@@ -117,7 +117,7 @@ class BlockIntervals:
         if line is None:
             return None
         rest = line
-        low = high = Part(constant(0, node.dtype))
+        low = high = BlockValue(constant(0, node.dtype))
         for axis, iter_var in enumerate(self.iter_vars):
             name = str(iter_var)
             step = slope(line, name)
@@ -143,7 +143,7 @@ class BlockIntervals:
             raise ValueError(f"{node.op} is read at {index}")
         self.read += static(node.tensor.size)
         kinds = ("and", "or") if node.dtype.kind == "b" else ("min", "max")
-        low, high = (Part(self._each(node, axes, kind), tuple(axes)) for kind in kinds)
+        low, high = (BlockValue(self._each(node, axes, kind), tuple(axes)) for kind in kinds)
         return low, high
 
     def _each(self, node: Node, axes: Sequence[int], kind: str) -> Node:
@@ -168,19 +168,19 @@ class BlockIntervals:
             return made
         return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
 
-    def numbers(self, axis: int, dtype: DType) -> Part:
+    def numbers(self, axis: int, dtype: DType) -> BlockValue:
         """Returns the number of each block along an axis."""
         hint = TensorType(dtype, (self.count(axis),))
-        return Part(make("iota", (), {"axis": 0}, hint=hint), (axis,))
+        return BlockValue(make("iota", (), {"axis": 0}, hint=hint), (axis,))
 
     # ---- parts
 
-    def apply(self, op: str, *parts: Part) -> Part:
+    def apply(self, op: str, *parts: BlockValue) -> BlockValue:
         """Applies an elementwise op, with each operand broadcast to the axes of all."""
         axes = tuple(sorted({a for p in parts for a in p.axes}))
-        return Part(make(op, [self.spread(p, axes) for p in parts]), axes)
+        return BlockValue(make(op, [self.spread(p, axes) for p in parts]), axes)
 
-    def spread(self, part: Part, axes: Sequence[int]) -> Node:
+    def spread(self, part: BlockValue, axes: Sequence[int]) -> Node:
         """Broadcasts a value to exactly these axes; a scalar stays one."""
         if part.axes == tuple(axes) or not part.node.tensor.rank:
             return part.node
@@ -188,7 +188,7 @@ class BlockIntervals:
         hint = TensorType(part.node.dtype, tuple(self.count(a) for a in axes))
         return make("broadcast", (part.node,), {"axes": at}, hint=hint)
 
-    def elements(self, part: Part) -> Node:
+    def elements(self, part: BlockValue) -> Node:
         """Returns the value of its block for each element along the axes of a part."""
         counts = [self.count(a) for a in part.axes]
         sides = [self.size if a in self.cut else 1 for a in part.axes]
@@ -206,18 +206,18 @@ class BlockIntervals:
         none = (0,) * len(shape)
         return make("slice", (node,), {"start": none, "limit": shape, "step": (1,) * len(shape)})
 
-    def _times(self, part: Part, number: int) -> Part:
+    def _times(self, part: BlockValue, number: int) -> BlockValue:
         return (
             part
             if number == 1
-            else self.apply("mul", part, Part(constant(number, part.node.dtype)))
+            else self.apply("mul", part, BlockValue(constant(number, part.node.dtype)))
         )
 
-    def _plus(self, part: Part, number: int) -> Part:
+    def _plus(self, part: BlockValue, number: int) -> BlockValue:
         return (
             part
             if number == 0
-            else self.apply("add", part, Part(constant(number, part.node.dtype)))
+            else self.apply("add", part, BlockValue(constant(number, part.node.dtype)))
         )
 
 
@@ -227,8 +227,8 @@ def _reshaped(node: Node, shape: Sequence[int]) -> Node:
     return make("reshape", (node,), hint=TensorType(node.dtype, tuple(shape)))
 
 
-def _as(part: Part, dtype: DType) -> Part:
+def _as(part: BlockValue, dtype: DType) -> BlockValue:
     node = part.node
     if node.dtype == dtype:
         return part
-    return Part(make("cast", (node,), hint=node.tensor.with_dtype(dtype)), part.axes)
+    return BlockValue(make("cast", (node,), hint=node.tensor.with_dtype(dtype)), part.axes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.positions.stream_index_maps import stream_index_maps
@@ -37,7 +37,7 @@ class StreamAxes:
             raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
 
 
-@once_alike
+@cached_by_class
 def stream_axes(stream: Node) -> StreamAxes:
     """The axes of a stream, computed once for its cost model, schedule and kernel.
 

@@ -43,7 +43,7 @@ class DataLimit:
 
 
 @dataclass(frozen=True)
-class Seen:
+class VisibleRegion:
     """Visible region: all of `bounds` are >= 0; `exact` if there is no other condition."""
 
     bounds: tuple[Dim, ...] = ()
@@ -119,7 +119,7 @@ def known_value(node: Node, known: Mapping[Node, float]) -> float | None:
     return next(absorbed, None)
 
 
-def seen(node: Node, index: Index, positive: bool) -> Seen:
+def seen(node: Node, index: Index, positive: bool) -> VisibleRegion:
     """Returns the region where a condition is true (or, if not `positive`, false)."""
     if ops.is_whole_view(node):
         return seen(node.args[0], ops.pull(node, index)[0], positive)
@@ -133,15 +133,15 @@ def seen(node: Node, index: Index, positive: bool) -> Seen:
     if connective(node) == (1 if positive else -1):
         left, right = (seen(a, index, positive) for a in node.args)
         limits = (*left.limits, *right.limits)
-        return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
+        return VisibleRegion((*left.bounds, *right.bounds), left.exact and right.exact, limits)
     if ops.algebra_of(node).is_order:
         found = compared(node, index, positive)
         if found is not None:
             difference, is_strict = found
-            return Seen((add(difference, -1) if is_strict else difference,))
+            return VisibleRegion((add(difference, -1) if is_strict else difference,))
         limit = data_limit(node, index, positive)
-        return Seen((), False, (limit,) if limit else ())
-    return Seen((), False)
+        return VisibleRegion((), False, (limit,) if limit else ())
+    return VisibleRegion((), False)
 
 
 def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
 from stack.ir.traits import axis_order, is_alias, is_contraction, spread
 from stack.rewrite.engine import Scope, on
@@ -125,7 +125,7 @@ def _merged_any(arg: Node) -> bool:
     return any(sizes is not None for sizes in merged_sizes(arg))
 
 
-@once_alike
+@cached_by_class
 def merged_sizes(arg: Node) -> tuple[tuple[Dim, ...] | None, ...]:
     """Returns for each axis of an operand the sizes that a reshape merged into it, else None."""
     nothing = (None,) * arg.tensor.rank

@@ -14,7 +14,7 @@ from stack.passes.sharding.factors import Factors, Split
 Told = tuple[tuple[Axes, ...], ...]  # for each value of a node, for each dim, its axes
 
 
-class Heard(NamedTuple):
+class FactorSplit(NamedTuple):
     """The axes by which one value of a node splits a factor."""
 
     factor: str
@@ -23,7 +23,7 @@ class Heard(NamedTuple):
     bytes: int
 
 
-class Growth(NamedTuple):
+class DimSplit(NamedTuple):
     """A dim of a value that may be split by axes, with the factor and the value that imply it."""
 
     value: int
@@ -42,15 +42,15 @@ class Agreement(NamedTuple):
         rivals: True if two of the values contradict each other.
     """
 
-    growths: tuple[Growth, ...]
+    growths: tuple[DimSplit, ...]
     is_left: bool
     rivals: bool
 
 
-def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[Heard]:
+def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[FactorSplit]:
     """Returns the axes by which values split factors; the largest value first."""
     found = [
-        Heard(factor, axes, number, sizes[number])
+        FactorSplit(factor, axes, number, sizes[number])
         for number, (dims, own) in enumerate(zip(factors.values, told, strict=True))
         if any(own)
         for factor, axes in factors.split_of(dims, own).items()
@@ -69,9 +69,9 @@ def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: boo
     )
 
 
-def together(order: Iterable[Heard]) -> list[Heard]:
+def together(order: Iterable[FactorSplit]) -> list[FactorSplit]:
     """Returns a consistent subset, earlier entries first, with conflicting last axes cut off."""
-    chosen: dict[str, Heard] = {}
+    chosen: dict[str, FactorSplit] = {}
     for h in order:
         found = _agreed(h, [c for f, c in chosen.items() if f != h.factor])
         held = chosen.get(h.factor)
@@ -80,7 +80,7 @@ def together(order: Iterable[Heard]) -> list[Heard]:
     return list(chosen.values())
 
 
-def _agreed(h: Heard, others: Sequence[Heard]) -> Heard:
+def _agreed(h: FactorSplit, others: Sequence[FactorSplit]) -> FactorSplit:
     """Returns an entry with the longest prefix of its axes that no other contradicts."""
     found = h
     while found.axes and any(rivals(found, other) for other in others if other is not h):
@@ -88,22 +88,22 @@ def _agreed(h: Heard, others: Sequence[Heard]) -> Heard:
     return found
 
 
-def growths(factors: Factors, told: Told, chosen: Iterable[Heard]) -> tuple[Growth, ...]:
+def growths(factors: Factors, told: Told, chosen: Iterable[FactorSplit]) -> tuple[DimSplit, ...]:
     """Returns the dims that would be split by more axes than now."""
     split: Split = {h.factor: h.axes for h in chosen}
     source = {h.factor: h.value for h in chosen}
-    found: list[Growth] = []
+    found: list[DimSplit] = []
     for number, (dims, own) in enumerate(zip(factors.values, told, strict=True)):
         names = {name for dim in dims for name in dim}
         axes_of = factors.axes_of(dims, {f: axes for f, axes in split.items() if f in names})
         for dim, axes in enumerate(axes_of or ()):
             if size_of(axes) > size_of(own[dim]):
                 factor = next(f for f in reversed(dims[dim]) if split.get(f))
-                found.append(Growth(number, dim, axes, factor, source[factor]))
+                found.append(DimSplit(number, dim, axes, factor, source[factor]))
     return tuple(found)
 
 
-def rivals(first: Heard, second: Heard) -> bool:
+def rivals(first: FactorSplit, second: FactorSplit) -> bool:
     """True if two entries contradict each other."""
     if first is second:
         return False

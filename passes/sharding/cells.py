@@ -26,7 +26,7 @@ from stack.passes.sharding.factors import Factors, factors_of
 Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block
 
 
-class Value(NamedTuple):
+class CellValue(NamedTuple):
     """A result of a node, in one occurrence of its block."""
 
     path: Path
@@ -57,7 +57,7 @@ class Cell:
         code: a number for `axes`.
     """
 
-    value: Value
+    value: CellValue
     shape: tuple[int, ...]
     axes: tuple[Axes, ...]
     asked: tuple[DimSharding, ...]
@@ -98,20 +98,20 @@ class Cell:
         return sharded(mesh, self.axes)
 
 
-class Tie(NamedTuple):
+class CellTie(NamedTuple):
     """Values whose shardings imply each other: those of a node, or two sides of a border."""
 
     node: Node
     path: Path
     factors: Factors
     cells: tuple[Cell, ...]  # operands, then results
-    values: tuple[Value, ...]
+    values: tuple[CellValue, ...]
     level: int  # the round that asks it first: movement before computation
     sizes: tuple[int, ...]  # bytes of the values
     found: dict[tuple[bool, tuple[int, ...]], Agreement]  # by cell codes; for equal ties
 
 
-class Program:
+class CellGraph:
     """All values of a function, their cells, and the ties between them.
 
     `balance`: operations that a rank does in the time of sending one byte.
@@ -119,10 +119,10 @@ class Program:
 
     def __init__(self, func: Func, mesh: Mesh, balance: float) -> None:
         self.func, self.mesh, self.balance = func, mesh, balance
-        self.parents: dict[Value, Value] = {}
-        self.cells: dict[Value, Cell] = {}
-        self.ties: list[Tie] = []
-        self.borders: list[tuple[Value, Value]] = []
+        self.parents: dict[CellValue, CellValue] = {}
+        self.cells: dict[CellValue, Cell] = {}
+        self.ties: list[CellTie] = []
+        self.borders: list[tuple[CellValue, CellValue]] = []
         self.blocks: dict[Path, Block] = {}
         self.found: dict[
             tuple[Factors, tuple[int, ...]], dict[tuple[bool, tuple[int, ...]], Agreement]
@@ -141,7 +141,7 @@ class Program:
             if cell.axes is not cell.start:
                 cell.lie(cell.start)
 
-    def cell(self, value: Value) -> Cell:
+    def cell(self, value: CellValue) -> Cell:
         """Returns the cell of a value."""
         return self.cells[self._root(value)]
 
@@ -149,7 +149,7 @@ class Program:
         """Returns the block at a path."""
         return self.blocks[path]
 
-    def name(self, value: Value) -> str:
+    def name(self, value: CellValue) -> str:
         """Returns the name of a value in the program text."""
         node, block = value.node, self.blocks[value.path]
         if is_input(node):
@@ -157,7 +157,7 @@ class Program:
         tail = f"#{value.result}" if len(node.types) > 1 else ""
         return f"%{block.names.get(node, node.op)}{tail}"
 
-    def lines(self, value: Value) -> tuple[str, ...]:
+    def lines(self, value: CellValue) -> tuple[str, ...]:
         """The source lines of a value."""
         return self.blocks[value.path].locs.get(value.node, ())
 
@@ -169,45 +169,45 @@ class Program:
             for number, inner in enumerate(node.blocks):
                 self._enter(inner, (*path, (node, number)))
             if is_item(node):
-                self._join(Value(path, node), Value(path, maker(node), place_of(node)))
+                self._join(CellValue(path, node), CellValue(path, maker(node), place_of(node)))
             elif node.blocks:
                 self._borders(node, path)
 
     def _borders(self, node: Node, path: Path) -> None:
-        args = [Value(path, a) for a in node.args[node.op == "cond" :]]
-        made = [Value(path, node, i) for i in range(len(node.types))]
+        args = [CellValue(path, a) for a in node.args[node.op == "cond" :]]
+        made = [CellValue(path, node, i) for i in range(len(node.types))]
         for number, block in enumerate(node.blocks):
             inner: Path = (*path, (node, number))
-            params = [Value(inner, p) for p in block.params]
+            params = [CellValue(inner, p) for p in block.params]
             if node.op == "while":
                 for result, param in zip(made, params, strict=True):
                     self._join(result, param)
-            first = [Value((*path, (node, 0)), p) for p in node.blocks[0].params]
+            first = [CellValue((*path, (node, 0)), p) for p in node.blocks[0].params]
             for param, same in zip(params, first, strict=True):
                 self._join(same, param)  # of all branches
             if number == 0:
                 self.borders.extend(zip(args, params, strict=True))
             if node.op != "while" or number == 1:
-                found = [Value(inner, r) for r in block.results]
+                found = [CellValue(inner, r) for r in block.results]
                 self.borders.extend(zip(found, made, strict=True))
 
-    def _join(self, first: Value, second: Value) -> None:
+    def _join(self, first: CellValue, second: CellValue) -> None:
         a, b = self._root(first), self._root(second)
         if a != b:
             self.parents[b] = a
 
-    def _root(self, value: Value) -> Value:
+    def _root(self, value: CellValue) -> CellValue:
         while value in self.parents:
             value = self.parents[value]
         return value
 
     # ---- cells and ties
 
-    def values(self) -> Iterator[Value]:
+    def values(self) -> Iterator[CellValue]:
         """Yields every result of every node, in every occurrence of its block."""
         for path, block in self.blocks.items():
             for node in (*block.params, *block.nodes):
-                yield from (Value(path, node, i) for i in range(len(node.types)))
+                yield from (CellValue(path, node, i) for i in range(len(node.types)))
 
     def _tie(self) -> None:
         for value in self.values():
@@ -215,24 +215,24 @@ class Program:
         for path, block in self.blocks.items():
             for node in block.nodes:
                 if not (runs_blocks(node) or is_item(node) or is_inline(node)):
-                    values = [Value(path, a) for a in node.args]
-                    values += [Value(path, node, i) for i in range(len(node.types))]
+                    values = [CellValue(path, a) for a in node.args]
+                    values += [CellValue(path, node, i) for i in range(len(node.types))]
                     moves = ops.lookup(node.op).kind in ("elementwise", "movement", "collective")
                     self._add(node, path, factors_of(node), values, 0 if moves else 1)
         for first, second in self.borders:
             self._add(second.node, second.path, _copied(second.type), [first, second], 0)
 
     def _add(
-        self, node: Node, path: Path, factors: Factors, values: list[Value], level: int
+        self, node: Node, path: Path, factors: Factors, values: list[CellValue], level: int
     ) -> None:
         cells = tuple(self.cell(value) for value in values)
         sizes = tuple(cell.bytes for cell in cells)
         for cell in {id(cell): cell for cell in cells}.values():
             cell.ties.append(len(self.ties))
         found = self.found.setdefault((factors, sizes), {})
-        self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes, found))
+        self.ties.append(CellTie(node, path, factors, cells, tuple(values), level, sizes, found))
 
-    def _said(self, value: Value) -> None:
+    def _said(self, value: CellValue) -> None:
         """Creates the cell of a value, or adds the value's annotation to it."""
         shape = tuple(int(cast("int", n)) for n in value.type.shape)
         root, said = self._root(value), value.type.sharding

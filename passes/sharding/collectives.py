@@ -10,26 +10,26 @@ from stack.ir.dim import Dim
 from stack.ir.mesh import Axes, Mesh, axes_text, size_of
 from stack.ir.sharding import Sharding, part_size
 from stack.ir.types import TensorType
-from stack.passes.sharding.route import Places, Step, places, route
+from stack.passes.sharding.route import RouteStep, ShardState, places, route
 
 
 def moved(b: Builder, x: Node, type_: TensorType, source: Sharding, target: Sharding) -> Node:
     """Returns a rank's shard at the target, from its shard at the source."""
     at = places(source)
-    mover = Mover(b, type_, source.mesh, source.kind if source.partial else target.kind)
+    mover = CollectiveBuilder(b, type_, source.mesh, source.kind if source.partial else target.kind)
     for step in route(type_, source, target).steps:
         x = mover.step(x, step, at)
         at = step.after
     return x
 
 
-class Mover:
+class CollectiveBuilder:
     """Builds collectives on shards of one value; uneven shards are padded, then cut."""
 
     def __init__(self, b: Builder, type_: TensorType, mesh: Mesh, kind: str) -> None:
         self.b, self.type, self.mesh, self.kind = b, type_, mesh, kind
 
-    def step(self, x: Node, step: Step, before: Places) -> Node:
+    def step(self, x: Node, step: RouteStep, before: ShardState) -> Node:
         """Returns the result of one collective."""
         at, dim, ranks = self._over(step.over), step.axis, size_of(step.over)
         if step.op == "all_reduce":
@@ -59,14 +59,14 @@ class Mover:
     def _over(self, axes: Axes) -> dict[str, str]:
         return {"mesh": self.mesh.sizes_text, "over": axes_text(axes)}
 
-    def _cut(self, x: Node, dim: int, at: Places) -> Node:
+    def _cut(self, x: Node, dim: int, at: ShardState) -> Node:
         size = part_size(self.type.shape[dim], at.dims[dim])
         return x if x.shape[dim] == size else first_of(self.b, x, dim, size)
 
-    def _order(self, before: Places, after: Places) -> tuple[int, ...]:
+    def _order(self, before: ShardState, after: ShardState) -> tuple[int, ...]:
         """Returns for each rank the rank that needs its shard; ranks that can keep it do."""
 
-        def held(rank: int, at: Places) -> tuple[tuple[int, ...], ...]:
+        def held(rank: int, at: ShardState) -> tuple[tuple[int, ...], ...]:
             return tuple((_number(self.mesh, rank, axes),) for axes in (*at.dims, at.partial))
 
         ranks = range(self.mesh.ranks)

@@ -14,16 +14,16 @@ from typing import NamedTuple
 from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
-from stack.passes.sharding.cells import Program, Value
-from stack.passes.sharding.propagation import Conflict, Spread
-from stack.passes.sharding.resharding import Moves
+from stack.passes.sharding.cells import CellGraph, CellValue
+from stack.passes.sharding.propagation import Conflict, Propagation
+from stack.passes.sharding.resharding import ReshardingPlan
 
 Tell = Callable[[str, tuple[str, ...]], None]
-Conflicts = dict[tuple[Value, MeshAxis], Conflict]
+Conflicts = dict[tuple[CellValue, MeshAxis], Conflict]
 MOST = 24  # most conflicts that are tried; in later ones the largest value keeps its sharding
 
 
-def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tell) -> None:
+def decide(program: CellGraph, counts: Mapping[Node, int], strict: bool, tell: Tell) -> None:
     """Gives all values of a program a sharding.
 
     Args:
@@ -35,7 +35,7 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
     Raises UsageError, with the choices and their bytes, if `strict` and a node is ambiguous.
     """
     decider = _Decider(program, counts)
-    made = Made({}, {})
+    made = Decisions({}, {})
     conflicts = decider.spread(made)
     for _ in range(MOST):
         if not conflicts:
@@ -60,7 +60,7 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
     decider.spread(made, tell)
 
 
-class Made(NamedTuple):
+class Decisions(NamedTuple):
     """The decisions so far.
 
     Attributes:
@@ -69,48 +69,48 @@ class Made(NamedTuple):
     """
 
     choices: Mapping[str, str]
-    seeds: Mapping[Value, Mapping[MeshAxis, str]]
+    seeds: Mapping[CellValue, Mapping[MeshAxis, str]]
 
-    def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Made:
+    def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Decisions:
         """Returns the decisions with one more, and with the nodes that are known to need it."""
-        made = Made({**self.choices, conflict.key: factor}, self.seeds)
+        made = Decisions({**self.choices, conflict.key: factor}, self.seeds)
         for other in conflicts.values():
             if other.key == conflict.key:
                 made = made.seeded(other, factor)
         return made
 
-    def seeded(self, conflict: Conflict, factor: str) -> Made:
+    def seeded(self, conflict: Conflict, factor: str) -> Decisions:
         """Returns the decisions with one more node that they apply to."""
         own = {**self.seeds.get(conflict.value, {}), conflict.axis: factor}
-        return Made(self.choices, {**self.seeds, conflict.value: own})
+        return Decisions(self.choices, {**self.seeds, conflict.value: own})
 
 
 class Trial(NamedTuple):
     """The bytes that a rank sends after some decisions, and the conflicts that remain."""
 
-    made: Made
+    made: Decisions
     conflicts: Conflicts
     bytes: int
 
 
 @dataclass
 class _Decider:
-    program: Program
+    program: CellGraph
     counts: Mapping[Node, int]
     known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
-    def spread(self, made: Made, tell: Tell | None = None) -> Conflicts:
+    def spread(self, made: Decisions, tell: Tell | None = None) -> Conflicts:
         """Propagates; returns the conflicts that it met."""
         self.program.reset()
-        spread = Spread(self.program, tell, made.choices, made.seeds)
+        spread = Propagation(self.program, tell, made.choices, made.seeds)
         spread.run()
         return spread.conflicts
 
-    def tried(self, made: Made) -> Trial:
+    def tried(self, made: Decisions) -> Trial:
         """Returns the trial of some decisions."""
         return Trial(made, self.spread(made), self._bytes())
 
-    def taken(self, trial: Trial) -> tuple[Made, Conflicts]:
+    def taken(self, trial: Trial) -> tuple[Decisions, Conflicts]:
         """Accepts a trial: other nodes that it applies to are seeded like the first."""
         made, conflicts = trial.made, trial.conflicts
         while alike := [c for c in conflicts.values() if c.key in made.choices]:
@@ -123,5 +123,5 @@ class _Decider:
         """Returns the bytes that a rank sends under the current shardings."""
         lie = tuple([cell.code for cell in self.program.cells.values()])
         if lie not in self.known:
-            self.known[lie] = Moves(self.program).bytes(self.counts)
+            self.known[lie] = ReshardingPlan(self.program).bytes(self.counts)
         return self.known[lie]

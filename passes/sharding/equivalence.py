@@ -19,7 +19,7 @@ KEPT = 2  # members of each kind
 
 
 @dataclass(frozen=True)
-class Folded:
+class FoldedFunction:
     """A function with few members of each kind.
 
     Attributes:
@@ -43,7 +43,7 @@ class Folded:
                 yield named[node], known[member]
 
 
-def folded(func: Func) -> Folded:
+def folded(func: Func) -> FoldedFunction:
     """Returns the function with two members of each kind; or unchanged if that saves little."""
     block = func.body
     nodes = (*block.params, *block.nodes)
@@ -59,7 +59,7 @@ def folded(func: Func) -> Folded:
                 own.append(new)
         members[node] = own[-1]
     if 2 * len(set(members.values())) > len(nodes):
-        return Folded(func, {node: node for node in nodes}, {}, func)
+        return FoldedFunction(func, {node: node for node in nodes}, {}, func)
     held = Counter(members.values())
     names = {members[n]: name for n, name in [*block.names.items()][::-1]}
     locs = {members[n]: lines for n, lines in [*block.locs.items()][::-1]}
@@ -69,7 +69,7 @@ def folded(func: Func) -> Folded:
     body = Block(
         params, [*dict.fromkeys((*(members[r] for r in block.results), *ends))], names, locs
     )
-    return Folded(Func(func.name, body, func.level), members, held, func)
+    return FoldedFunction(Func(func.name, body, func.level), members, held, func)
 
 
 def _node(node: Node, args: list[Node]) -> Node:

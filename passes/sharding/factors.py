@@ -22,14 +22,14 @@ from math import prod
 from typing import cast
 
 from stack.ir import ops, param
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.overlap import Overlap
 from stack.ir.relation import Access, Equation, Linear, Shape
 from stack.ir.traits import is_reduction, reads_by_data
 from stack.ir.types import Type, unsharded
-from stack.passes.sharding.windows import Window, window_of
+from stack.passes.sharding.windows import ShardWindow, window_of
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
 Split = dict[str, Axes]  # for factors, the mesh axes that split them
@@ -53,7 +53,9 @@ class Factors:
     results: tuple[Dims, ...]
     fixed: frozenset[str]
     reduced: frozenset[str]
-    windows: Mapping[tuple[int, int], Window] = field(default_factory=dict[tuple[int, int], Window])
+    windows: Mapping[tuple[int, int], ShardWindow] = field(
+        default_factory=dict[tuple[int, int], ShardWindow]
+    )
     kind: str = "sum"
     known: dict[tuple[Dims, tuple[Axes, ...]], Split] = field(
         default_factory=dict[tuple[Dims, tuple[Axes, ...]], Split], compare=False, repr=False
@@ -149,7 +151,7 @@ def factors_of(node: Node) -> Factors:
     return _factors(alone(node))
 
 
-@once_alike
+@cached_by_class
 def alone(node: Node) -> Node:
     """Returns the canonical form of equal nodes: on parameters, without shardings."""
     holders = [_holder(i, a.type) for i, a in enumerate(node.args)]
@@ -257,7 +259,7 @@ class _Finder:
         self.fixed = fixed
         self.flat = self._flattened(relation)
         self.is_cut = is_cut  # True if the node can run on parts that windows read
-        self.windows: dict[tuple[int, int], Window] = {}
+        self.windows: dict[tuple[int, int], ShardWindow] = {}
 
     def _flattened(self, relation: Linear) -> dict[str, tuple[str, ...]]:
         """Splits axes that several dims form together into factors at the borders of these dims."""
@@ -312,7 +314,7 @@ class _Finder:
                 found[dim] = (own,)
         return tuple(found[d] for d in range(len(shape)))
 
-    def _window(self, equation: Equation, shape: Shape) -> Window | None:
+    def _window(self, equation: Equation, shape: Shape) -> ShardWindow | None:
         if not self.is_cut or 0 in self.sizes.values():  # an empty domain has no window
             return None
         extent = int(cast("int", shape[int(equation.dims[0][0])]))

@@ -23,7 +23,7 @@ from stack.passes.sharding.route import route
 MOST = 512  # most ways that are compared for one node
 
 
-class Choice(NamedTuple):
+class NodeChoice(NamedTuple):
     """A way to compute a node.
 
     Attributes:
@@ -45,7 +45,7 @@ def best_choice(
     node: Node,
     operands: Sequence[Sequence[Sharding]],
     wanted: Sequence[Sharding],
-) -> Choice:
+) -> NodeChoice:
     """Returns the cheapest way to compute a node.
 
     Args:
@@ -66,7 +66,7 @@ def _best(
     node: Node,
     operands: tuple[tuple[Sharding, ...], ...],
     wanted: tuple[Sharding, ...],
-) -> Choice:
+) -> NodeChoice:
     return Chooser(mesh, balance, node, operands, wanted).best()
 
 
@@ -80,18 +80,18 @@ class Chooser:
     operands: Sequence[Sequence[Sharding]]
     wanted: Sequence[Sharding]
 
-    def best(self) -> Choice:
+    def best(self) -> NodeChoice:
         """Returns the cheapest way."""
         found = [c for split in self._splits() for c in self._choices(split)]
         work = int(str(cost(self.node).flops))
         return min(found, key=lambda c: (c.bytes + self._share(c, work), *self._less(c)))
 
-    def _share(self, choice: Choice, work: int) -> int:
+    def _share(self, choice: NodeChoice, work: int) -> int:
         """Returns the work of a rank, as the bytes that it could send in that time."""
         ranks = size_of([a for axes in choice.split.values() for a in axes])
         return int(work / ranks / self.balance)
 
-    def _less(self, choice: Choice) -> tuple[int, int]:
+    def _less(self, choice: NodeChoice) -> tuple[int, int]:
         """Ranks ways of equal bytes: first no partial sums, then most of the work split."""
         is_open = sum(size_of(s.partial) > 1 for s in choice.needs)
         return is_open, -size_of([a for axes in choice.split.values() for a in axes])
@@ -136,7 +136,7 @@ class Chooser:
 
     # ---- what a split needs and makes
 
-    def _choices(self, split: Split) -> Iterator[Choice]:
+    def _choices(self, split: Split) -> Iterator[NodeChoice]:
         factors = factors_of(self.node)
         if any(size_of(axes) > factors.sizes[f] for f, axes in split.items()):
             return
@@ -162,7 +162,7 @@ class Chooser:
 
     def _choice(
         self, factors: Factors, split: Split, partial: Axes, group: tuple[int, ...]
-    ) -> Choice | None:
+    ) -> NodeChoice | None:
         needs: list[Sharding] = []
         total = 0
         for number, (dims, versions) in enumerate(
@@ -191,7 +191,7 @@ class Chooser:
             made = sharded(self.mesh, axes, (*left, *partial), kind)
             makes.append(made)
             total += route(type_, made, wanted).bytes
-        return Choice(total, split, tuple(needs), tuple(makes))
+        return NodeChoice(total, split, tuple(needs), tuple(makes))
 
 
 def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:

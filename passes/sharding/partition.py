@@ -9,7 +9,7 @@ from stack.ir.node import Block, Node
 from stack.ir.sharding import replicated
 from stack.ir.traits import is_item, runs_blocks
 from stack.passes.sharding.collectives import moved
-from stack.passes.sharding.rank_code import Local, local_type, local_types
+from stack.passes.sharding.rank_code import RankNode, local_type, local_types
 
 
 def partitioned(block: Block, mesh: Mesh) -> Block:
@@ -40,4 +40,4 @@ def _node(b: Builder, node: Node, done: dict[Node, Node], mesh: Mesh) -> Node:
         source = node.args[0].tensor.sharding or replicated(mesh, node.tensor.rank)
         target = node.tensor.sharding or replicated(mesh, node.tensor.rank)
         return moved(b, args[0], node.tensor, source, target)
-    return Local(b, mesh, node).made(args)
+    return RankNode(b, mesh, node).made(args)

@@ -10,22 +10,22 @@ from stack.ir.node import Block, Node
 from stack.ir.sharding import Sharding
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type
-from stack.passes.sharding.cells import Program, Value
-from stack.passes.sharding.resharding import Moves, Version
+from stack.passes.sharding.cells import CellGraph, CellValue
+from stack.passes.sharding.resharding import ReshardingPlan, Version
 
 Tell = Callable[[str, tuple[str, ...]], None]
 
 
-def planned(program: Program, tell: Tell) -> Block:
+def planned(program: CellGraph, tell: Tell) -> Block:
     """Returns the body of a program, with reshards."""
-    return _Writer(Moves(program), tell).written()
+    return _Writer(ReshardingPlan(program), tell).written()
 
 
 @dataclass
 class _Writer:
     """The nodes of one occurrence of a block."""
 
-    moves: Moves
+    moves: ReshardingPlan
     tell: Tell
     made: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
     names: dict[Node, str] = field(default_factory=dict[Node, str])
@@ -89,7 +89,7 @@ class _Writer:
         self.tell(f"{name} to {new.tensor} for {self._name(version.reader)}: {steps}", lines)
 
     def _name(self, node: Node) -> str:
-        return self.moves.program.name(Value(self.moves.path, node))
+        return self.moves.program.name(CellValue(self.moves.path, node))
 
 
 def _typed(type_: Type, shardings: Sequence[Sharding]) -> Type:

@@ -16,15 +16,15 @@ from typing import NamedTuple
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
 from stack.passes.sharding.agreement import (
     Agreement,
-    Growth,
-    Heard,
+    DimSplit,
+    FactorSplit,
     agreement,
     growths,
     heard,
     rivals,
     together,
 )
-from stack.passes.sharding.cells import Cell, Program, Tie, Value
+from stack.passes.sharding.cells import Cell, CellGraph, CellTie, CellValue
 
 
 class Round(NamedTuple):
@@ -44,7 +44,7 @@ ROUNDS = (  # in this order, each to a fixed point
 )
 
 
-Seeds = Mapping[Value, Mapping[MeshAxis, str]]
+Seeds = Mapping[CellValue, Mapping[MeshAxis, str]]
 
 
 class Conflict(NamedTuple):
@@ -58,7 +58,7 @@ class Conflict(NamedTuple):
         where: the node, for messages.
     """
 
-    value: Value
+    value: CellValue
     key: str
     axis: MeshAxis
     factors: tuple[str, ...]
@@ -66,7 +66,7 @@ class Conflict(NamedTuple):
 
 
 @dataclass
-class Spread:
+class Propagation:
     """Propagation over a program.
 
     Attributes:
@@ -77,12 +77,12 @@ class Spread:
         conflicts: the conflicts met, in order.
     """
 
-    program: Program
+    program: CellGraph
     tell: Callable[[str, tuple[str, ...]], None] | None
     decided: Mapping[str, str]
     seeds: Seeds
-    conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
-        default_factory=dict[tuple[Value, MeshAxis], Conflict]
+    conflicts: dict[tuple[CellValue, MeshAxis], Conflict] = field(
+        default_factory=dict[tuple[CellValue, MeshAxis], Conflict]
     )
     settled: dict[int, Axes] = field(default_factory=dict[int, Axes])  # by earlier priorities
     due: set[int] = field(default_factory=set[int])  # numbers of ties whose values changed
@@ -123,7 +123,7 @@ class Spread:
                             heapq.heappush(sweep, other)
             sweep = sorted(again)
 
-    def _seed(self, tie: Tie) -> None:
+    def _seed(self, tie: CellTie) -> None:
         """Splits the results of a node as it was decided."""
         for axis, factor in self.seeds.get(tie.values[-1], {}).items():
             cell, dims = tie.cells[-1], tie.factors.values[-1]
@@ -150,7 +150,7 @@ class Spread:
         chosen = together(self._decided(tie, order))
         return self._grow(tie, growths(tie.factors, told, chosen))
 
-    def _agreement(self, tie: Tie, priority: int, turn: Round) -> Agreement:
+    def _agreement(self, tie: CellTie, priority: int, turn: Round) -> Agreement:
         """Returns the consequences at a tie; equal ties share them if no dims are hidden."""
         waits = self.program.waits and any([cell.waits for cell in tie.cells])
         key = turn.reduces, tuple([cell.code for cell in tie.cells])
@@ -162,7 +162,7 @@ class Spread:
                 tie.found[key] = found
         return found
 
-    def _grow(self, tie: Tie, found: Iterable[Growth]) -> list[Cell]:
+    def _grow(self, tie: CellTie, found: Iterable[DimSplit]) -> list[Cell]:
         changed: list[Cell] = []
         for growth in found:
             cell = tie.cells[growth.value]
@@ -171,7 +171,7 @@ class Spread:
                 changed.append(cell)
         return changed
 
-    def _decided(self, tie: Tie, order: list[Heard]) -> list[Heard]:
+    def _decided(self, tie: CellTie, order: list[FactorSplit]) -> list[FactorSplit]:
         """Decides the first axis that two factors compete for; returns the remaining entries."""
         pair = next(((h, c) for h in order for c in order if rivals(h, c)), None)
         if pair is None or pair[0].factor == pair[1].factor:
@@ -191,10 +191,10 @@ class Spread:
         kept = [h for h in order if h.factor == factor or not any(map(axis.meets, h.axes))]
         if any(h.factor == factor and any(map(axis.meets, h.axes)) for h in kept):
             return kept
-        first = Heard(factor, (axis,), order[0].value, order[0].bytes)
+        first = FactorSplit(factor, (axis,), order[0].value, order[0].bytes)
         return [first, *kept]
 
-    def _conflict(self, tie: Tie, order: list[Heard], axis: MeshAxis) -> Conflict:
+    def _conflict(self, tie: CellTie, order: list[FactorSplit], axis: MeshAxis) -> Conflict:
         asked = [h.factor for h in order if any(map(axis.meets, h.axes))]
         taken = {h.factor for h in order}
         free = [
@@ -223,7 +223,7 @@ class Spread:
         taken: list[MeshAxis] = [*others, *cell.banned]
         return not any(a.meets(b) for a in axes for b in taken)
 
-    def _extend(self, tie: Tie, growth: Growth) -> None:
+    def _extend(self, tie: CellTie, growth: DimSplit) -> None:
         value, name = tie.values[growth.value], self.program.name
         tie.cells[growth.value].split(growth.dim, growth.axes)
         if self.tell is None:

@@ -35,7 +35,7 @@ def local_types(type_: Type) -> Type:
     return local_type(type_)
 
 
-class Local:
+class RankNode:
     """One node on the shards of one rank."""
 
     def __init__(self, b: Builder, mesh: Mesh, node: Node) -> None:

@@ -15,7 +15,7 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Node
 from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
-from stack.passes.sharding.cells import Path, Program, Value
+from stack.passes.sharding.cells import CellGraph, CellValue, Path
 from stack.passes.sharding.node_choices import best_choice
 from stack.passes.sharding.route import STAY, Route, places, route
 
@@ -38,7 +38,7 @@ class Version:
 
 
 @dataclass
-class Moves:
+class ReshardingPlan:
     """The moves in one occurrence of a block.
 
     Attributes:
@@ -51,7 +51,7 @@ class Moves:
         inner: the same for the blocks of a node.
     """
 
-    program: Program
+    program: CellGraph
     path: Path = ()
     versions: dict[Node, list[Version]] = field(default_factory=dict[Node, list[Version]])
     reads: dict[Node, tuple[int, ...]] = field(default_factory=dict[Node, tuple[int, ...]])
@@ -59,11 +59,13 @@ class Moves:
         default_factory=dict[Node, tuple[Sharding, ...]]
     )
     results: tuple[int, ...] = ()
-    inner: dict[Node, list[Moves]] = field(default_factory=dict[Node, "list[Moves]"])
+    inner: dict[Node, list[ReshardingPlan]] = field(
+        default_factory=dict[Node, "list[ReshardingPlan]"]
+    )
 
     def __post_init__(self) -> None:
         for param in self.block.params:
-            self._made(param, (self._cell(Value(self.path, param)),))
+            self._made(param, (self._cell(CellValue(self.path, param)),))
         for node in self.block.nodes:
             self._node(node)
         ends = enumerate(self.block.results)
@@ -97,17 +99,17 @@ class Moves:
         versions.append(Version(wanted, best, reader, ways[best]))
         return len(versions) - 1
 
-    def _cell(self, value: Value) -> Sharding:
+    def _cell(self, value: CellValue) -> Sharding:
         return self.program.cell(value).sharding(self.program.mesh)
 
     def _wanted(self, node: Node, index: int) -> Sharding:
         """Returns the sharding that the node running the block has for a result."""
         if not self.path:
-            return self._cell(Value((), node))
+            return self._cell(CellValue((), node))
         outer, number = self.path[-1]
         if outer.op == "while" and number == 0:
             return replicated(self.program.mesh, 0)
-        return self._cell(Value(self.path[:-1], outer, index))
+        return self._cell(CellValue(self.path[:-1], outer, index))
 
     # ---- nodes
 
@@ -121,7 +123,7 @@ class Moves:
         elif is_item(node):
             self._made(node, (self.makes[node.args[0]][int(node.attrs["index"])],))
         elif node.op == "reshard":
-            target = self._cell(Value(self.path, node))
+            target = self._cell(CellValue(self.path, node))
             self.reads[node] = (self.at(node.args[0], target, node),)
             self._made(node, (self.versions[node.args[0]][self.reads[node][0]].sharding,))
         elif node.blocks:
@@ -131,7 +133,7 @@ class Moves:
 
     def _computed(self, node: Node) -> None:
         lie = [[version.sharding for version in self.versions[a]] for a in node.args]
-        wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
+        wanted = [self._cell(CellValue(self.path, node, i)) for i in range(len(node.types))]
         program = self.program
         choice = best_choice(program.mesh, program.balance, node, lie, wanted)
         needs = zip(node.args, choice.needs, strict=True)
@@ -142,11 +144,11 @@ class Moves:
         first = node.op == "cond"
         inner: Path = (*self.path, (node, 0))
         needs = [replicated(self.program.mesh, 0)] if first else []
-        needs += [self._cell(Value(inner, param)) for param in node.blocks[0].params]
+        needs += [self._cell(CellValue(inner, param)) for param in node.blocks[0].params]
         both = zip(node.args, needs, strict=True)
         self.reads[node] = tuple(self.at(arg, need, node) for arg, need in both)
         self.inner[node] = [
-            Moves(self.program, (*self.path, (node, i))) for i in range(len(node.blocks))
+            ReshardingPlan(self.program, (*self.path, (node, i))) for i in range(len(node.blocks))
         ]
-        values = (Value(self.path, node, i) for i in range(len(node.types)))
+        values = (CellValue(self.path, node, i) for i in range(len(node.types)))
         self._made(node, tuple(map(self._cell, values)))

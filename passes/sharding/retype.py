@@ -8,10 +8,10 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.streaming import expanded
 from stack.ir.types import TensorType, TupleType, Type
-from stack.passes.sharding.cells import Path, Program, Value
+from stack.passes.sharding.cells import CellGraph, CellValue, Path
 
 
-def placed(func: Func, program: Program, members: Mapping[Node, Node]) -> Func:
+def placed(func: Func, program: CellGraph, members: Mapping[Node, Node]) -> Func:
     """Returns the function with the sharding of every value, in every occurrence of its block.
 
     Args:
@@ -22,7 +22,7 @@ def placed(func: Func, program: Program, members: Mapping[Node, Node]) -> Func:
     return Func(func.name, _block(program, func.body, (), members), func.level)
 
 
-def _block(program: Program, block: Block, path: Path, members: Mapping[Node, Node]) -> Block:
+def _block(program: CellGraph, block: Block, path: Path, members: Mapping[Node, Node]) -> Block:
     done: dict[Node, Node] = {}
     for node in (*block.params, *block.nodes):
         if is_inline(node):
@@ -35,10 +35,10 @@ def _block(program: Program, block: Block, path: Path, members: Mapping[Node, No
     return mapped(block, done)
 
 
-def _type(program: Program, node: Node, path: Path) -> Type:
+def _type(program: CellGraph, node: Node, path: Path) -> Type:
     items: list[TensorType] = []
     for index, type_ in enumerate(node.types):
-        sharding = program.cell(Value(path, node, index)).sharding(program.mesh)
+        sharding = program.cell(CellValue(path, node, index)).sharding(program.mesh)
         items.append(type_.with_sharding(sharding))
     return TupleType(tuple(items)) if isinstance(node.type, TupleType) else items[0]
 

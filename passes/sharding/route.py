@@ -24,7 +24,7 @@ from stack.ir.sharding import Sharding, is_padded, is_regular, part_size
 from stack.ir.types import TensorType
 
 
-class Places(NamedTuple):
+class ShardState(NamedTuple):
     """A state: the axes of each dim, the axes of partial sums, and the overlapping parts of dims.
 
     `overlaps` is empty if all parts are plain.
@@ -35,14 +35,14 @@ class Places(NamedTuple):
     overlaps: tuple[Overlap | None, ...] = ()
 
 
-class Step(NamedTuple):
+class RouteStep(NamedTuple):
     """A collective: the op, its mesh axes, its dims, and the state after it."""
 
     op: str
     over: Axes
     axis: int
     to: int  # the second dim of an all_to_all
-    after: Places
+    after: ShardState
     bytes: int
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 class Route(NamedTuple):
     """Steps one after another, with their cost."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RouteStep, ...]
     bytes: int
     latency: int
 
@@ -64,10 +64,10 @@ NOWHERE = Route((), 1 << 62, 0)  # longer than every route
 
 
 @lru_cache(maxsize=1 << 14)
-def places(sharding: Sharding) -> Places:
+def places(sharding: Sharding) -> ShardState:
     """Returns the state of a sharding."""
     dims = tuple(joined(axes) for axes in sharding.axes)
-    return Places(dims, _ordered(sharding.partial), sharding.overlaps)
+    return ShardState(dims, _ordered(sharding.partial), sharding.overlaps)
 
 
 def _ordered(axes: Axes) -> Axes:
@@ -84,7 +84,7 @@ def route(type_: TensorType, source: Sharding, target: Sharding) -> Route:
 
 
 @lru_cache(maxsize=1 << 14)
-def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -> Route:
+def _route(shape: tuple[int, ...], width: int, source: ShardState, target: ShardState) -> Route:
     if source == target:
         return STAY
     if source.overlaps:
@@ -93,8 +93,10 @@ def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -
     start, goal = search.refined(source, target), search.refined(target, source)
     search.target = goal
     count = itertools.count()
-    queue: list[tuple[int, int, int, Places, tuple[Step, ...]]] = [(0, 0, next(count), start, ())]
-    done: set[Places] = set()
+    queue: list[tuple[int, int, int, ShardState, tuple[RouteStep, ...]]] = [
+        (0, 0, next(count), start, ())
+    ]
+    done: set[ShardState] = set()
     while queue:
         cost, latency, _, at, steps = heapq.heappop(queue)
         if at == goal:
@@ -115,16 +117,16 @@ def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -
     raise AssertionError(f"no way from {source} to {target}")
 
 
-def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
+def _merged(shape: tuple[int, ...], steps: tuple[RouteStep, ...]) -> Iterator[RouteStep]:
     """Joins successive gathers of one dim, unless padding has to be cut off between them."""
-    held: Step | None = None
+    held: RouteStep | None = None
     for step in steps:
         if held is not None:
             is_one = (held.op, held.axis) == (step.op, step.axis) == ("all_gather", step.axis)
             gathered = (*step.over, *held.over)
             if is_one and not is_padded(shape[step.axis], (*step.after.dims[step.axis], *gathered)):
                 over = joined(gathered)
-                held = Step(step.op, over, step.axis, -1, step.after, held.bytes + step.bytes)
+                held = RouteStep(step.op, over, step.axis, -1, step.after, held.bytes + step.bytes)
                 continue
             yield held
         held = step
@@ -135,10 +137,10 @@ def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
 class _Search:
     """The edges between states."""
 
-    def __init__(self, shape: tuple[int, ...], width: int, target: Places) -> None:
+    def __init__(self, shape: tuple[int, ...], width: int, target: ShardState) -> None:
         self.shape, self.width, self.target = shape, width, target
 
-    def refined(self, own: Places, other: Places) -> Places:
+    def refined(self, own: ShardState, other: ShardState) -> ShardState:
         """Returns a state in the finest axes that both states name, if the split is exact."""
         others = [axis for axes in (*other.dims, other.partial) for axis in axes]
 
@@ -154,9 +156,9 @@ class _Search:
             parts(mine, not is_padded(size, mine) and not is_padded(size, theirs))
             for mine, theirs, size in both
         )
-        return Places(dims, parts(own.partial, True), own.overlaps)
+        return ShardState(dims, parts(own.partial, True), own.overlaps)
 
-    def local(self, at: Places, dim: int = -1, parts: int = 1) -> int:
+    def local(self, at: ShardState, dim: int = -1, parts: int = 1) -> int:
         """Returns the bytes of a rank's shard, with a dim padded to a multiple of `parts`."""
         both = zip(self.shape, at.dims, strict=True)
         sizes = [int(cast("int", part_size(n, axes))) for n, axes in both]
@@ -165,23 +167,23 @@ class _Search:
             sizes[dim] = -(-sizes[dim] // parts) * parts
         return self.width * prod(sizes)
 
-    def steps(self, at: Places) -> Iterator[tuple[Step, int]]:
+    def steps(self, at: ShardState) -> Iterator[tuple[RouteStep, int]]:
         """Yields every collective from a state, and its number of successive messages."""
         yield from self._halos(at)
         if at.overlaps:
             return
         if len(at.partial) > 1:
-            yield self._step(at, "all_reduce", at.partial, -1, Places(at.dims, ()))
+            yield self._step(at, "all_reduce", at.partial, -1, ShardState(at.dims, ()))
         for axis in at.partial:
             rest = tuple(a for a in at.partial if a != axis)
-            yield self._step(at, "all_reduce", (axis,), -1, Places(at.dims, rest))
+            yield self._step(at, "all_reduce", (axis,), -1, ShardState(at.dims, rest))
             for dim in self._takers(at, axis):
                 grown = self._with(at.dims, dim, (*at.dims[dim], axis))
-                yield self._step(at, "reduce_scatter", (axis,), dim, Places(grown, rest))
+                yield self._step(at, "reduce_scatter", (axis,), dim, ShardState(grown, rest))
         for dim, axes in enumerate(at.dims):
             if axes:
                 shorter = self._with(at.dims, dim, axes[:-1])
-                yield self._step(at, "all_gather", axes[-1:], dim, Places(shorter, at.partial))
+                yield self._step(at, "all_gather", axes[-1:], dim, ShardState(shorter, at.partial))
             for count in range(1, len(axes) + 1):
                 yield from self._exchanges(at, dim, axes[-count:])
             yield from self._shards(at, dim)
@@ -191,9 +193,12 @@ class _Search:
             if not any(axis.meets(a) for a in (*used, *at.partial)):
                 grown = tuple(a for a in self.target.partial if a == axis or a in at.partial)
                 rest = tuple(a for a in at.partial if a not in grown)
-                yield Step("keep_first", (axis,), -1, -1, Places(at.dims, rest + grown), 0), 0
+                yield (
+                    RouteStep("keep_first", (axis,), -1, -1, ShardState(at.dims, rest + grown), 0),
+                    0,
+                )
 
-    def _exchanges(self, at: Places, dim: int, moved: Axes) -> Iterator[tuple[Step, int]]:
+    def _exchanges(self, at: ShardState, dim: int, moved: Axes) -> Iterator[tuple[RouteStep, int]]:
         """Yields all-to-alls of the last axes of a dim to a dim that wants them next."""
         left = at.dims[dim][: -len(moved)]
         for other, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
@@ -203,10 +208,10 @@ class _Search:
             pair = ((self.shape[dim], at.dims[dim]), (self.shape[other], grown))
             if len(moved) > 1 and any(is_padded(n, found) for n, found in pair):
                 continue
-            after = Places(self._with(self._with(at.dims, dim, left), other, grown), at.partial)
+            after = ShardState(self._with(self._with(at.dims, dim, left), other, grown), at.partial)
             yield self._step(at, "all_to_all", moved, dim, after, other)
 
-    def _shards(self, at: Places, dim: int) -> Iterator[tuple[Step, int]]:
+    def _shards(self, at: ShardState, dim: int) -> Iterator[tuple[RouteStep, int]]:
         wanted, axes = self.target.dims[dim], at.dims[dim]
         if wanted[: len(axes)] != axes or len(wanted) == len(axes):
             return
@@ -214,16 +219,16 @@ class _Search:
         used = [a for found in (*at.dims, at.partial) for a in found]
         if not any(axis.meets(a) for a in used):
             grown = self._with(at.dims, dim, (*axes, axis))
-            yield Step("shard", (axis,), dim, -1, Places(grown, at.partial), 0), 0
+            yield RouteStep("shard", (axis,), dim, -1, ShardState(grown, at.partial), 0), 0
 
-    def _halos(self, at: Places) -> Iterator[tuple[Step, int]]:
+    def _halos(self, at: ShardState) -> Iterator[tuple[RouteStep, int]]:
         """Yields steps to the overlapping parts of a dim."""
         for dim, overlap in enumerate(self.target.overlaps):
             have = at.overlaps or (None,) * len(at.dims)
             if overlap is None or have[dim] is not None:
                 continue
             axes, wanted = at.dims[dim], self.target.dims[dim]
-            grown = Places(
+            grown = ShardState(
                 self._with(at.dims, dim, wanted),
                 at.partial,
                 (*have[:dim], overlap, *have[dim + 1 :]),
@@ -232,12 +237,12 @@ class _Search:
                 size = self.shape[dim]
                 row = self.local(at) // int(cast("int", part_size(size, axes)))
                 sent = [row * count for count in sends(size, size_of(axes), overlap)]
-                yield Step("halo", joined(axes), dim, -1, grown, sum(sent)), len(sent)
+                yield RouteStep("halo", joined(axes), dim, -1, grown, sum(sent)), len(sent)
             used = [a for d, found in enumerate(at.dims) if d != dim for a in found]
             if not axes and not any(a.meets(b) for a in wanted for b in (*used, *at.partial)):
-                yield Step("shard", joined(wanted), dim, -1, grown, 0), 0
+                yield RouteStep("shard", joined(wanted), dim, -1, grown, 0), 0
 
-    def _takers(self, at: Places, axis: MeshAxis) -> list[int]:
+    def _takers(self, at: ShardState, axis: MeshAxis) -> list[int]:
         """Returns the dims whose next axis should be this one."""
         return [
             dim
@@ -245,13 +250,13 @@ class _Search:
             if (*axes, axis) == wanted[: len(axes) + 1]
         ]
 
-    def _permutes(self, at: Places) -> Iterator[tuple[Step, int]]:
+    def _permutes(self, at: ShardState) -> Iterator[tuple[RouteStep, int]]:
         """Yields permutes: axes of a dim in another order, or replaced by others of equal sizes."""
         for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
             is_other = axes != wanted and set(axes) == set(wanted)
             if is_other and not is_padded(self.shape[dim], axes):
-                after = Places(self._with(at.dims, dim, wanted), at.partial)
-                yield Step("permute", (), -1, -1, after, self.local(at)), 1
+                after = ShardState(self._with(at.dims, dim, wanted), at.partial)
+                yield RouteStep("permute", (), -1, -1, after, self.local(at)), 1
         slots = [(d, i) for d, axes in enumerate(at.dims) for i in range(len(axes))]
         held = [at.dims[d][i] for d, i in slots]
         for number, (dim, i) in enumerate(slots):
@@ -267,17 +272,17 @@ class _Search:
             dims = [list(axes) for axes in at.dims]
             for (d, k), axis in zip(slots, new, strict=True):
                 dims[d][k] = axis
-            after = Places(tuple(tuple(axes) for axes in dims), at.partial)
-            yield Step("permute", (), -1, -1, after, self.local(at)), 1
+            after = ShardState(tuple(tuple(axes) for axes in dims), at.partial)
+            yield RouteStep("permute", (), -1, -1, after, self.local(at)), 1
 
     def _with(self, dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
         return (*dims[:dim], axes, *dims[dim + 1 :])
 
     def _step(
-        self, at: Places, op: str, over: Axes, dim: int, after: Places, to: int = -1
-    ) -> tuple[Step, int]:
+        self, at: ShardState, op: str, over: Axes, dim: int, after: ShardState, to: int = -1
+    ) -> tuple[RouteStep, int]:
         ranks = size_of(over)
         cut = {"reduce_scatter": dim, "all_to_all": to}.get(op, -1)
         sent = sent_bytes(op, ranks, self.local(at, cut, ranks))
         waits = (ranks - 1) * (2 if op == "all_reduce" else 1)
-        return Step(op, joined(over), dim, to, after, sent), waits
+        return RouteStep(op, joined(over), dim, to, after, sent), waits

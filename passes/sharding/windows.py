@@ -19,7 +19,7 @@ from stack.ir.sharding import is_regular
 
 
 @dataclass(frozen=True)
-class Window:
+class ShardWindow:
     """The window by which a dim is read along a factor.
 
     Attributes:
@@ -67,7 +67,7 @@ class Window:
         return self.low + min(far, 0), self.high + max(far, 0)
 
 
-def window_of(equation: Equation, sizes: dict[str, int], extent: int) -> Window | None:
+def window_of(equation: Equation, sizes: dict[str, int], extent: int) -> ShardWindow | None:
     """Returns the window of a dim along the longest axis that reads it; None if none does."""
     if len(equation.dims) != 1 or not equation.axes:
         return None
@@ -79,4 +79,4 @@ def window_of(equation: Equation, sizes: dict[str, int], extent: int) -> Window 
             far = coefficient * (sizes[name] - 1)
             low, high = low + min(far, 0), high + max(far, 0)
     spread = int(cast("int", equation.dims[0][1]))
-    return Window(factor, sizes[factor], extent, terms[factor], spread, low, high)
+    return ShardWindow(factor, sizes[factor], extent, terms[factor], spread, low, high)

@@ -25,7 +25,7 @@ from stack.ir.node import Block, Node
 from stack.passes.steps.bounds import bounds_in
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import held_like, is_serial, loops_along, starts_of, why_no_axis
-from stack.passes.steps.mask_assumptions import Assumed, assumed
+from stack.passes.steps.mask_assumptions import MaskAssumptions, assumed
 from stack.passes.steps.online import is_online
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
@@ -58,7 +58,7 @@ class Assume(Step):
         return edit.change_loops(self.axis, change)
 
 
-def _found(loop: Node) -> Assumed | None:
+def _found(loop: Node) -> MaskAssumptions | None:
     """The assumptions of a loop; None without any, or if they would not limit the loop."""
     if not (is_online(loop) and is_serial(loop)):
         return None
@@ -71,7 +71,7 @@ def _found(loop: Node) -> Assumed | None:
     return found if any(not b.is_tail(extent_of(loop)) for b in limits) else None
 
 
-def _checked(edit: Edit, loop: Node, found: Assumed) -> Node:
+def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
     """The loop with -inf in masks, and the loop as it was in a branch, for rows that need it."""
     block = loop.blocks[0]
     done = edit.remade(block.results, found.replaced(), block)

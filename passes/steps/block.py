@@ -40,7 +40,7 @@ from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Blocked(Step):
+class BlockStates(Step):
     """Compute the states of the loops over an axis for all iterations at once."""
 
     name: ClassVar[str] = "block"

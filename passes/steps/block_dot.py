@@ -17,10 +17,10 @@ from typing import NamedTuple
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
-from stack.passes.steps.intervals import Place, place_of
+from stack.passes.steps.intervals import AffineIndex, place_of
 
 
-class Window(NamedTuple):
+class ReadWindow(NamedTuple):
     """An axis of memory that is read through windows.
 
     Attributes:
@@ -36,7 +36,7 @@ class Window(NamedTuple):
     dilation: int = 1
 
 
-class Axis(NamedTuple):
+class ReadAxis(NamedTuple):
     """The elements read along one axis of memory.
 
     Attributes:
@@ -47,12 +47,12 @@ class Axis(NamedTuple):
 
     start: Node
     over: tuple[Node, ...]
-    window: Window | None = None
+    window: ReadWindow | None = None
 
     @property
-    def as_window(self) -> Window:
+    def as_window(self) -> ReadWindow:
         """The windows of the axis; contiguous elements are windows of one tap."""
-        return self.window or Window(next(iter(self.over), None), None)
+        return self.window or ReadWindow(next(iter(self.over), None), None)
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Operand:
     """An operand of a product: an input, and what is read along each axis of it."""
 
     memory: Node
-    axes: tuple[Axis, ...]
+    axes: tuple[ReadAxis, ...]
 
     @property
     def over(self) -> set[Node]:
@@ -161,14 +161,14 @@ class BlockDot:
     def _size(self, var: Node | None) -> int:
         return 1 if var is None else self.sizes[var]
 
-    def _span(self, w: Window) -> int:
+    def _span(self, w: ReadWindow) -> int:
         """Elements from the first to the last one along an axis."""
         return (self._size(w.place) - 1) * w.stride + (self._size(w.tap) - 1) * w.dilation + 1
 
 
 def axis_along(
     index: Node, variables: Collection[Node], depth: Collection[Node] = ()
-) -> Axis | None:
+) -> ReadAxis | None:
     """The elements that an index reads; None if neither contiguous nor windows.
 
     Args:
@@ -180,7 +180,7 @@ def axis_along(
     if found is None:
         return None
     factors = {v: c for v, c in found.terms.items() if v in variables}
-    rest = Place({v: c for v, c in found.terms.items() if v not in variables}, found.more)
+    rest = AffineIndex({v: c for v, c in found.terms.items() if v not in variables}, found.more)
     if any(not node.vars.isdisjoint(variables) for node in rest.terms):
         return None
     taps = [v for v in factors if v in depth]
@@ -190,15 +190,15 @@ def axis_along(
     start, over = _number(rest, index), tuple(factors)
     is_contiguous = list(factors.values()) in ([], [1])
     if is_contiguous and not (taps and rest.terms):
-        return Axis(start, over)
+        return ReadAxis(start, over)
     place, tap = next(iter(places), None), next(iter(taps), None)
     around = [*rest.terms.values()]  # of one window, the stride is that of a loop outside
     stride = factors[place] if place is not None else around[0] if len(around) == 1 else 1
-    window = Window(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
-    return Axis(start, over, window)
+    window = ReadWindow(place, tap, max(stride, 1), factors[tap] if tap is not None else 1)
+    return ReadAxis(start, over, window)
 
 
-def _number(place: Place, like: Node) -> Node:
+def _number(place: AffineIndex, like: Node) -> Node:
     """Builds an affine index."""
     made: Node | None = None
     for node, count in place.terms.items():
@@ -215,4 +215,4 @@ def tile_of(dtype: DType, shape: Sequence[int]) -> TensorType:
     return TensorType(dtype, tuple(shape), "tile")
 
 
-__all__ = ["Axis", "BlockDot", "Operand", "Window", "axis_along", "tile_of"]
+__all__ = ["ReadAxis", "BlockDot", "Operand", "ReadWindow", "axis_along", "tile_of"]

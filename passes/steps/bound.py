@@ -29,7 +29,7 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import Place
+from stack.passes.steps.intervals import AffineIndex
 from stack.passes.steps.loops import (
     is_constant,
     is_serial,
@@ -39,7 +39,7 @@ from stack.passes.steps.loops import (
     why_no_axis,
 )
 from stack.passes.steps.online import is_associative
-from stack.passes.steps.online_masks import Mask, masks_of
+from stack.passes.steps.online_masks import HidingMask, masks_of
 from stack.passes.steps.step import Step
 from stack.passes.tiling.loops import extent_of
 from stack.target import Target
@@ -48,7 +48,7 @@ CUT = "cut"
 
 
 @dataclass(frozen=True)
-class Limited(Step):
+class BoundLoops(Step):
     """Limit the online loops over an axis to the iterations that masks leave.
 
     Attributes:
@@ -116,7 +116,7 @@ class Limits:
     """
 
     bounds: Bounds
-    masks: Sequence[Mask]
+    masks: Sequence[HidingMask]
 
     def ranges(
         self, var: Node, count: int, is_cut: bool
@@ -188,7 +188,7 @@ def _iteration(bound: Bound, count: int, var: Node, some: bool) -> Node:
     """
     step, is_lower = abs(bound.step), bound.step > 0
     # lower: ceil(-rest / step); upper: floor(rest / step) + 1
-    moved = bound.rest.times(-1 if is_lower else 1).plus(Place(more=step - is_lower))
+    moved = bound.rest.times(-1 if is_lower else 1).plus(AffineIndex(more=step - is_lower))
     found = extreme(moved, 1 if some != is_lower else -1, var.dtype, bound.inner)
     if is_number(found):
         return constant(min(max(int(number(found)), 0), count * step) // step, var.dtype)
@@ -228,4 +228,4 @@ def _with(edit: Edit, block: Block, known: Mapping[Node, Node]) -> Block:
     return Block(block.params, [done[r] for r in block.results])
 
 
-__all__ = ["Limited"]
+__all__ = ["BoundLoops"]

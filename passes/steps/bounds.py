@@ -28,7 +28,7 @@ from stack.ir.traits import (
     repeats,
 )
 from stack.ir.types import DType
-from stack.passes.steps.intervals import WHOLE, Place, difference, is_condition, place_of
+from stack.passes.steps.intervals import WHOLE, AffineIndex, difference, is_condition, place_of
 from stack.passes.tiling.frame import static
 
 LARGEST = 1 << 30  # the largest index that memory may give; no axis is as long
@@ -44,7 +44,7 @@ class Bound(NamedTuple):
     """
 
     step: int
-    rest: Place
+    rest: AffineIndex
     inner: frozenset[Node] = frozenset()
 
     def is_tail(self, count: int) -> bool:
@@ -94,20 +94,20 @@ def bounds_in(block: Block, test: Node, positive: bool) -> Bounds:
     return Bounds(tuple(bound._replace(inner=inner) for bound in found), exact)
 
 
-def _compared(test: Node, positive: bool) -> tuple[Place, bool] | None:
+def _compared(test: Node, positive: bool) -> tuple[AffineIndex, bool] | None:
     """A comparison of positions as an index that is >= 0 where it holds; whether that is all."""
     found = difference(test)
     return (_signed(*found, positive), True) if found is not None else None
 
 
-def _signed(place: Place, holds_at_zero: bool, positive: bool) -> Place:
+def _signed(place: AffineIndex, holds_at_zero: bool, positive: bool) -> AffineIndex:
     """An index that is >= 0 where a comparison holds, or where it does not."""
     if not positive:
         place, holds_at_zero = place.times(-1), not holds_at_zero
-    return place if holds_at_zero else Place(place.terms, place.more - 1)
+    return place if holds_at_zero else AffineIndex(place.terms, place.more - 1)
 
 
-def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[Place, bool] | None:
+def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[AffineIndex, bool] | None:
     """A comparison of a position with an integer from memory, the same in all iterations."""
     facts = algebra_of(test)
     if not facts.is_order or test.args[0].dtype.kind != "i":
@@ -116,12 +116,12 @@ def _compared_with_data(test: Node, positive: bool, var: Node) -> tuple[Place, b
     for value, other, sign in ((low, high, 1), (high, low, -1)):
         place = place_of(other, casts=True)
         if place is not None and place_of(value) is None and var not in value.vars:
-            more = place.plus(Place({value: 1}), -1).times(sign)
+            more = place.plus(AffineIndex({value: 1}), -1).times(sign)
             return _signed(more, bool(facts.reflexive), positive), False
     return None
 
 
-def _bound(place: Place, exact: bool, var: Node) -> Bound | None:
+def _bound(place: AffineIndex, exact: bool, var: Node) -> Bound | None:
     """`place >= 0` as a bound of a loop variable; None if it is not affine in it.
 
     Args:
@@ -137,17 +137,17 @@ def _bound(place: Place, exact: bool, var: Node) -> Bound | None:
         return None
     if exact and not _is_affine(place):
         return None
-    rest = Place({t: c for t, c in place.terms.items() if t is not var}, place.more)
+    rest = AffineIndex({t: c for t, c in place.terms.items() if t is not var}, place.more)
     return Bound(place.terms[var], rest)
 
 
-def _is_affine(place: Place) -> bool:
+def _is_affine(place: AffineIndex) -> bool:
     """True if the terms of an index are positions and scalars that cannot overflow."""
     terms = place.terms
     return all((not t.tensor.rank or is_positions(t)) and t.dtype.bits >= 32 for t in terms)
 
 
-def _without_quotient(place: Place, term: Node) -> Place | None:
+def _without_quotient(place: AffineIndex, term: Node) -> AffineIndex | None:
     """`x // n + rest >= 0` as `x + n * rest >= 0`, and its negative likewise; x is not < 0."""
     if not (divides(term) and is_number(term.args[1]) and abs(place.terms[term]) == 1):
         return None
@@ -156,12 +156,16 @@ def _without_quotient(place: Place, term: Node) -> Place | None:
     ends = inner.ends({}) if inner is not None else None
     if inner is None or ends is None or ends[0] < 0:
         return None
-    rest = Place({t: c for t, c in place.terms.items() if t is not term}, place.more).times(size)
+    rest = AffineIndex({t: c for t, c in place.terms.items() if t is not term}, place.more).times(
+        size
+    )
     more = rest.plus(inner.times(sign))
-    return more if sign > 0 else Place(more.terms, more.more + size - 1)
+    return more if sign > 0 else AffineIndex(more.terms, more.more + size - 1)
 
 
-def extreme(place: Place, sign: int, dtype: DType, inner: Collection[Node] = frozenset()) -> Node:
+def extreme(
+    place: AffineIndex, sign: int, dtype: DType, inner: Collection[Node] = frozenset()
+) -> Node:
     """The greatest (sign 1) or the smallest (-1) value of an index over the elements of a tile.
 
     Args:
@@ -237,7 +241,7 @@ def can_hold(test: Node, positive: bool = True) -> Node | None:
     return make("ge", (extreme(found[0], 1, dtype), constant(0, dtype)))
 
 
-def _index_type(place: Place) -> DType:
+def _index_type(place: AffineIndex) -> DType:
     """The type of the terms of an index."""
     return next(term.dtype for term in place.terms)
 

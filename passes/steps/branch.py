@@ -25,7 +25,7 @@ from stack.passes.steps.bounds import bounds_of, can_hold, is_costly
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loops import loops_along, why_no_axis
 from stack.passes.steps.online import is_associative
-from stack.passes.steps.online_masks import Mask, masks_of
+from stack.passes.steps.online_masks import HidingMask, masks_of
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.target import Target
 
@@ -59,7 +59,7 @@ class Branch(Step):
             known: dict[Node, Node] = {}
             for mask, some in masks.items():
                 done = edit.remade([mask.select], known, block)[mask.select]
-                own = Mask(done, mask.shown)
+                own = HidingMask(done, mask.shown)
                 known[mask.select] = edit.note(mask.select, _branched(edit, own, some, block))
             done = edit.remade(block.results, known, block)
             return old.rebuilt(args, blocks=[Block(block.params, [done[r] for r in block.results])])
@@ -67,9 +67,9 @@ class Branch(Step):
         return edit.change_loops(self.axis, change)
 
 
-def _masks(block: Block) -> dict[Mask, Node]:
+def _masks(block: Block) -> dict[HidingMask, Node]:
     """The masks that can be branches, each with a scalar: whether it may hide an element."""
-    found: dict[Mask, Node] = {}
+    found: dict[HidingMask, Node] = {}
     for mask in masks_of(block):
         is_inside = mask.select not in block.nodes
         if is_inside or mask.select.tensor.rank < 2 or is_costly(mask.test, block.nodes):
@@ -83,7 +83,7 @@ def _masks(block: Block) -> dict[Mask, Node]:
     return found
 
 
-def _branched(edit: Edit, mask: Mask, some: Node, block: Block) -> Node:
+def _branched(edit: Edit, mask: HidingMask, some: Node, block: Block) -> Node:
     """A selection that is skipped if no element is hidden."""
     var, select = block.params[0], mask.select
     once = Node("var", (), {"name": edit.names.own("once"), "extent": 1}, var.type)

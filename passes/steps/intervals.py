@@ -35,22 +35,22 @@ WHOLE: Ranges = {}  # variables that are not listed range over their whole exten
 
 
 @dataclass(frozen=True)
-class Place:
+class AffineIndex:
     """An affine index: loop variables with coefficients, plus a constant."""
 
     terms: Mapping[Node, int] = field(default_factory=dict[Node, int])
     more: int = 0
 
-    def plus(self, other: Place, sign: int = 1) -> Place:
+    def plus(self, other: AffineIndex, sign: int = 1) -> AffineIndex:
         """The sum with another index; the difference for sign -1."""
         both = {**self.terms, **other.terms}
         terms = {n: self.terms.get(n, 0) + sign * other.terms.get(n, 0) for n in both}
         held = {n: count for n, count in terms.items() if count}
-        return Place(held, self.more + sign * other.more)
+        return AffineIndex(held, self.more + sign * other.more)
 
-    def times(self, factor: int) -> Place:
+    def times(self, factor: int) -> AffineIndex:
         """The index times a constant."""
-        return Place({n: c * factor for n, c in self.terms.items()}, self.more * factor)
+        return AffineIndex({n: c * factor for n, c in self.terms.items()}, self.more * factor)
 
     def ends(self, ranges: Ranges) -> tuple[int, int] | None:
         """The least and the greatest value; None if a term is unbounded."""
@@ -72,7 +72,7 @@ def _last(node: Node) -> int | None:
     return int(node.attrs["extent"]) - 1 if "extent" in node.attrs else None
 
 
-def place_of(node: Node, casts: bool = False) -> Place | None:
+def place_of(node: Node, casts: bool = False) -> AffineIndex | None:
     """An integer as an affine index; other parts become terms. None for data: it may overflow.
 
     Args:
@@ -84,7 +84,7 @@ def place_of(node: Node, casts: bool = False) -> Place | None:
     nodes = _index_nodes(node)
     if nodes is None:
         return None
-    found: dict[Node, Place] = {}
+    found: dict[Node, AffineIndex] = {}
     for one in nodes:
         found[one] = _place(one, [found[a] for a in one.args], casts)
     return found[node]
@@ -137,26 +137,26 @@ def _index_nodes(node: Node) -> list[Node] | None:
     return list(order)
 
 
-def _place(node: Node, parts: Sequence[Place], casts: bool) -> Place:
+def _place(node: Node, parts: Sequence[AffineIndex], casts: bool) -> AffineIndex:
     """One node of an index, from its operands."""
     if is_number(node):
-        return Place(more=int(number(node)))
+        return AffineIndex(more=int(number(node)))
     if repeats(node):
         terms = {_spread(term, node): count for term, count in parts[0].terms.items()}
-        return Place(terms, parts[0].more)
+        return AffineIndex(terms, parts[0].more)
     if casts and converts(node) and parts and _is_exact(parts[0], node):
         return parts[0]
     taken = signs(node)
-    made: Place | None = None
+    made: AffineIndex | None = None
     if taken and len(parts) == 2:
         made = parts[0].times(taken[0]).plus(parts[1].times(taken[1]))
     elif multiplies(node):
         factors = zip(parts, parts[::-1], strict=True)
         made = next((o.times(f.more) for f, o in factors if not f.terms), None)
-    return made if made is not None and _fits(made, node.dtype) else Place({node: 1})
+    return made if made is not None and _fits(made, node.dtype) else AffineIndex({node: 1})
 
 
-def _fits(place: Place, dtype: DType) -> bool:
+def _fits(place: AffineIndex, dtype: DType) -> bool:
     """True if no value of an index wraps around. Terms without bounds are taken to be small."""
     ends = place.ends(WHOLE)
     if ends is None:
@@ -165,7 +165,7 @@ def _fits(place: Place, dtype: DType) -> bool:
     return (-most if dtype.kind == "i" else 0) <= ends[0] and ends[1] < most
 
 
-def _is_exact(place: Place, cast: Node) -> bool:
+def _is_exact(place: AffineIndex, cast: Node) -> bool:
     """True if a conversion of an index to another type of integers keeps all of its values."""
     own, source = cast.dtype, cast.args[0].dtype
     if own.kind != "i":
@@ -186,7 +186,7 @@ def _spread(term: Node, like: Node) -> Node:
     return make("broadcast", (term,), like.attrs, hint=hint)
 
 
-def difference(node: Node) -> tuple[Place, bool] | None:
+def difference(node: Node) -> tuple[AffineIndex, bool] | None:
     """A comparison as `index > 0`, or `index >= 0` if the second item is True; None for others."""
     facts = algebra_of(node)
     if not is_comparison(node) or node.args[0].dtype.kind not in "iu":

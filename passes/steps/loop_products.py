@@ -16,7 +16,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import converts, is_load, is_loop, is_store, multiplies, repeats
 from stack.ir.types import holds_all
-from stack.passes.steps.block_dot import Axis, BlockDot, Operand, axis_along, tile_of
+from stack.passes.steps.block_dot import BlockDot, Operand, ReadAxis, axis_along, tile_of
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loops import all_loops, is_constant, is_memory, is_serial, starts_of
 from stack.passes.tiling.frame import static
@@ -36,7 +36,7 @@ class LoopProduct:
     loop: Node
     around: tuple[Node, ...]
     dot: BlockDot
-    places: tuple[Axis, ...] = ()
+    places: tuple[ReadAxis, ...] = ()
 
     def replaced(self, start: Node, is_narrow: bool) -> Node:
         """The replacement of the loop: the `dot`, or the memory in which it is stored.
@@ -94,7 +94,7 @@ def product_of(
     return LoopProduct(loop, around, dot, places) if dot is not None else None
 
 
-def _stored_rows(loop: Node) -> tuple[Node, tuple[Axis, ...]] | None:
+def _stored_rows(loop: Node) -> tuple[Node, tuple[ReadAxis, ...]] | None:
     """The loop whose results a loop over rows only stores, and the index of the store."""
     block = loop.blocks[0]
     var, *held = block.params

@@ -16,7 +16,7 @@ from stack.passes.tiling.loops import extent_of
 from stack.passes.tiling.names import Names
 
 
-class Found(NamedTuple):
+class NestedLoop(NamedTuple):
     """A loop, and the loops around it, outermost first."""
 
     loop: Node
@@ -28,18 +28,18 @@ def axis_of(loop: Node) -> str:
     return str(loop.blocks[0].params[0].attrs["name"])
 
 
-def all_loops(kernel: Node) -> Iterator[Found]:
+def all_loops(kernel: Node) -> Iterator[NestedLoop]:
     """All loops of a kernel, outer loops first."""
     pending: list[tuple[Block, tuple[Node, ...]]] = [(kernel.blocks[0], ())]
     while pending:
         block, around = pending.pop(0)
         for node in block.nodes:
             if is_loop(node):
-                yield Found(node, around)
+                yield NestedLoop(node, around)
                 pending.append((node.blocks[0], (*around, node)))
 
 
-def loops_along(kernel: Node, axis: str) -> list[Found]:
+def loops_along(kernel: Node, axis: str) -> list[NestedLoop]:
     """The loops over an axis."""
     return [found for found in all_loops(kernel) if axis_of(found.loop) == axis]
 

@@ -36,7 +36,7 @@ UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
 
 
 @dataclass(frozen=True)
-class Assumed:
+class MaskAssumptions:
     """The assumptions about the body of an online loop.
 
     Attributes:
@@ -57,7 +57,7 @@ class Assumed:
         return found
 
 
-def assumed(block: Block) -> Assumed | None:
+def assumed(block: Block) -> MaskAssumptions | None:
     """The assumptions; None if no large negative mask hides elements from all states."""
     states = states_of(block)
     masks: dict[Node, int] = {}
@@ -71,7 +71,7 @@ def assumed(block: Block) -> Assumed | None:
             masks[select] = side
             for state, level in found.items():
                 floors[state] = max(level / 2, floors.get(state, -math.inf))
-    return Assumed(masks, floors) if masks else None
+    return MaskAssumptions(masks, floors) if masks else None
 
 
 def _filled(select: Node) -> int:
@@ -195,4 +195,4 @@ def _bound_of(node: Node) -> Node:
             return node
 
 
-__all__ = ["Assumed", "assumed"]
+__all__ = ["MaskAssumptions", "assumed"]

@@ -47,7 +47,7 @@ def is_online(loop: Node) -> bool:
     return bool(loop.attrs.get("online"))
 
 
-class Scaled(NamedTuple):
+class RescaledSum(NamedTuple):
     """A sum that is rescaled as `sum * factor + addend`.
 
     Attributes:
@@ -59,7 +59,7 @@ class Scaled(NamedTuple):
     addend: Node | None = None
 
 
-def scaled(block: Block, state: State) -> Scaled | None:
+def scaled(block: Block, state: State) -> RescaledSum | None:
     """A state as a sum that only its own update reads; None if it is something else."""
     held, kept, _, new = state
     own = set(topological([new]))
@@ -73,11 +73,11 @@ def scaled(block: Block, state: State) -> Scaled | None:
                 kept, addend = first, rest
                 break
     if kept is held:
-        return Scaled(None, addend)
+        return RescaledSum(None, addend)
     if multiplies(kept):
         for first, factor in (kept.args, kept.args[::-1]):
             if first is held and held not in factor.vars:
-                return Scaled(factor, addend)
+                return RescaledSum(factor, addend)
     return None
 
 
@@ -138,7 +138,7 @@ def states_of(block: Block) -> list[State] | None:
 
 
 __all__ = [
-    "Scaled",
+    "RescaledSum",
     "State",
     "identity_like",
     "is_associative",

@@ -29,7 +29,7 @@ from stack.passes.steps.online import State, identity_like, states_of, total_of
 from stack.rewrite.splat import splat
 
 
-class Mask(NamedTuple):
+class HidingMask(NamedTuple):
     """A selection that hides elements.
 
     Attributes:
@@ -46,7 +46,7 @@ class Mask(NamedTuple):
         return self.select.args[0]
 
 
-def masks_of(block: Block) -> Iterator[Mask]:
+def masks_of(block: Block) -> Iterator[HidingMask]:
     """The selections in the body of an online loop that hide elements from all states."""
     for node in block.all_nodes:
         chosen = choice(node)
@@ -55,7 +55,7 @@ def masks_of(block: Block) -> Iterator[Mask]:
         for shown, fill in ((2, chosen.yes), (1, chosen.no)):
             value = splat(fill)
             if value in (0.0, -math.inf) and hides(block, node, value):
-                yield Mask(node, shown)
+                yield HidingMask(node, shown)
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:
@@ -128,4 +128,4 @@ def _hides_all(block: Block, state: State) -> bool:
     return is_max and not state.part.tensor.rank and hides(block, state.part, -math.inf)
 
 
-__all__ = ["Mask", "guarded_states", "hides", "masks_of"]
+__all__ = ["HidingMask", "guarded_states", "hides", "masks_of"]

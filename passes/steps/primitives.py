@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stack.passes.steps.assume import Assume
 from stack.passes.steps.bind import Bind
-from stack.passes.steps.block import Blocked
-from stack.passes.steps.bound import Limited
+from stack.passes.steps.block import BlockStates
+from stack.passes.steps.bound import BoundLoops
 from stack.passes.steps.branch import Branch
 from stack.passes.steps.compute_with import ComputeWith
 from stack.passes.steps.evict import Evict
@@ -33,12 +33,12 @@ from stack.passes.steps.tensorize import Tensorize
 from stack.passes.steps.threads import Threads
 from stack.passes.steps.unroll import Unroll
 from stack.passes.steps.vectorize import Vectorize
-from stack.passes.steps.window import Windowed
+from stack.passes.steps.window import WindowLoads
 
 __all__ = [
     "Assume",
     "Bind",
-    "Blocked",
+    "BlockStates",
     "Branch",
     "ComputeWith",
     "Evict",
@@ -47,7 +47,7 @@ __all__ = [
     "Hold",
     "IllegalStep",
     "Launch",
-    "Limited",
+    "BoundLoops",
     "Microkernel",
     "Partition",
     "Peel",
@@ -68,7 +68,7 @@ __all__ = [
     "Threads",
     "Unroll",
     "Vectorize",
-    "Windowed",
+    "WindowLoads",
     "applied",
     "parse_steps",
     "run_steps",

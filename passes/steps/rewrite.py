@@ -51,7 +51,7 @@ from stack.ir.types import F32, TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import WHOLE, Place, place_of
+from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.loops import is_constant
 from stack.passes.steps.step import Step
 from stack.passes.tiling.frame import LOG2E, static
@@ -181,7 +181,7 @@ def _positions(node: Node) -> Node | None:
         one = make("cast", (one,), hint=one.tensor.with_dtype(node.dtype))
         one = spread_along(one, (axis,), shape)
         steps = one if steps is None else make("add", (steps, one))
-    first = extreme(Place(outer, place.more), 1, next(iter(outer)).dtype)
+    first = extreme(AffineIndex(outer, place.more), 1, next(iter(outer)).dtype)
     first = make("cast", (first,), hint=first.tensor.with_dtype(node.dtype))
     assert steps is not None
     return make("add", (spread_along(first, (), shape), steps))

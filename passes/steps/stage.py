@@ -138,7 +138,7 @@ def _contains(loop: Node, block: Block) -> bool:
     return any(b is block or any(_contains(n, block) for n in b.nodes) for b in loop.blocks)
 
 
-class _Home(NamedTuple):
+class _Storage(NamedTuple):
     """The block and loops in which a value is stored.
 
     Attributes:
@@ -159,7 +159,7 @@ class _Home(NamedTuple):
         return [*([] if self.first is None else [self.first]), *self.others]
 
 
-def _home(block: Block, value: Node) -> _Home | None:
+def _home(block: Block, value: Node) -> _Storage | None:
     """The outermost block in which a value can be stored for several loops."""
     loops = [n for n in block.nodes if is_loop(n) and value in n.blocks[0].all_nodes]
     along = [(n, axis) for n in loops if (axis := _axis(n, value)) is not None]
@@ -170,7 +170,7 @@ def _home(block: Block, value: Node) -> _Home | None:
         if len(direct) > 1 or len(users) > len(direct):
             before = set(topological(direct[:1]))
             first = direct[0] if direct and before.isdisjoint(set(users) - {direct[0]}) else None
-            return _Home(block, axis, first, [n for n in users if n is not first])
+            return _Storage(block, axis, first, [n for n in users if n is not first])
     inner = (_home(b, value) for n in block.nodes for b in n.blocks)
     return next((found for found in inner if found is not None), None)
 
@@ -191,7 +191,7 @@ def _axis(loop: Node, value: Node) -> Node | None:
     return found.pop() if len(found) == 1 and var not in value.vars else None
 
 
-def _kept(edit: Edit, value: Node, memory: Node, home: _Home) -> dict[Node, Node]:
+def _kept(edit: Edit, value: Node, memory: Node, home: _Storage) -> dict[Node, Node]:
     """Lets one loop store a value, and the others load it.
 
     Returns:

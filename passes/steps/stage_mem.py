@@ -41,7 +41,7 @@ from stack.passes.tiling.frame import static
 from stack.target import Gpu, Target
 
 
-class Strided(NamedTuple):
+class StridedAccess(NamedTuple):
     """An access of a block, by a loop over lines and an inner loop.
 
     Attributes:
@@ -149,7 +149,7 @@ class StageMem(Step):
             return f"{size} bytes of {self.memory}, and a program has {LARGEST_LOCAL}"
         return ""
 
-    def _why_not_converted(self, loop: Node, reads: Mapping[Node, Strided]) -> str:
+    def _why_not_converted(self, loop: Node, reads: Mapping[Node, StridedAccess]) -> str:
         """Why what a loop reads is not converted on its way; "" if it is, or stays as it is."""
         for node in reads if self.dtype else ():
             users = [n for n in loop.blocks[0].all_nodes if node in n.args]
@@ -182,14 +182,14 @@ class StageMem(Step):
         return edit.change_loops(self.axis, change)
 
 
-def _reads(loop: Node, is_own: Callable[[Node], bool]) -> dict[Node, Strided]:
+def _reads(loop: Node, is_own: Callable[[Node], bool]) -> dict[Node, StridedAccess]:
     """The loads of a loop that can read from the copy."""
     nodes = loop.blocks[0].all_nodes
     found = {n: _strided(loop, n) for n in nodes if is_load(n) and is_own(n.args[0])}
     return {n: access for n, access in found.items() if access is not None}
 
 
-def _store(loop: Node, is_own: Callable[[Node], bool]) -> Strided | None:
+def _store(loop: Node, is_own: Callable[[Node], bool]) -> StridedAccess | None:
     """The only store of a loop to the memory, if local memory can replace it; else None."""
     stores = [n for n in loop.blocks[0].all_nodes if is_store(n) and is_own(n.args[0])]
     found = _strided(loop, stores[0]) if len(stores) == 1 else None
@@ -202,10 +202,10 @@ def _store(loop: Node, is_own: Callable[[Node], bool]) -> Strided | None:
     return None if any(stores[0] in way.blocks[0].all_nodes for way in ways) else found
 
 
-def strided_accesses(kernel: Node, axis: str) -> dict[str, Strided]:
+def strided_accesses(kernel: Node, axis: str) -> dict[str, StridedAccess]:
     """The strided accesses in the loops over an axis, by name of the memory; masks are ignored."""
     held = memory_of(kernel.blocks[0])
-    found: dict[str, Strided] = {}
+    found: dict[str, StridedAccess] = {}
     for loop, _ in loops_along(kernel, axis):
         for node in loop.blocks[0].all_nodes:
             if is_load(node) or is_store(node):
@@ -215,7 +215,7 @@ def strided_accesses(kernel: Node, axis: str) -> dict[str, Strided]:
     return found
 
 
-def _strided(loop: Node, node: Node, masked: bool = False) -> Strided | None:
+def _strided(loop: Node, node: Node, masked: bool = False) -> StridedAccess | None:
     """The access as a strided one; None if it is not, or if it is masked."""
     block = loop.blocks[0]
     line = block.params[0]
@@ -241,7 +241,9 @@ def _strided(loop: Node, node: Node, masked: bool = False) -> Strided | None:
     if len(known) < len(corner):
         return None
     memory = node.args[0].tensor
-    return Strided(node, is_load(node), memory.dtype, memory.rank, line, lane, axis, along, known)
+    return StridedAccess(
+        node, is_load(node), memory.dtype, memory.rank, line, lane, axis, along, known
+    )
 
 
 def _start(index: Node, lane: Node) -> Node | None:
@@ -258,7 +260,7 @@ def _start(index: Node, lane: Node) -> Node | None:
 def _from_copies(
     edit: Edit,
     block: Block,
-    reads: Mapping[Node, Strided],
+    reads: Mapping[Node, StridedAccess],
     copies: dict[tuple[Node, ...], Node],
     dtype: DType | None,
 ) -> dict[Node, Node]:
@@ -284,7 +286,7 @@ def _from_copies(
     return known
 
 
-def _copy(edit: Edit, source: Node, access: Strided, dtype: DType) -> Node:
+def _copy(edit: Edit, source: Node, access: StridedAccess, dtype: DType) -> Node:
     """Local memory with a block."""
     memory = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(dtype))
     block = make("load", (source, *access.corner), hint=access.block)
@@ -300,7 +302,7 @@ def _copy(edit: Edit, source: Node, access: Strided, dtype: DType) -> Node:
     return make("store", (memory, block, zero, zero))
 
 
-def _with_copy(edit: Edit, loop: Node, access: Strided) -> list[Node]:
+def _with_copy(edit: Edit, loop: Node, access: StridedAccess) -> list[Node]:
     """The results of a loop that stores to local memory, and of the copy after it."""
     own = make("alloc", (), {"name": edit.names.own("keep")}, hint=access.local(access.dtype))
     made, place = _into(edit, loop, access, own)
@@ -317,7 +319,7 @@ def _with_copy(edit: Edit, loop: Node, access: Strided) -> list[Node]:
     return results
 
 
-def _into(edit: Edit, loop: Node, access: Strided, own: Node) -> tuple[Node, int]:
+def _into(edit: Edit, loop: Node, access: StridedAccess, own: Node) -> tuple[Node, int]:
     """The loop with its store redirected to local memory, and the position of that result."""
     block = loop.blocks[0]
     var, *held = block.params

@@ -101,7 +101,7 @@ class Vectorize(Step):
 
         def change(old: Node, args: Sequence[Node], block: Block) -> list[Node]:
             lanes = Lanes(block.params[0], extent_of(old), _goes_back(block))
-            return _Wide(edit, lanes).loop(args, block)
+            return _LaneBuilder(edit, lanes).loop(args, block)
 
         return edit.change_loops(self.axis, change)
 
@@ -118,7 +118,7 @@ def _goes_back(block: Block) -> bool:
     return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
 
 
-class _Wide:
+class _LaneBuilder:
     """Builds the nodes of all lanes from the nodes of one lane.
 
     Attributes:
@@ -253,7 +253,7 @@ class _Wide:
         _, start = loop_parts(node.args, node.attrs)
         wide = {h for h, s in zip(held, start, strict=True) if s in self.wide}
         while True:
-            body = _Wide(self.edit, self.lanes)
+            body = _LaneBuilder(self.edit, self.lanes)
             body.done, body.wide = dict(self.done), {*self.wide, *wide}
             new_held = [self._wider(h) if h in wide else h for h in held]
             body.done.update(zip(held, new_held, strict=True))

@@ -26,7 +26,7 @@ from stack.ir.types import TensorType
 from stack.passes.steps.access import spread_along
 from stack.passes.steps.bounds import extreme
 from stack.passes.steps.edit import Edit
-from stack.passes.steps.intervals import WHOLE, Place, place_of
+from stack.passes.steps.intervals import WHOLE, AffineIndex, place_of
 from stack.passes.steps.step import Step, why_no_gpu
 from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Target
@@ -35,7 +35,7 @@ MOST = 1024  # elements of a run
 SHARE = 0.5  # of the elements of the tile that it has at most
 
 
-class Run(NamedTuple):
+class MemoryRun(NamedTuple):
     """The run of memory that a tile reads.
 
     Attributes:
@@ -45,12 +45,12 @@ class Run(NamedTuple):
     """
 
     axis: int
-    place: Place
+    place: AffineIndex
     span: int
 
 
 @dataclass(frozen=True)
-class Windowed(Step):
+class WindowLoads(Step):
     """Load runs of a memory, from which tiles pick their elements."""
 
     name: ClassVar[str] = "window"
@@ -96,7 +96,7 @@ class Windowed(Step):
         return edit.finished(edit.rewritten(edit.block, visit))
 
 
-def run_of(load: Node) -> Run | None:
+def run_of(load: Node) -> MemoryRun | None:
     """The run that a tile reads; None if another way to load it is as good."""
     if load.tensor.rank < 2:
         return None
@@ -114,7 +114,7 @@ def run_of(load: Node) -> Run | None:
     extent, tile = power_of_two(count), prod(map(static, load.shape))
     if extent > MOST or extent > SHARE * tile:
         return None
-    return Run(moving[0], place, count)
+    return MemoryRun(moving[0], place, count)
 
 
 def _is_same(index: Node) -> bool:
@@ -126,7 +126,7 @@ def _size(positions: Node) -> int:
     return static(positions.shape[int(positions.attrs["axis"])])
 
 
-def _loaded(load: Node, run: Run) -> Node:
+def _loaded(load: Node, run: MemoryRun) -> Node:
     """The run, as a tile of one axis."""
     index = access_parts(load)[0]
     dtype = index[run.axis].dtype
@@ -152,7 +152,7 @@ def _loaded(load: Node, run: Run) -> Node:
     return make("load", [load.args[0], *places, mask, constant(0, load.dtype)], hint=hint)
 
 
-def _index(load: Node, run: Run) -> Node:
+def _index(load: Node, run: MemoryRun) -> Node:
     """The element of the run that each element of the tile picks."""
     shape = tuple(map(static, load.shape))
     own = {t: c for t, c in run.place.terms.items() if is_positions(t)}
@@ -171,4 +171,4 @@ def _gather(run: Node, index: Node) -> Node:
     return make("gather", (run, index), {"rule": f"w!, {axes} -> {axes}"})
 
 
-__all__ = ["Windowed"]
+__all__ = ["WindowLoads"]

@@ -21,22 +21,22 @@ from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import Type
-from stack.passes.streaming.normal_form import Normal, vanishes, without
+from stack.passes.streaming.normal_form import NormalForm, vanishes, without
 from stack.passes.streaming.render import Render
 from stack.passes.streaming.terms import (
     Exp,
     Names,
     Refusal,
-    Scaled,
+    ScaledStabilizer,
     Shift,
     State,
-    Tie,
+    TieFactor,
     Writer,
     follows,
 )
 
 
-def correct_block(normal: Normal, types: Mapping[State, Type]) -> Block:
+def correct_block(normal: NormalForm, types: Mapping[State, Type]) -> Block:
     """Returns the block `correct` of a stream: old states as if computed with the new values."""
     states = normal.states
     old = {s: param(f"old{i}", types[s]) for i, s in enumerate(states)}
@@ -52,7 +52,7 @@ def _no_memory(node: Node, shape: tuple[Dim, ...]) -> Node:
 
 class _Action:
     def __init__(
-        self, normal: Normal, old: Mapping[State, Node], new: Mapping[State, Node]
+        self, normal: NormalForm, old: Mapping[State, Node], new: Mapping[State, Node]
     ) -> None:
         self.normal = normal
         self.old = Render(normal, _no_memory, old, running=True)
@@ -64,11 +64,11 @@ class _Action:
         for factor in state.all_factors:
             if isinstance(factor, Exp):
                 total = make("mul", (total, self._ratio(factor, state.names)))
-            elif isinstance(factor, Tie):
+            elif isinstance(factor, TieFactor):
                 total = make("mul", (total, self._stays(factor, state.names, total)))
         return total
 
-    def _stays(self, factor: Tie, names: Names, like: Node) -> Node:
+    def _stays(self, factor: TieFactor, names: Names, like: Node) -> Node:
         """[r = r']: elements equal to the old bound do not equal a new one."""
         (old, own), (new, _) = self.old.bound(factor.bound), self.new.bound(factor.bound)
         same = make("eq", (old, new))
@@ -81,7 +81,7 @@ class _Action:
         inside = self._moved(factor.r, raw=True)
         return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
-    def _moved(self, r: tuple[Scaled, ...], raw: bool) -> Node:
+    def _moved(self, r: tuple[ScaledStabilizer, ...], raw: bool) -> Node:
         """Returns r - r', with the axes of its first stabilizer."""
         names = self._names(r)
         total: Node | None = None
@@ -104,7 +104,7 @@ class _Action:
         assert total is not None
         return total
 
-    def _names(self, r: tuple[Scaled, ...]) -> Names:
+    def _names(self, r: tuple[ScaledStabilizer, ...]) -> Names:
         """Returns the axes of r: those of the stabilizer with the most axes."""
         return max((self.old.names(s.stabilizer.value) for s in r), key=len)
 
@@ -146,7 +146,7 @@ class _Action:
         return self.old.states[held], held.names
 
 
-def describe(normal: Normal, writer: Writer) -> list[str]:
+def describe(normal: NormalForm, writer: Writer) -> list[str]:
     """Describes F and A of each state, for the log."""
     lines: list[str] = []
     for state in normal.states:
@@ -157,7 +157,7 @@ def describe(normal: Normal, writer: Writer) -> list[str]:
             continue
         action: list[str] = []
         for factor in dict.fromkeys(factors):
-            if isinstance(factor, Tie):
+            if isinstance(factor, TieFactor):
                 action.append(f"[r = r'] with r = {writer.node(factor.bound.value.node)}")
                 continue
             r = writer.reference(factor.r)

@@ -21,9 +21,9 @@ from stack.ir.types import TensorType
 from stack.passes.streaming.action import correct_block
 from stack.passes.streaming.graph import keeps_its_value
 from stack.passes.streaming.masks import masks_as_selects
-from stack.passes.streaming.normal_form import Normal
+from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.render import Render, again, reshaped, wide, widened
-from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, Value
+from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, TermValue
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Build:
         finishing: nodes that are computed in the block `finish`, outputs included.
     """
 
-    def __init__(self, normal: Normal, finishing: frozenset[Node]) -> None:
+    def __init__(self, normal: NormalForm, finishing: frozenset[Node]) -> None:
         self.normal = normal
         self.region = normal.region
         self.finishing = finishing
@@ -142,7 +142,7 @@ class Build:
         type_ = made.tensor.with_dtype(target)
         return made if type_ == made.type else make("cast", (made,), hint=type_)
 
-    def _is_view(self, value: Value) -> bool:
+    def _is_view(self, value: TermValue) -> bool:
         """True if a value is read from memory through views and casts only."""
         while self.region.passes(value):
             if not shows(value.node):
@@ -176,7 +176,7 @@ class Build:
         if node in self.region.members:
             return reshaped(render.form(node), node.shape)
         if is_number(node):
-            return render.value(Value(node, ()))
+            return render.value(TermValue(node, ()))
         views = shows(node)
         inside = node in self.finishing or views or self.region.graph.is_generated(node)
         if not inside and node in self.seen:

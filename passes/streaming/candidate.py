@@ -15,7 +15,7 @@ from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.graph import Graph, finishes, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
-from stack.passes.streaming.normal_form import Normal
+from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.prologue import fuses_prologue
 from stack.passes.streaming.region import MAX_VALUES, Region
@@ -179,7 +179,7 @@ class Candidate:
             if not self._is_candidate():
                 return None
             try:
-                self.normal = Normal(self.region)
+                self.normal = NormalForm(self.region)
                 break
             except Refusal as refusal:
                 self._leave_out(refusal)

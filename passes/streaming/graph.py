@@ -9,7 +9,7 @@ from functools import cached_property
 from stack.ir import ops
 from stack.ir.axes import Axis
 from stack.ir.dim import Dim
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
     converts,
@@ -25,15 +25,15 @@ from stack.ir.traits import (
     shows,
 )
 from stack.ir.types import TensorType
-from stack.passes.streaming.terms import K, Names, Value
+from stack.passes.streaming.terms import K, Names, TermValue
 
 # for each axis of each operand: the number of the result's axis, or a name if there is none
 Sources = tuple[tuple[int | str, ...], ...]
 # the operands of a value, and the sizes of all axes that are named
-Operands = tuple[list[Value], dict[str, Dim]]
+Operands = tuple[list[TermValue], dict[str, Dim]]
 
 
-class Behind:
+class Downstream:
     """A set of nodes closed under users, as a bit mask of positions in the block."""
 
     def __init__(self, order: Sequence[Node], place: Mapping[Node, int], bits: int) -> None:
@@ -87,10 +87,10 @@ class Graph:
             for arg in dict.fromkeys(node.args):
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
-        self._operands: dict[Value, Operands] = {}
+        self._operands: dict[TermValue, Operands] = {}
         self._along: dict[Dim, dict[Node, int]] = {}
 
-    def plain_operands(self, value: Value) -> Operands | None:
+    def plain_operands(self, value: TermValue) -> Operands | None:
         """Returns the operands of a value; None unless every axis is a single, unmarked one.
 
         An axis that does not come from the result gets a name of its own.
@@ -104,11 +104,11 @@ class Graph:
             return None
         place = self.place.get(node, -1)
         sizes = dict(zip(names, node.shape))
-        values: list[Value] = []
+        values: list[TermValue] = []
         for arg, axes in zip(node.args, sources):
             own = tuple([names[a] if isinstance(a, int) else f"{place}:{a}" for a in axes])
             sizes.update(zip(own, arg.shape))
-            values.append(Value(arg, own))
+            values.append(TermValue(arg, own))
         self._operands[value] = values, sizes
         return values, sizes
 
@@ -138,11 +138,11 @@ class Graph:
             found[node] = bits
         return found
 
-    def after(self, roots: Iterable[Node]) -> Behind:
+    def after(self, roots: Iterable[Node]) -> Downstream:
         """Returns the nodes and everything computed from them."""
         return self._union(self._behind, roots)
 
-    def along(self, roots: Iterable[Node], extent: Dim) -> Behind:
+    def along(self, roots: Iterable[Node], extent: Dim) -> Downstream:
         """Returns the nodes, and values computed from them elementwise or by such reductions."""
 
         def passes(node: Node) -> bool:
@@ -154,11 +154,11 @@ class Graph:
             self._along[extent] = self._reached(passes)
         return self._union(self._along[extent], roots)
 
-    def _union(self, reached: Mapping[Node, int], roots: Iterable[Node]) -> Behind:
+    def _union(self, reached: Mapping[Node, int], roots: Iterable[Node]) -> Downstream:
         bits = 0
         for root in roots:
             bits |= reached[root]
-        return Behind(self.order, self.place, bits)
+        return Downstream(self.order, self.place, bits)
 
     @cached_property
     def reductions(self) -> tuple[Node, ...]:
@@ -213,7 +213,7 @@ class Graph:
         return self._generated[node]
 
 
-@once_alike
+@cached_by_class
 def _plain_sources(node: Node) -> Sources | None:
     rule = ops.rule_of(node)
     if rule is None:
@@ -225,13 +225,13 @@ def _plain_sources(node: Node) -> Sources | None:
     return tuple(tuple(places.get(a.names[0], a.names[0]) for a in o) for o in rule.inputs)
 
 
-@once_alike
+@cached_by_class
 def keeps_its_value(node: Node) -> bool:
     """True for an elementwise op whose value does not change in a wider element type."""
     return is_elementwise(node) and not reinterprets(node)
 
 
-@once_alike
+@cached_by_class
 def moves(node: Node) -> bool:
     """True if a node is computed element by element, or is a whole view."""
     return keeps_its_value(node) or ops.is_whole_view(node)
@@ -264,7 +264,7 @@ def _lengths(node: Node) -> list[Dim]:
     return [size for size in node.shape if size != 1]
 
 
-@once_alike
+@cached_by_class
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
     """Returns the size of the one axis that a node reduces, and names of operand and result axes.
 

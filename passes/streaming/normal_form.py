@@ -22,20 +22,20 @@ from stack.passes.streaming.terms import (
     Factor,
     K,
     Names,
-    Part,
     Power,
     Refusal,
     Shift,
     Stabilizer,
     State,
     Sum,
+    SummandPart,
     Term,
-    Value,
+    TermValue,
 )
 from stack.rewrite.splat import splat
 
 
-class Normal(Sums):
+class NormalForm(Sums):
     """The members of a region in normal form.
 
     Attributes:
@@ -53,7 +53,7 @@ class Normal(Sums):
                 refusal.reduction = node
                 raise
 
-    def _reduction(self, node: Node) -> list[Part]:
+    def _reduction(self, node: Node) -> list[SummandPart]:
         region = self.region
         operands = region.operands[node]
         names = region.atoms(region.members[node])
@@ -65,9 +65,9 @@ class Normal(Sums):
         operand = operands[0]
         known = self._all_infinite(node, operand)
         if known is not None:
-            return [Part(1.0, (Power(Value(known, region.members[node])),), None)]
+            return [SummandPart(1.0, (Power(TermValue(known, region.members[node])),), None)]
         if not region.depends(operand):
-            return [Part(1.0, (), self.enter(self._state(node, kind, operand)))]
+            return [SummandPart(1.0, (), self.enter(self._state(node, kind, operand)))]
         if kind == "sum":
             return [
                 self._linear(t, State("sum", names, region.atoms(operand.names), t.factors, node))
@@ -79,33 +79,33 @@ class Normal(Sums):
             f"{self.graph.name(node)} is the {kind} of a value that an earlier reduction changes"
         )
 
-    def _all_infinite(self, node: Node, operand: Value) -> Node | None:
+    def _all_infinite(self, node: Node, operand: TermValue) -> Node | None:
         """Rewrites "all are -inf" as "their max is -inf", if the max is a state anyway."""
         test = operand.node
         if node.attrs["kind"] != "and" or not equates(test) or splat(test.args[1]) != -math.inf:
             return None
         for other, values in self.region.operands.items():
             if is_reduction(other) and other.attrs["kind"] == "max":
-                if values[0] == Value(test.args[0], operand.names):
+                if values[0] == TermValue(test.args[0], operand.names):
                     return make("eq", (other, test.args[1]))
         return None
 
-    def _state(self, node: Node, kind: str, operand: Value) -> State:
+    def _state(self, node: Node, kind: str, operand: TermValue) -> State:
         space = self.region.atoms(operand.names)
         names = tuple(n for n in space if n != K)
         return State(kind, names, space, (Power(operand),), node)
 
-    def _linear(self, term: Term, state: State) -> Part:
+    def _linear(self, term: Term, state: State) -> SummandPart:
         if not term.is_row:
-            return Part(term.number, term.rows, self.enter(state), bare_stabilizers(term))
+            return SummandPart(term.number, term.rows, self.enter(state), bare_stabilizers(term))
         if not isinstance(self.region.extent, int):
             raise Refusal("a sum of ones along an axis of symbolic size")
-        return Part(term.number * self.region.extent, term.rows, None)
+        return SummandPart(term.number * self.region.extent, term.rows, None)
 
-    def _dot(self, node: Node, operands: tuple[Value, ...], names: Names) -> list[Part]:
+    def _dot(self, node: Node, operands: tuple[TermValue, ...], names: Names) -> list[SummandPart]:
         left, right = operands
         spaces = self.region.atoms(left.names), self.region.atoms(right.names)
-        found: list[Part] = []
+        found: list[SummandPart] = []
         for a, b in choices(self.grouped(left), self.grouped(right)):
             number, rows = a.number * b.number, (*a.rows, *b.rows)
             term = Term(number, rows, (*a.factors, *b.factors))
@@ -118,7 +118,7 @@ class Normal(Sums):
             found.append(self._linear(term, state))
         return found
 
-    def _bound(self, node: Node, kind: str, operand: Value) -> list[Part]:
+    def _bound(self, node: Node, kind: str, operand: TermValue) -> list[SummandPart]:
         fixed, rows, rest = self._split(self.sum(operand))
         if rest or all(t.is_row for t in fixed):
             raise Refusal(
@@ -129,10 +129,10 @@ class Normal(Sums):
         (factor,) = fixed[0].factors
         if not isinstance(factor, Power) or factor.power != 1 or fixed[0].rows:
             raise Refusal(f"{self.graph.name(node)} is the {kind} of a product")
-        first = Part(1.0, (), self.enter(self._state(node, kind, factor.value)))
-        return [first, *(Part(number, (Power(row),), None) for number, row in rows)]
+        first = SummandPart(1.0, (), self.enter(self._state(node, kind, factor.value)))
+        return [first, *(SummandPart(number, (Power(row),), None) for number, row in rows)]
 
-    def _pick(self, node: Node, operands: tuple[Value, ...]) -> list[Part]:
+    def _pick(self, node: Node, operands: tuple[TermValue, ...]) -> list[SummandPart]:
         source, index = operands
         rule = parse_rule(node.attrs["rule"])
         own = [a.names[0] for a in rule.inputs[0] if not a.mark]
@@ -145,11 +145,11 @@ class Normal(Sums):
             raise Refusal(f"{self.graph.name(node)} picks several elements along the axis")
         space = self.region.atoms(source.names)
         names = tuple(n for n in space if n != K)
-        found: list[Part] = []
+        found: list[SummandPart] = []
         for term in self.sum(source):
             state = State("pick", names, space, term.factors, node, index=index)
             entered = None if term.is_row else self.enter(state)
-            found.append(Part(term.number, term.rows, entered, bare_stabilizers(term)))
+            found.append(SummandPart(term.number, term.rows, entered, bare_stabilizers(term)))
         return found
 
     # ---- states
@@ -224,4 +224,4 @@ def _summand(stabilizer: Stabilizer) -> Sum | None:
     names = (*stabilizer.value.names, K)
     if stabilizer.source.attrs["axes"] != (operand.tensor.rank - 1,):
         return None
-    return (Term(1.0, (), (Power(Value(operand, names)),)),)
+    return (Term(1.0, (), (Power(TermValue(operand, names)),)),)

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
-from stack.ir.equivalence import alone
+from stack.ir.equivalence import class_representative
 from stack.ir.node import Node, walk
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions, is_contraction
@@ -28,7 +28,7 @@ from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.positions.stream_shape import memory_side
-from stack.passes.steps.primitives import Limited
+from stack.passes.steps.primitives import BoundLoops
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
@@ -62,7 +62,7 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
     """
-    text, refused = _choose(alone(stream), loops, log.target)
+    text, refused = _choose(class_representative(stream), loops, log.target)
     if refused:
         raise Refusal(refused)
     return text
@@ -139,7 +139,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
 
 def _has_limits(stream: Node, cpu: Cpu) -> bool:
     """True if a mask of positions hides elements, also within a single panel."""
-    return not Limited(STREAMED).why_not(plain_nest(stream, cpu))
+    return not BoundLoops(STREAMED).why_not(plain_nest(stream, cpu))
 
 
 def _is_short(dot: Node) -> bool:

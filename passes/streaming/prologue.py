@@ -9,7 +9,7 @@ from __future__ import annotations
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.streaming.region import Region
-from stack.passes.streaming.terms import Value
+from stack.passes.streaming.terms import TermValue
 
 EXPANDS = 4  # elements of the operand, relative to those that it is computed from
 
@@ -21,9 +21,9 @@ def fuses_prologue(region: Region, sink: Node) -> bool:
     return any(_is_prologue(region, sink, operand) for operand in region.operands[sink])
 
 
-def _is_prologue(region: Region, sink: Node, operand: Value) -> bool:
+def _is_prologue(region: Region, sink: Node, operand: TermValue) -> bool:
     """True if a value is computed from much less data, and for the sink alone."""
-    pending, seen = [operand], set[Value]()
+    pending, seen = [operand], set[TermValue]()
     read: set[Node] = set()
     while pending:
         value = pending.pop()

@@ -16,7 +16,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_formula, reads_by_data, repeats, shows
 from stack.ir.types import TensorType
 from stack.passes.streaming.graph import Graph, Probe, moves, read_through, reduced_value
-from stack.passes.streaming.terms import K, Names, Refusal, Value
+from stack.passes.streaming.terms import K, Names, Refusal, TermValue
 
 MAX_MEMBERS = 10  # most reductions along one axis; more are layers of a model
 MAX_VALUES = 192  # most values that one of them is computed from: more fill a kernel of their own
@@ -41,19 +41,19 @@ class Region:
         self.outside = outside  # reductions that are not states here
         self.held = held  # values that are in memory anyway
         self.members: dict[Node, Names] = {}
-        self.operands: dict[Node, tuple[Value, ...]] = {}
+        self.operands: dict[Node, tuple[TermValue, ...]] = {}
         self.dots: set[Node] = set()
-        self.visited: dict[Value, None] = {}  # ordered: the first of two names counts
-        self.light: set[Value] = set()
+        self.visited: dict[TermValue, None] = {}  # ordered: the first of two names counts
+        self.light: set[TermValue] = set()
         self.parts: dict[str, Names] = {}
         self.sizes: dict[str, Dim] = {}
-        self._rows: dict[Value, None] = {}
-        self._depends: dict[Value, bool] = {}
-        self._operands: dict[Value, list[Value] | None] = {}
+        self._rows: dict[TermValue, None] = {}
+        self._depends: dict[TermValue, bool] = {}
+        self._operands: dict[TermValue, list[TermValue] | None] = {}
 
     # ---- names
 
-    def operand_values(self, value: Value) -> list[Value]:
+    def operand_values(self, value: TermValue) -> list[TermValue]:
         """Returns the operands with named axes; an axis that the result lacks gets a new name.
 
         Raises Refusal if the streamed axis does not pass through as one whole axis.
@@ -65,7 +65,7 @@ class Region:
             raise Refusal(f"the axis does not pass through {self.graph.name(value.node)}")
         return found
 
-    def _operand_values(self, value: Value) -> list[Value] | None:
+    def _operand_values(self, value: TermValue) -> list[TermValue] | None:
         plain = self.graph.plain_operands(value)
         if plain is not None:
             self.sizes.update(plain[1])
@@ -91,13 +91,13 @@ class Region:
             own = self._split(name, [extents[n] for n in axis.names])
             bound |= zip(axis.names, own, strict=True)
         self.sizes.update(zip(value.names, node.shape))
-        found: list[Value] = []
+        found: list[TermValue] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             names: list[str] = []
             for position, axis in enumerate(operand):
                 parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
                 names.append(self._joined(parts) or f"{place}:{position}")
-            found.append(Value(arg, tuple(names)))
+            found.append(TermValue(arg, tuple(names)))
             for name, size in zip(names, arg.shape, strict=True):
                 if self.sizes.setdefault(name, size) != size:
                     raise Refusal(f"{self.graph.name(arg)} splits an axis in another way")
@@ -138,7 +138,7 @@ class Region:
         passed = (v.node for v in (*self.visited, *self._rows) if self.passes(v))
         return frozenset((*self.members, *self.dots, *passed))
 
-    def passes(self, value: Value) -> bool:
+    def passes(self, value: TermValue) -> bool:
         """True if the stream computes a value from its operands, rather than reading it."""
         node = value.node
         if node in self.members or node in self.held or not isinstance(node.type, TensorType):
@@ -161,7 +161,7 @@ class Region:
             return False
         return True
 
-    def depends(self, value: Value) -> bool:
+    def depends(self, value: TermValue) -> bool:
         """True if a value depends on an earlier state."""
         known, pending = self._depends, [value]
         while pending:
@@ -176,7 +176,7 @@ class Region:
                 known.setdefault(pending.pop(), found)
         return known[value]
 
-    def _carrying(self, value: Value) -> list[Value]:
+    def _carrying(self, value: TermValue) -> list[TermValue]:
         """Returns the operands through which a value may depend on a state."""
         if value.node in self.held or not (moves(value.node) or reads_by_data(value.node)):
             return []
@@ -235,14 +235,14 @@ class Region:
         self.light |= other.light
         self._depends.clear()
 
-    def common(self, other: Region) -> list[tuple[Value, Value]]:
+    def common(self, other: Region) -> list[tuple[TermValue, TermValue]]:
         """Returns dots that both compute tile by tile along the same axis, named by each region."""
         mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
-    def _named_dots(self) -> dict[tuple[Node, int], Value]:
+    def _named_dots(self) -> dict[tuple[Node, int], TermValue]:
         """Returns dots that are computed tile by tile, by node and streamed axis."""
-        found: dict[tuple[Node, int], Value] = {}
+        found: dict[tuple[Node, int], TermValue] = {}
         for value in self.visited:
             if value.node in self.dots:
                 found.setdefault((value.node, value.axis), value)
@@ -270,8 +270,8 @@ class Region:
         def names(old: Names) -> Names:
             return tuple(table[n] for n in old)
 
-        def value(old: Value) -> Value:
-            return Value(old.node, names(old.names))
+        def value(old: TermValue) -> TermValue:
+            return TermValue(old.node, names(old.names))
 
         new = Region(self.graph, self.extent, self.outside, self.held)
         new.members = {n: names(v) for n, v in self.members.items()}
@@ -289,11 +289,11 @@ class Region:
         self.members[node] = tuple(rename.get(n, n) for n in result)
         self._depends.clear()
         values = tuple(
-            Value(a, tuple(rename.get(n, n) for n in names))
+            TermValue(a, tuple(rename.get(n, n) for n in names))
             for a, names in zip(node.args, operands, strict=True)
         )
         self.operands[node] = values
-        for value in (*values, Value(node, self.members[node])):
+        for value in (*values, TermValue(node, self.members[node])):
             self.sizes.update(zip(value.names, value.node.shape))
         streamed = [v for v in values if v.streams]
         # a single operand needs no comparison
@@ -302,14 +302,14 @@ class Region:
             first = rank == max(ranks)
             self._walk(value, main=first or rank[0], dots=first)
 
-    def _rank(self, value: Value) -> tuple[bool, int]:
+    def _rank(self, value: TermValue) -> tuple[bool, int]:
         """Ranks an operand: True if it uses other reductions, then the size of its largest dot."""
         names = value.names
         plain = tuple([n if n == K else str(names.index(n)) for n in names])
-        probe = self._probe((Value(value.node, plain),))
+        probe = self._probe((TermValue(value.node, plain),))
         return probe.comes_back, probe.largest_dot
 
-    def _probe(self, starts: tuple[Value, ...]) -> Probe:
+    def _probe(self, starts: tuple[TermValue, ...]) -> Probe:
         """Walks from some values in a separate region, and caches the result in the graph.
 
         Most sinks of a model lead back to the same layers.
@@ -328,11 +328,11 @@ class Region:
             )
         return found
 
-    def _walk(self, start: Value, main: bool, dots: bool) -> None:
+    def _walk(self, start: TermValue, main: bool, dots: bool) -> None:
         """Visits the values behind a reduction's operand; for a side operand, only views."""
         space = start.node.tensor.size
         pending = [start]
-        seen: set[Value] = set()
+        seen: set[TermValue] = set()
         while pending:
             value = pending.pop()
             if value in seen:
@@ -359,19 +359,19 @@ class Region:
     def settle(self) -> None:
         """Records every way in which a reshape splits or merges axes, before names are resolved."""
         pending = [v for values in self.operands.values() for v in values]
-        seen: set[Value] = set()
+        seen: set[TermValue] = set()
         while pending:
             value = pending.pop()
             if value not in seen and (self.passes(value) or value.node in self.dots):
                 seen.add(value)
                 pending.extend(self.operand_values(value))
 
-    def _walk_views(self, value: Value) -> None:
+    def _walk_views(self, value: TermValue) -> None:
         """Records how views split the axes of a dot's operand."""
         while read_through(value.node) and self.passes(value):
             (value,) = self.operand_values(value)
 
-    def _visit_row(self, value: Value, pending: list[Value]) -> None:
+    def _visit_row(self, value: TermValue, pending: list[TermValue]) -> None:
         node = value.node
         found = reduced_value(node) if node not in self.outside else None
         if found is not None and not reads_by_data(node) and found[0] == self.extent:
@@ -379,14 +379,14 @@ class Region:
         elif moves(node):
             pending.extend(self.operand_values(value))
 
-    def _is_outer(self, value: Value) -> bool:
+    def _is_outer(self, value: TermValue) -> bool:
         """True for a dot with the axis k in one operand only: a table of rows by k."""
         try:
             return sum(v.streams for v in self.operand_values(value)) == 1
         except Refusal:
             return False
 
-    def _sharing(self, rows: list[Value]) -> list[Value]:
+    def _sharing(self, rows: list[TermValue]) -> list[TermValue]:
         """Returns rows whose reductions share a visited value."""
         mine = {
             (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
@@ -397,10 +397,10 @@ class Region:
         """Returns the values that a reduction runs over, with the streamed axis of each."""
         found = reduced_value(reduction)
         values = zip(reduction.args, found[1] if found else (), strict=False)
-        starts = tuple([v for v in (Value(arg, names) for arg, names in values) if v.streams])
+        starts = tuple([v for v in (TermValue(arg, names) for arg, names in values) if v.streams])
         return self._probe(starts).passed
 
-    def _join(self, value: Value) -> None:
+    def _join(self, value: TermValue) -> None:
         found = reduced_value(value.node)
         if found is None:
             return

@@ -21,22 +21,22 @@ from stack.ir.traits import (
 )
 from stack.ir.types import F32, DType, TensorType
 from stack.passes.streaming.graph import read_through
-from stack.passes.streaming.normal_form import Normal
+from stack.passes.streaming.normal_form import NormalForm
 from stack.passes.streaming.terms import (
     Exp,
     Factor,
     Form,
     K,
-    Mask,
+    MaskFactor,
     Names,
-    Part,
     Power,
     Shift,
     Stabilizer,
     State,
+    SummandPart,
     Term,
-    Tie,
-    Value,
+    TermValue,
+    TieFactor,
 )
 from stack.rewrite.splat import splat
 
@@ -59,7 +59,7 @@ class Render:
 
     def __init__(
         self,
-        normal: Normal,
+        normal: NormalForm,
         leaf: Callable[[Node, tuple[Dim, ...]], Node],
         states: Mapping[State, Node],
         running: bool = False,
@@ -72,7 +72,7 @@ class Render:
         self.running = running
         self.final = final
         self.made: dict[Node, Node] = {}  # new nodes, and the nodes that they replace
-        self._values: dict[tuple[Value, bool], Node] = {}
+        self._values: dict[tuple[TermValue, bool], Node] = {}
 
     # ---- shapes
 
@@ -80,7 +80,7 @@ class Render:
         """Returns the sizes of named axes."""
         return tuple(self.region.sizes[n] for n in names)
 
-    def names(self, value: Value) -> Names:
+    def names(self, value: TermValue) -> Names:
         """Returns the names of the axes that a value has once it is rendered."""
         return self.region.atoms(value.names)
 
@@ -106,7 +106,7 @@ class Render:
 
     # ---- values
 
-    def value(self, value: Value, native: bool = False) -> Node:
+    def value(self, value: TermValue, native: bool = False) -> Node:
         """Returns the node of a value.
 
         Args:
@@ -119,7 +119,7 @@ class Render:
             self.made.setdefault(self._values[key], value.node)
         return self._values[key]
 
-    def _value(self, value: Value, native: bool) -> Node:
+    def _value(self, value: TermValue, native: bool) -> Node:
         node, names = value.node, self.region.atoms(value.names)
         if node in self.normal.forms and not value.streams:
             return self.form(node)
@@ -141,7 +141,7 @@ class Render:
             return reshaped(again(node, made, native), self.shape(names))
         return again(node, args, native)
 
-    def _moved(self, value: Value, operand: Value, native: bool) -> Node:
+    def _moved(self, value: TermValue, operand: TermValue, native: bool) -> Node:
         """Renders a view; axes that reshapes split or merge are separate already."""
         inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
         made = self.value(operand, native)
@@ -151,7 +151,7 @@ class Render:
             return reshaped(made, self.shape(own))
         return self.spread(made, inner, own)
 
-    def full_dot(self, operands: Sequence[Value], names: Names, like: Node) -> Node:
+    def full_dot(self, operands: Sequence[TermValue], names: Names, like: Node) -> Node:
         """Returns a dot of values in the layout that they have in memory."""
         spaces = [self.region.atoms(v.names) for v in operands]
         sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
@@ -175,10 +175,10 @@ class Render:
         """Returns a product of factors, over the axes `space`; masks come last, to hide nan."""
         total: Node | None = None
         for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
-            if isinstance(factor, Mask):
+            if isinstance(factor, MaskFactor):
                 continue
             part = self.factor(factor, space)
-            if isinstance(factor, Tie):
+            if isinstance(factor, TieFactor):
                 part = make("cast", (part,), hint=part.tensor.with_dtype(dtype))
             if isinstance(factor, Power) and factor.power < 0:
                 total = self.constant(1.0, dtype) if total is None else total
@@ -193,7 +193,7 @@ class Render:
             total = make("mul", (total, self.constant(number, dtype)))
         zero = self.constant(0, dtype)
         for mask in factors:
-            if isinstance(mask, Mask):
+            if isinstance(mask, MaskFactor):
                 test = self.spread(self.value(mask.value), self.names(mask.value), space)
                 chosen = (total, zero) if mask.keep else (zero, total)
                 total = make("select", (test, *chosen))
@@ -209,9 +209,9 @@ class Render:
 
     def factor(self, factor: Factor, space: Names) -> Node:
         """Returns one factor, over the axes `space`."""
-        if isinstance(factor, Power | Mask):
+        if isinstance(factor, Power | MaskFactor):
             return self.spread(self.value(factor.value), self.names(factor.value), space)
-        if isinstance(factor, Tie):
+        if isinstance(factor, TieFactor):
             bound = self.spread(*self.bound(factor.bound), space)
             value = self.spread(self.value(factor.value), self.names(factor.value), space)
             return make("eq", (value, bound))
@@ -320,7 +320,7 @@ class Render:
             total = self.plus(total, part.number, made)
         return self.full(total if total is not None else self.constant(0, dtype), names)
 
-    def _as_meant(self, part: Part, value: Node, names: Names) -> Node:
+    def _as_meant(self, part: SummandPart, value: Node, names: Names) -> Node:
         """Restores nan: exp(a - r) is nan for an infinite r, but the running sum is not."""
         divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
         inside = {a for form in divisors if form for p in form for a in p.bare}
@@ -332,7 +332,9 @@ class Render:
             value = make("select", (test, self.constant(math.nan, value.dtype), value))
         return value
 
-    def _times(self, state: Node, rows: Sequence[Power | Mask], names: Names, dtype: DType) -> Node:
+    def _times(
+        self, state: Node, rows: Sequence[Power | MaskFactor], names: Names, dtype: DType
+    ) -> Node:
         """Returns a state times rows."""
         total = state
         for row in rows:
@@ -341,7 +343,7 @@ class Render:
                 total = make("div" if row.power < 0 else "mul", (total, part))
         zero = self.constant(0, dtype)
         for row in rows:
-            if isinstance(row, Mask):
+            if isinstance(row, MaskFactor):
                 test = self.spread(self.value(row.value), self.names(row.value), names)
                 total = make("select", (test, *((total, zero) if row.keep else (zero, total))))
         return self.full(total, names)

@@ -25,13 +25,22 @@ from stack.ir.traits import (
     shows,
 )
 from stack.passes.streaming.region import Region
-from stack.passes.streaming.terms import Exp, Factor, Form, Power, Scaled, Shift, Stabilizer, Value
+from stack.passes.streaming.terms import (
+    Exp,
+    Factor,
+    Form,
+    Power,
+    ScaledStabilizer,
+    Shift,
+    Stabilizer,
+    TermValue,
+)
 from stack.rewrite.splat import splat
 
 
 def find_stabilizer(
-    region: Region, forms: Mapping[Node, Form], number: float, row: Value
-) -> tuple[Scaled, bool] | None:
+    region: Region, forms: Mapping[Node, Form], number: float, row: TermValue
+) -> tuple[ScaledStabilizer, bool] | None:
     """Returns `number * row` as a multiple of a stabilizer, and if it is guarded against inf."""
     inner, guarded = unguarded(row.node)
     source, factor = _multiple(row.node)
@@ -40,17 +49,19 @@ def find_stabilizer(
     if inner in forms and is_reduction(inner) and inner.attrs["kind"] in ("max", "min"):
         if not _is_state(forms[inner]):
             return None
-        stabilizer = Stabilizer("bound", inner, Value(inner, region.members[inner]))
-        return Scaled(number, stabilizer), guarded
+        stabilizer = Stabilizer("bound", inner, TermValue(inner, region.members[inner]))
+        return ScaledStabilizer(number, stabilizer), guarded
     if source in forms and is_reduction(source) and source.attrs["kind"] == "sum":
         if isinstance(region.extent, int) and region.extent and _is_state(forms[source]):
-            stabilizer = Stabilizer("mean", source, Value(source, region.members[source]))
-            return Scaled(_rounded(number * factor * region.extent), stabilizer), False
+            stabilizer = Stabilizer("mean", source, TermValue(source, region.members[source]))
+            return ScaledStabilizer(_rounded(number * factor * region.extent), stabilizer), False
     below = _divisor(region, forms, source, row)
     if below is None:
         return None
-    value = row if source is row.node else Value(source, row.names)
-    return Scaled(_rounded(number * factor), Stabilizer("ratio", source, value, below)), False
+    value = row if source is row.node else TermValue(source, row.names)
+    return ScaledStabilizer(
+        _rounded(number * factor), Stabilizer("ratio", source, value, below)
+    ), False
 
 
 def _is_state(form: Form) -> bool:
@@ -64,7 +75,9 @@ def _rounded(number: float) -> float:
     return float(near) if abs(number - near) < 1e-6 else number
 
 
-def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Value) -> Value | None:
+def _divisor(
+    region: Region, forms: Mapping[Node, Form], source: Node, row: TermValue
+) -> TermValue | None:
     """Returns the running sum that divides a row, if it is one running sum over another."""
     if source in forms:
         form = forms[source]
@@ -76,7 +89,7 @@ def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Valu
         return None
     if divides(source) and all(_multiple(a)[0] in forms for a in source.args):
         below = _multiple(source.args[1])[0]
-        return Value(below, region.members[below])
+        return TermValue(below, region.members[below])
     return None
 
 

@@ -16,16 +16,16 @@ from stack.passes.streaming.terms import (
     Exp,
     Factor,
     Form,
-    Mask,
+    MaskFactor,
     Names,
     Power,
     Refusal,
-    Scaled,
+    ScaledStabilizer,
     Shift,
     Sum,
     Term,
-    Tie,
-    Value,
+    TermValue,
+    TieFactor,
     common,
     negative,
     product,
@@ -46,15 +46,15 @@ class Sums:
         self.graph = region.graph
         self.forms: dict[Node, Form] = {}
         self.guarded: set[Node] = set()
-        self._sums: dict[Value, Sum] = {}
+        self._sums: dict[TermValue, Sum] = {}
 
-    def sum(self, value: Value) -> Sum:
+    def sum(self, value: TermValue) -> Sum:
         """Returns a value as a sum of terms."""
         if value not in self._sums:
             self._sums[value] = self._sum(value)
         return self._sums[value]
 
-    def _sum(self, value: Value) -> Sum:
+    def _sum(self, value: TermValue) -> Sum:
         node = value.node
         number = splat(node)
         if isinstance(number, int | float) and math.isfinite(number):
@@ -82,16 +82,16 @@ class Sums:
             f"{self.graph.name(node)} is {node.op!r} of a value that an earlier reduction changes"
         )
 
-    def _add(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _add(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         return self.sum(operands[0]) + self.sum(operands[1])
 
-    def _sub(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _sub(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         return self.sum(operands[0]) + negative(self.sum(operands[1]))
 
-    def _neg(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _neg(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         return negative(self.sum(operands[0]))
 
-    def _mul(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _mul(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         for number, other in ((splat(operands[i].node), operands[1 - i]) for i in (0, 1)):
             if isinstance(number, int | float) and math.isfinite(number):
                 return tuple(t.scaled(float(number)) for t in self.sum(other))
@@ -99,7 +99,7 @@ class Sums:
             return (Term(1.0, (Power(value),)),)
         return product(self.grouped(operands[0]), self.grouped(operands[1]))
 
-    def _div(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _div(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         above, below = operands
         number = splat(below.node)
         if isinstance(number, int | float) and number:
@@ -118,7 +118,7 @@ class Sums:
             )
         return product(self.grouped(above), (Term(1.0, (), (Power(below, -1),)),))
 
-    def row_behind(self, value: Value) -> Value | None:
+    def row_behind(self, value: TermValue) -> TermValue | None:
         """Returns the row that a value repeats along k; None if it does not."""
         while value.streams and shows(value.node):
             if not self.region.passes(value):
@@ -126,7 +126,7 @@ class Sums:
             (value,) = self.region.operand_values(value)
         return None if value.streams else value
 
-    def _cast(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _cast(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         """Ignores casts between 16-bit and 32-bit floats: all are computed in f32."""
         dtypes = value.node.dtype, operands[0].node.dtype
         if all(d.is_float and d.bits < 64 for d in dtypes):
@@ -138,7 +138,7 @@ class Sums:
             return (Term(1.0, (), (tie,)),)
         raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
 
-    def _tie(self, test: Value) -> Tie | None:
+    def _tie(self, test: TermValue) -> TieFactor | None:
         """Returns the test that an element is the max or min of all, as a factor; else None."""
         if not equates(test.node):
             return None
@@ -152,10 +152,10 @@ class Sums:
                 continue
             stabilizer = found[0].stabilizer
             if self.region.operands[stabilizer.source] == (value,) and self._is_exact(value):
-                return Tie(value, stabilizer)
+                return TieFactor(value, stabilizer)
         return None
 
-    def _is_exact(self, value: Value) -> bool:
+    def _is_exact(self, value: TermValue) -> bool:
         """True if no dropped rounding to 16 bits could make elements equal."""
         if not self.region.passes(value):
             return True
@@ -164,7 +164,7 @@ class Sums:
             return False
         return all(map(self._is_exact, self.region.operand_values(value)))
 
-    def _pow(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _pow(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         degree = splat(operands[1].node)
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
@@ -176,7 +176,7 @@ class Sums:
             result = product(result, base)
         return result
 
-    def _select(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _select(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         test, yes, no = operands
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
@@ -185,18 +185,18 @@ class Sums:
             found.extend(product(self.grouped(branch), (self._masked(value, test, keep),)))
         return tuple(found)
 
-    def _masked(self, value: Value, test: Value, keep: bool) -> Term:
+    def _masked(self, value: TermValue, test: TermValue, keep: bool) -> Term:
         row = self.row_behind(test)
         if row is not None:
-            return Term(1.0, (Mask(row, keep),))
+            return Term(1.0, (MaskFactor(row, keep),))
         if self.region.depends(test):
             raise Refusal(
                 f"{self.graph.name(value.node)} chooses by a value that an earlier reduction"
                 " changes"
             )
-        return Term(1.0, (), (Mask(test, keep),))
+        return Term(1.0, (), (MaskFactor(test, keep),))
 
-    def _exp(self, value: Value, operands: Sequence[Value]) -> Sum:
+    def _exp(self, value: TermValue, operands: Sequence[TermValue]) -> Sum:
         """exp(a - r) * exp(rows), where r is a running bound of a."""
         node = value.node
         if not value.streams:
@@ -209,8 +209,8 @@ class Sums:
         a, rows, rest = self._split(self.sum(inner))
         if rest:
             raise Refusal(f"{self.graph.name(node)} is {node.op!r} of a product with a state")
-        bounds: list[Scaled] = []
-        factors: list[Power | Mask] = []
+        bounds: list[ScaledStabilizer] = []
+        factors: list[Power | MaskFactor] = []
         bare = True
         for number, row in rows:
             found = find_stabilizer(self.region, self.forms, -number, row)
@@ -242,13 +242,13 @@ class Sums:
 
     _exp2 = _exp
 
-    def _exp_of_choice(self, value: Value, choice: Value) -> Sum:
+    def _exp_of_choice(self, value: TermValue, choice: TermValue) -> Sum:
         test, yes, no = self.region.operand_values(choice)
         found: list[Term] = []
         for branch, keep in ((yes, True), (no, False)):
             if splat(branch.node) == -math.inf:
                 continue
-            made = Value(make(value.node.op, (branch.node,)), branch.names)
+            made = TermValue(make(value.node.op, (branch.node,)), branch.names)
             if not branch.node.shape:
                 raise Refusal(f"{self.graph.name(choice.node)} chooses a number that is no mask")
             terms = self._exp(made, (branch,)) if self.region.depends(branch) else None
@@ -257,7 +257,7 @@ class Sums:
             found.extend(product(terms, (self._masked(choice, test, keep),)))
         return tuple(found)
 
-    def _below(self, number: float, row: Value) -> tuple[Scaled, bool] | None:
+    def _below(self, number: float, row: TermValue) -> tuple[ScaledStabilizer, bool] | None:
         """Returns a running max, if the row is the max of it and something else."""
         while (position := inside_guard(row.node)) is not None:
             row = self.region.operand_values(row)[position]
@@ -272,7 +272,7 @@ class Sums:
                     return found[0], True
         return None
 
-    def _gap(self, op: str, bound: Scaled, row: Value) -> Power:
+    def _gap(self, op: str, bound: ScaledStabilizer, row: TermValue) -> Power:
         """Returns exp(m - row): at most 1, if the row is no less than m; 0 if m is -inf."""
         held = bound.stabilizer.value.node
         own = self.region.long_names(bound.stabilizer.value.names)
@@ -287,9 +287,9 @@ class Sums:
         inner = make("sub", (held, row.node))
         if bound.number != 1:
             inner = make("mul", (inner, constant(bound.number, inner.dtype)))
-        return Power(Value(make(op, (inner,)), row.names))
+        return Power(TermValue(make(op, (inner,)), row.names))
 
-    def _row_exp(self, op: str, number: float, row: Value) -> Power:
+    def _row_exp(self, op: str, number: float, row: TermValue) -> Power:
         """Returns exp(number * row), which is a power if the row is a logarithm."""
         inner = row.node
         if inner.op == ELEMENTWISE[op].inverse and number in (1, -1):
@@ -297,14 +297,14 @@ class Sums:
             return Power(below, int(number))
         if number != 1:
             inner = make("mul", (inner, constant(number, inner.dtype)))
-        return Power(Value(make(op, (inner,)), row.names))
+        return Power(TermValue(make(op, (inner,)), row.names))
 
     # ---- a - r
 
-    def _split(self, terms: Sum) -> tuple[Sum, list[tuple[float, Value]], Sum]:
+    def _split(self, terms: Sum) -> tuple[Sum, list[tuple[float, TermValue]], Sum]:
         """Splits terms: those without a state, single rows with their numbers, and the rest."""
         fixed: list[Term] = []
-        rows: list[tuple[float, Value]] = []
+        rows: list[tuple[float, TermValue]] = []
         rest: list[Term] = []
         for term in terms:
             parts = (*term.rows, *term.factors)
@@ -318,9 +318,9 @@ class Sums:
                 rest.append(term)
         return tuple(fixed), self._merged(rows), tuple(rest)
 
-    def _merged(self, rows: Sequence[tuple[float, Value]]) -> list[tuple[float, Value]]:
+    def _merged(self, rows: Sequence[tuple[float, TermValue]]) -> list[tuple[float, TermValue]]:
         """Adds up the numbers of each row; rows that cancel are dropped."""
-        total: dict[tuple[Node, Names], tuple[float, Value]] = {}
+        total: dict[tuple[Node, Names], tuple[float, TermValue]] = {}
         for number, row in rows:
             key = row.node, self.region.long_names(row.names)
             before, first = total.get(key, (0.0, row))
@@ -331,14 +331,14 @@ class Sums:
         """True if a factor contains no state."""
         return isinstance(factor, Power) and not self.region.depends(factor.value)
 
-    def grouped(self, value: Value) -> Sum:
+    def grouped(self, value: TermValue) -> Sum:
         """Returns the sum with a - r as one factor.
 
         Raises Refusal if no r follows a along the loop.
         """
         return self._grouped(value, self.sum(value))
 
-    def _grouped(self, value: Value, terms: Sum) -> Sum:
+    def _grouped(self, value: TermValue, terms: Sum) -> Sum:
         if not value.streams:
             return terms
         shared = common(terms)
@@ -349,7 +349,7 @@ class Sums:
         fixed, rows, rest = self._split(terms)
         if not rows or all(t.is_row for t in fixed):
             return terms
-        stabilized: list[Scaled] = []
+        stabilized: list[ScaledStabilizer] = []
         others: list[Term] = []
         for number, row in rows:
             found = find_stabilizer(self.region, self.forms, -number, row)

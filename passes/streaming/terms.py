@@ -29,7 +29,7 @@ class Refusal(Exception):
     reduction: Node | None = None
 
 
-class Value(NamedTuple):
+class TermValue(NamedTuple):
     """A node of the function, with names for its axes in the stream."""
 
     node: Node
@@ -50,15 +50,15 @@ class Value(NamedTuple):
 class Power:
     """A value, or its reciprocal."""
 
-    value: Value
+    value: TermValue
     power: int = 1
 
 
 @dataclass(frozen=True)
-class Mask:
+class MaskFactor:
     """1 where the bool value is `keep`, else 0; the product with it is 0 there even for nan."""
 
-    value: Value
+    value: TermValue
     keep: bool
 
 
@@ -76,12 +76,12 @@ class Stabilizer:
 
     kind: Literal["bound", "mean", "ratio"]
     source: Node
-    value: Value
-    below: Value | None = None
+    value: TermValue
+    below: TermValue | None = None
 
 
 @dataclass(frozen=True)
-class Scaled:
+class ScaledStabilizer:
     """A stabilizer times a number."""
 
     number: float
@@ -94,7 +94,7 @@ class Exp:
 
     op: str
     a: Sum
-    r: tuple[Scaled, ...]
+    r: tuple[ScaledStabilizer, ...]
     bare: bool = field(default=True, compare=False)
 
 
@@ -103,23 +103,23 @@ class Shift:
     """a - r; if r is empty, a sum that no state changes."""
 
     a: Sum
-    r: tuple[Scaled, ...]
+    r: tuple[ScaledStabilizer, ...]
 
 
 @dataclass(frozen=True)
-class Tie:
+class TieFactor:
     """1 where a value equals its running bound, else 0."""
 
-    value: Value
+    value: TermValue
     bound: Stabilizer
 
 
-Factor = Power | Mask | Exp | Shift | Tie
+Factor = Power | MaskFactor | Exp | Shift | TieFactor
 
 
-def follows(factor: Factor) -> TypeGuard[Exp | Shift | Tie]:
+def follows(factor: Factor) -> TypeGuard[Exp | Shift | TieFactor]:
     """True if a factor changes with running values."""
-    return isinstance(factor, Tie) or (isinstance(factor, Exp | Shift) and bool(factor.r))
+    return isinstance(factor, TieFactor) or (isinstance(factor, Exp | Shift) and bool(factor.r))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Term:
     """number * rows * factors; rows lack the streamed axis, factors have it."""
 
     number: float = 1.0
-    rows: tuple[Power | Mask, ...] = ()
+    rows: tuple[Power | MaskFactor, ...] = ()
     factors: tuple[Factor, ...] = ()
 
     def times(self, other: Term) -> Term:
@@ -201,7 +201,7 @@ class State:
     source: Node = field(compare=False)
     right: tuple[Factor, ...] = ()
     right_space: Names = ()
-    index: Value | None = None
+    index: TermValue | None = None
 
     @property
     def all_factors(self) -> tuple[Factor, ...]:
@@ -210,16 +210,16 @@ class State:
 
 
 @dataclass(frozen=True)
-class Part:
+class SummandPart:
     """One term of a reduction's value: number * rows * state, nan if `bare` are infinite."""
 
     number: float
-    rows: tuple[Power | Mask, ...]
+    rows: tuple[Power | MaskFactor, ...]
     state: State | None
     bare: tuple[Stabilizer, ...] = ()
 
 
-Form = tuple[Part, ...]
+Form = tuple[SummandPart, ...]
 
 
 class Writer:
@@ -256,14 +256,14 @@ class Writer:
         if isinstance(factor, Power):
             text = self.node(factor.value.node)
             return text if factor.power == 1 else f"1/{text}"
-        if isinstance(factor, Mask):
+        if isinstance(factor, MaskFactor):
             return f"[{'' if factor.keep else 'not '}{self.node(factor.value.node)}]"
-        if isinstance(factor, Tie):
+        if isinstance(factor, TieFactor):
             return f"[{self.node(factor.value.node)} = {self.node(factor.bound.value.node)}]"
         inside = self.sum(factor.a) + "".join(self.stabilizer(s) for s in factor.r)
         return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
 
-    def stabilizer(self, scaled: Scaled) -> str:
+    def stabilizer(self, scaled: ScaledStabilizer) -> str:
         """Returns the text of one part of -r."""
         sign = " - " if scaled.number > 0 else " + "
         size = abs(scaled.number)
@@ -271,9 +271,9 @@ class Writer:
         text = self.node(stabilizer.value.node) + ("/count" if stabilizer.kind == "mean" else "")
         return sign + (text if size == 1 else f"{size:g} {text}")
 
-    def reference(self, r: Sequence[Scaled]) -> str:
+    def reference(self, r: Sequence[ScaledStabilizer]) -> str:
         """Returns the text of r."""
-        text = "".join(self.stabilizer(Scaled(-s.number, s.stabilizer)) for s in r)
+        text = "".join(self.stabilizer(ScaledStabilizer(-s.number, s.stabilizer)) for s in r)
         return text.removeprefix(" + ").strip()
 
     def product(self, number: float, factors: Sequence[Factor]) -> str:

@@ -24,7 +24,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.target import Cpu
 
-Turned = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
+AxisOrders = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
 
 
 def turn_operands(block: Block, log: Log) -> Block:
@@ -39,7 +39,7 @@ def turn_operands(block: Block, log: Log) -> Block:
     return replace(block, changed) if changed else block
 
 
-def _across(stream: Node, cpu: Cpu) -> Turned:
+def _across(stream: Node, cpu: Cpu) -> AxisOrders:
     """Returns the strided arguments that several programs would transpose."""
     states, _, finish = stream.blocks
     try:
@@ -84,7 +84,7 @@ def _programs(axes: StreamAxes, rows: int, state: Node, side: int) -> int:
     return prod(sizes)
 
 
-def _reading(stream: Node, turned: Turned) -> Node:
+def _reading(stream: Node, turned: AxisOrders) -> Node:
     """Returns the stream on copies of some arguments, whose axes it transposes back."""
     states, correct, finish = stream.blocks
     args = [

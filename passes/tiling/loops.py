@@ -12,7 +12,7 @@ from stack.passes.tiling.frame import static
 from stack.passes.tiling.names import names_of
 
 
-class Rebuilt:
+class KernelRebuild:
     """A kernel that is rebuilt from the block of another.
 
     Attributes:

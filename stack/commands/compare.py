@@ -9,7 +9,7 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.determinism import check_repeatable
 from stack.explore.lowering import capture, label, with_random_inputs
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.measure.compare import SCHEMA, compare, describe
 from stack.measure.partitions import SCHEMA as SHARDING_SCHEMA
 from stack.measure.partitions import compare_partitions
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     args.passes = passes[0]
     settings = common.settings_of(args)
     captured, frontend = capture(target, settings)
-    if not isinstance(target, Program):
+    if not isinstance(target, ExampleCall):
         captured = with_random_inputs(captured)
     check_repeatable(captured)
     program = program_of(captured, frontend)

@@ -15,13 +15,13 @@ from stack.explore.dump import source_text
 from stack.explore.kernel_sharing import explain_pairs, told
 from stack.explore.kernel_time import slow
 from stack.explore.node_outcomes import fates
-from stack.explore.provenance import Place, explain, where
+from stack.explore.provenance import NodeLocation, explain, where
 from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun, load_run
 from stack.explore.sharding import why
 from stack.explore.steps import explain_step, is_step
 from stack.explore.table import listing, table
-from stack.explore.target import Program, resolve
+from stack.explore.target import ExampleCall, resolve
 from stack.run.compile import find_frontend
 
 WHERE = """
@@ -132,7 +132,7 @@ def run_where(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(place: Place) -> str:
+def _line(place: NodeLocation) -> str:
     inside = f"   in {' > '.join(place.path)}" if place.path else ""
     return f"  {without_lines(place.text)}{inside}"
 
@@ -210,7 +210,7 @@ def _breaks(args: argparse.Namespace) -> list[str]:
     """Returns the graph breaks of a program, with reasons."""
     common.check_frontend(args.frontend)
     target = resolve(args.saved, args.frontend, args.input)
-    if not isinstance(target, Program):
+    if not isinstance(target, ExampleCall):
         raise UsageError("--breaks needs a program, as `file.py:name`")
     breaks = find_frontend(target.fn, target.args, target.frontend).breaks(target.fn, target.args)
     return breaks or ["no graph breaks: it is one graph"]

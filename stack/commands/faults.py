@@ -20,7 +20,7 @@ from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved_run import load_run
 from stack.explore.steps import shown_by
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.ir import files
 from stack.ir.node import Func
 from stack.rewrite.blame import shown
@@ -94,7 +94,7 @@ def run_bisect(args: argparse.Namespace) -> int:
     target = common.target_of(args)
     captured, frontend = capture(target, settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    culprit = _of_frontend(captured, frontend) if isinstance(target, Program) else None
+    culprit = _of_frontend(captured, frontend) if isinstance(target, ExampleCall) else None
     if culprit is None:
         stages, machine = all_stages(captured.func, settings)
         shown = shown_by(backend) if backend.lowering.steps else None

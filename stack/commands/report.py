@@ -9,7 +9,7 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.saved_run import is_run, load_run
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.report.content import Report, report_of
 from stack.report.live_page import serve
 from stack.report.make import fresh_report, profiled_report
@@ -81,7 +81,7 @@ def report(args: argparse.Namespace) -> Report:
 def run_live(args: argparse.Namespace) -> int:
     """Serves the page until interrupted."""
     target = common.target_of(args)
-    if not isinstance(target, Program):
+    if not isinstance(target, ExampleCall):
         raise UsageError(
             f"{args.target} is not a program: a saved run does not change, so use `report`"
         )
@@ -99,7 +99,7 @@ def words_of(args: argparse.Namespace) -> list[str]:
     return [*words, *(f"--plugin={file}" for file in args.plugin)]
 
 
-def files_of(target: Program) -> list[Path]:
+def files_of(target: ExampleCall) -> list[Path]:
     """Returns the file of a program and the loaded modules in the same folder."""
     first = sys.modules.get(getattr(target.fn, "__module__", type(target.fn).__module__))
     left = Path(target.spec.rpartition(":")[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.errors import StackError
-from stack.explore.check import Truth, interpreted
+from stack.explore.check import ReferenceResults, interpreted
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
 from stack.explore.steps import Shown, alone
@@ -81,7 +81,7 @@ def bisect(
         shown_steps: returns the schedule steps of a kernel, see `Lowering.steps`. If a kernel is
             wrong, its first wrong step is searched for.
     """
-    truth = Truth(func)
+    truth = ReferenceResults(func)
     current, marks = marked(truth.func)
     for stage, passes in stages:
         for one in Pipeline(passes).passes:
@@ -111,7 +111,7 @@ def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Targe
     kernels = shown_steps(group, machine) if group is not None else []
     if group is None or len(kernels) < 2:
         return ""
-    truth = Truth(alone(group))
+    truth = ReferenceResults(alone(group))
     for number, (text, _, kernel) in enumerate(kernels):
         problem = _problem(alone(kernel), truth)
         if problem:
@@ -128,7 +128,7 @@ def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) 
     func = captured.func
     if func.symbols:
         return None
-    truth = Truth(func)
+    truth = ReferenceResults(func)
     for kind in truth.kinds:
         inputs = truth.inputs[kind]
         for i, (array, held) in enumerate(zip(captured.bound, func.params, strict=False)):
@@ -162,7 +162,7 @@ def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple
     return nodes, tuple(dict.fromkeys(line for n in nodes for line in marks[n].source))
 
 
-def _problem(after: Func, truth: Truth) -> str:
+def _problem(after: Func, truth: ReferenceResults) -> str:
     verify(after)
     held = overlaps(after)
     return str(held[0]) if held else truth.problem(after)
@@ -184,7 +184,7 @@ def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
 
 
 def _native_problem(func: Func, native: Runs) -> str:
-    truth = Truth(func)
+    truth = ReferenceResults(func)
     for kind in truth.kinds:
         try:
             found = native(func, truth.inputs[kind])

@@ -11,7 +11,7 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
-from stack.ir.streaming import InTiles
+from stack.ir.streaming import TiledSpace
 from stack.rewrite.check import TOLERANCE, difference, sample_sizes
 from stack.rewrite.edges import KINDS, edge_inputs
 from stack.run.overlap import overlaps
@@ -28,7 +28,7 @@ class Verdict:
     problem: str = ""
 
 
-class Truth:
+class ReferenceResults:
     """The reference results of a function on every kind of inputs.
 
     Inputs that the function rejects, such as indices out of bounds, are left out; `kinds` lists the
@@ -86,13 +86,13 @@ class Truth:
 
 def interpreted(func: Func, inputs: Sequence[np.ndarray]) -> list[Any]:
     """Runs the reference interpreter, with streams in tiles; infinities and nan do not warn."""
-    return list(evaluate(func.body, inputs, InTiles()))
+    return list(evaluate(func.body, inputs, TiledSpace()))
 
 
 def check_stages(stages: Sequence[Stage]) -> Iterator[Verdict]:
     """Compares every IR stage with the first on all kinds of inputs; checks the memory plan."""
     funcs = [(s.name, s.func) for s in stages if s.func is not None]
-    truth = Truth(funcs[0][1])
+    truth = ReferenceResults(funcs[0][1])
     for name, func in funcs[1:]:
         bound = func.bind(truth.sizes) if func.symbols else func
         for kind in truth.kinds:

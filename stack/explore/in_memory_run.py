@@ -15,7 +15,7 @@ from stack.explore.provenance import explain, where
 from stack.explore.retrace import retrace
 from stack.explore.saved_run import SavedRun
 from stack.explore.steps import STAGE as STEPS
-from stack.explore.steps import Stepped, is_step, step_text, stepped
+from stack.explore.steps import KernelSteps, is_step, step_text, stepped
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.verifier import verify
@@ -27,7 +27,7 @@ from stack.target import Target
 
 
 @dataclass(frozen=True)
-class HeldRun(SavedRun):
+class InMemoryRun(SavedRun):
     """A run in memory, without a folder."""
 
     run: Run
@@ -57,9 +57,9 @@ class HeldRun(SavedRun):
         raise unknown_name("no kernel", name, [k.name for k in self.run.kernels])
 
 
-def held(run: Run) -> HeldRun:
+def held(run: Run) -> InMemoryRun:
     """Wraps a run so that it can be read as a saved one."""
-    return HeldRun(Path(run.target or "the run"), run.manifest(), run)
+    return InMemoryRun(Path(run.target or "the run"), run.manifest(), run)
 
 
 class Text(str):
@@ -98,7 +98,7 @@ def explain_text(run: Run, what: str, other: str = "") -> Text:
     return Text("\n".join(reasons) or f"no pass touched {what}")
 
 
-def steps_of_value(run: Run, value: str) -> Stepped:
+def steps_of_value(run: Run, value: str) -> KernelSteps:
     """Returns the steps of a value's kernel. Raises UsageError with the known names."""
     backend: Backend = plugins.load("stack.backends", run.backend)
     known = {k.value: k for k in stepped(held(run).func(STEPS), backend, _machine(run))}
@@ -115,7 +115,7 @@ def _machine(run: Run) -> Target | None:
 
 
 @dataclass
-class Resumed:
+class ResumedRun:
     """A run continued from one of its stages; call it with NumPy arrays."""
 
     run: Run
@@ -129,7 +129,7 @@ class Resumed:
         return found[0] if len(found) == 1 else tuple(found)
 
 
-def resume(run: Run, stage: str, func: Func | str | None = None) -> Resumed:
+def resume(run: Run, stage: str, func: Func | str | None = None) -> ResumedRun:
     """Continues from a stage with the passes of the run, with another function if one is given.
 
     Raises VerifyError, before running anything, if the function is invalid.
@@ -158,4 +158,4 @@ def resume(run: Run, stage: str, func: Func | str | None = None) -> Resumed:
         made.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
     first = next(s.func for s in made.records if s.func is not None)
     made.cover(first)
-    return Resumed(made, executable)
+    return ResumedRun(made, executable)

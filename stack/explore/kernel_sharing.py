@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError, unknown_name
-from stack.explore.node_outcomes import KINDS, Fate, fates
+from stack.explore.node_outcomes import KINDS, NodeOutcome, fates
 from stack.explore.provenance import matches
-from stack.explore.retrace import Retraced, Step, holders
+from stack.explore.retrace import PassStep, RetracedRun, holders
 from stack.ir.node import Block, Func, Node, deps, walk
 from stack.ir.traits import is_contraction, is_control, is_group
 from stack.rewrite.verdict import REASONS
@@ -40,8 +40,8 @@ class Answer:
 class Pair:
     """Two nodes of the imported function, the steps that compute them, and the reasons."""
 
-    a: Fate
-    b: Fate
+    a: NodeOutcome
+    b: NodeOutcome
     answers: tuple[Answer, ...] = field(default=())
 
     @property
@@ -50,7 +50,7 @@ class Pair:
         return self.answers[0].word == "together"
 
 
-def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
+def explain_pairs(run: RetracedRun, a: str, b: str) -> list[Pair]:
     """Pairs every node that A names with every node that B names, and gives the reasons.
 
     A and B are nodes, source lines or module paths. Raises UsageError with similar names, or if
@@ -92,7 +92,7 @@ def told(pairs: Sequence[Pair]) -> str:
     return "\n".join(lines)
 
 
-def _marks(run: Retraced, what: str) -> list[str]:
+def _marks(run: RetracedRun, what: str) -> list[str]:
     name = what.lstrip("%")
     if f"%{name}" in run.origins:
         return [f"%{name}"]
@@ -106,7 +106,7 @@ def _marks(run: Retraced, what: str) -> list[str]:
     return found
 
 
-def _answers(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
+def _answers(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) -> Iterator[Answer]:
     both = (told[a], told[b])
     shared = [step for step in both[0].steps if step in both[1].steps]
     if shared and all(f.kind in ("kernel", "recomputation") for f in both):
@@ -142,7 +142,7 @@ def _outside(a: str, b: str) -> Answer | None:
     return None
 
 
-def _joined(steps: Iterable[Step], a: str, b: str, where: str) -> Answer:
+def _joined(steps: Iterable[PassStep], a: str, b: str, where: str) -> Answer:
     """Returns the first rewrite that involved both."""
     for step in steps:
         for rewrite in step.record.rewrites:
@@ -152,11 +152,11 @@ def _joined(steps: Iterable[Step], a: str, b: str, where: str) -> Answer:
     return Answer("together", f"{where} computes both")
 
 
-def _by(step: Step) -> str:
+def _by(step: PassStep) -> str:
     return f"{step.record.name.partition('{')[0]} in {step.stage}"
 
 
-def _notes(steps: Iterable[Step], mark: str) -> Iterator[str]:
+def _notes(steps: Iterable[PassStep], mark: str) -> Iterator[str]:
     """Yields the first lines of pass notes about a node."""
     for step in steps:
         for note in step.record.remarks:
@@ -164,7 +164,7 @@ def _notes(steps: Iterable[Step], mark: str) -> Iterator[str]:
                 yield note.text.partition("\n")[0]
 
 
-def _refusals(steps: Iterable[Step], a: set[str], b: set[str]) -> Iterator[Answer]:
+def _refusals(steps: Iterable[PassStep], a: set[str], b: set[str]) -> Iterator[Answer]:
     """Yields the refusals of fusion between groups that contained one of each."""
     for step in steps:
         for refused in step.record.refused:
@@ -174,7 +174,7 @@ def _refusals(steps: Iterable[Step], a: set[str], b: set[str]) -> Iterator[Answe
                 yield Answer(refused.kind, text, _by(step))
 
 
-def _streams(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
+def _streams(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
     """Yields, if one is in a stream, the notes on why the other is not in it."""
     for step in steps:
         made = [set(r.source) for r in step.record.rewrites if r.rule == "stream"]
@@ -186,7 +186,7 @@ def _streams(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
                     yield Answer("stream", note.text.partition("\n")[0], _by(step))
 
 
-def _split(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
+def _split(steps: Iterable[PassStep], a: str, b: str) -> Iterator[Answer]:
     """Yields the pass after which no group contains both."""
     for step in steps:
         if _is_held(step.record.before, a, b) and not _is_held(step.record.after, a, b):
@@ -199,7 +199,7 @@ def _is_held(func: Func, a: str, b: str) -> bool:
     return any(node in first for _, node in held.get(b, ()))
 
 
-def _between(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
+def _between(run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str) -> Iterator[Answer]:
     """Yields the steps on the path from one to the other, or that there is no path."""
     by_name = _steps(run.func.body)
     for x, y in ((a, b), (b, a)):
@@ -223,7 +223,9 @@ def _steps(block: Block) -> dict[str, Node]:
     return found
 
 
-def _of_steps(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
+def _of_steps(
+    run: RetracedRun, told: Mapping[str, NodeOutcome], a: str, b: str
+) -> Iterator[Answer]:
     """Explains why two steps, one of which reads the other, are not one."""
     held = [{mark for mark, fate in told.items() if step in fate.steps} for step in (a, b)]
     refused = list(dict.fromkeys(_refusals(run.steps, *held)))
@@ -235,7 +237,7 @@ def _of_steps(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterat
     yield from refused or alone or [Answer("rule", f"no rule was asked about {a} and {b}")]
 
 
-def _lone_op(steps: Iterable[Step], name: str) -> str:
+def _lone_op(steps: Iterable[PassStep], name: str) -> str:
     """Returns the op of a step if no group could have contained it, else ""."""
     formed = [step for step in steps if step.record.formed]
     func = formed[-1].record.after if formed else None

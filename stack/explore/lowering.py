@@ -10,7 +10,7 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
-from stack.explore.target import Program, Target
+from stack.explore.target import ExampleCall, Target
 from stack.ir.node import Func
 from stack.ir.storage import encode
 from stack.rewrite.check import random_inputs
@@ -80,7 +80,7 @@ class Settings:
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
     """Imports a target; returns it with the frontend that was used."""
-    if isinstance(target, Program):
+    if isinstance(target, ExampleCall):
         frontend = find_frontend(target.fn, target.args, target.frontend)
         dynamic = settings.dynamic
         return capture_as_eager(frontend, target.fn, target.args, dynamic=dynamic), frontend
@@ -106,7 +106,7 @@ def label(target: Target) -> str:
 
 def compile_target(target: Target, settings: Settings) -> Run:
     """Compiles a target to something that runs, and returns the record."""
-    if isinstance(target, Program):
+    if isinstance(target, ExampleCall):
         compiled = Compiled(
             target.fn,
             {"frontend": target.frontend, "dynamic": settings.dynamic},

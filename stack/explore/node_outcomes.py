@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from stack.explore.retrace import Origin, Retraced, Step, holders
+from stack.explore.retrace import Origin, PassStep, RetracedRun, holders
 from stack.ir.node import Block, Node, deps
 from stack.ir.ops import lookup
 from stack.ir.traits import is_control
@@ -26,7 +26,7 @@ _ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
 
 
 @dataclass(frozen=True)
-class Fate:
+class NodeOutcome:
     """Outcome of one node. `steps` are nodes of the last stage, or the rule and its pass."""
 
     origin: Origin
@@ -34,10 +34,10 @@ class Fate:
     steps: tuple[str, ...] = ()
 
 
-def fates(run: Retraced) -> list[Fate]:
+def fates(run: RetracedRun) -> list[NodeOutcome]:
     """Returns the outcome of every node of the imported function, in order."""
     held = _ends(run.func.body, {}, run.kinds)
-    found: list[Fate] = []
+    found: list[NodeOutcome] = []
     for mark, origin in run.origins.items():
         ends = held.get(mark, {})
         if not ends:
@@ -46,7 +46,7 @@ def fates(run: Retraced) -> list[Fate]:
         computed = {step: kind for step, kind in ends.items() if kind != "view"}
         kinds = dict.fromkeys((computed or ends).values())
         kind = "recomputation" if len(computed) > 1 else next(iter(kinds))
-        found.append(Fate(origin, kind, tuple(computed or ends)))
+        found.append(NodeOutcome(origin, kind, tuple(computed or ends)))
     return found
 
 
@@ -87,7 +87,7 @@ def _kind(node: Node) -> str:
     return _ROLES.get(lookup(node.op).kind, "view")
 
 
-def _folded(origin: Origin, steps: Sequence[Step]) -> Fate:
+def _folded(origin: Origin, steps: Sequence[PassStep]) -> NodeOutcome:
     """Returns the rule that removed a node, or removed the last node that needed it."""
     for step in steps:
         before = holders(step.record.before)
@@ -97,9 +97,9 @@ def _folded(origin: Origin, steps: Sequence[Step]) -> Fate:
         for block, node in _upwards(before[origin.mark]):
             for mark in block.locs.get(node, ()):
                 if mark in touched:
-                    return Fate(origin, "fold", (f"{touched[mark]} in {step.stage}",))
-        return Fate(origin, "lost", (f"{step.record.name} in {step.stage}",))
-    return Fate(origin, "lost")
+                    return NodeOutcome(origin, "fold", (f"{touched[mark]} in {step.stage}",))
+        return NodeOutcome(origin, "lost", (f"{step.record.name} in {step.stage}",))
+    return NodeOutcome(origin, "lost")
 
 
 def _upwards(start: Iterable[tuple[Block, Node]]) -> Iterable[tuple[Block, Node]]:

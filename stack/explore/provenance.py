@@ -17,7 +17,7 @@ _LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
 
 
 @dataclass(frozen=True)
-class Place:
+class NodeLocation:
     """One node of one stage. `path` are the names of the groups around it."""
 
     name: str
@@ -27,25 +27,25 @@ class Place:
 
 
 @dataclass
-class Found:
+class QueryResult:
     """The nodes by stage, and the kernels by name, that match a query."""
 
     what: str
     source: tuple[str, ...]
-    stages: dict[str, list[Place]] = field(default_factory=dict[str, list[Place]])
+    stages: dict[str, list[NodeLocation]] = field(default_factory=dict[str, list[NodeLocation]])
     kernels: list[str] = field(default_factory=list[str])
 
 
-def places(func: Func) -> Iterator[Place]:
+def places(func: Func) -> Iterator[NodeLocation]:
     """Yields all nodes of a function with their names and source lines, nested blocks included."""
     yield from _places(func.body, func.body, ())
 
 
-def _places(block: Block, table: Block, path: tuple[str, ...]) -> Iterator[Place]:
+def _places(block: Block, table: Block, path: tuple[str, ...]) -> Iterator[NodeLocation]:
     for node in block.nodes:
         name = _name(node, table)
         if name:
-            yield Place(name, print_node(node, table), table.locs.get(node, ()), path)
+            yield NodeLocation(name, print_node(node, table), table.locs.get(node, ()), path)
         for inner in node.blocks:
             yield from _places(inner, table if inner.is_open else inner, (*path, name))
 
@@ -73,7 +73,7 @@ def matches(source: str, what: str) -> bool:
     return same_file and wanted["line"] in (None, line)
 
 
-def where(run: SavedRun, what: str) -> Found:
+def where(run: SavedRun, what: str) -> QueryResult:
     """Finds nodes and kernels by source line, module path, node or kernel.
 
     A node or kernel is searched by its own name. In a stage without that name, the nodes that share
@@ -84,7 +84,7 @@ def where(run: SavedRun, what: str) -> Found:
     own = {str(k["stage_node"]) for k in run.kernels if k["name"] == what} or {what.lstrip("%")}
     named = [p for found in held.values() for p in found if p.name in own]
     lines = _lines_of(named) if named else _asked(run, held, what)
-    found = Found(what, tuple(lines))
+    found = QueryResult(what, tuple(lines))
     for stage, everything in held.items():
         hits = _outermost(p for p in everything if p.name in own) if named else []
         hits = hits or [p for p in everything if not set(p.source).isdisjoint(lines)]
@@ -97,7 +97,7 @@ def where(run: SavedRun, what: str) -> Found:
     return found
 
 
-def _outermost(found: Iterable[Place]) -> list[Place]:
+def _outermost(found: Iterable[NodeLocation]) -> list[NodeLocation]:
     """Keeps the outermost nodes: the body of a group repeats the name of its value."""
     held = list(found)
     depth = min((len(place.path) for place in held), default=0)
@@ -109,11 +109,11 @@ def _same_line(source: str, lines: Iterable[str]) -> bool:
     return any(place == line.split(" ")[0] for line in lines)
 
 
-def _lines_of(found: Iterable[Place]) -> list[str]:
+def _lines_of(found: Iterable[NodeLocation]) -> list[str]:
     return list(dict.fromkeys(line for place in found for line in place.source))
 
 
-def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> list[str]:
+def _asked(run: SavedRun, held: Mapping[str, Sequence[NodeLocation]], what: str) -> list[str]:
     """Returns the source lines that match `what`."""
     everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]

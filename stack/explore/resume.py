@@ -39,7 +39,7 @@ def results_of(made: Executable, func: Func, inputs: Arrays) -> list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class Swapped:
+class ReplacedKernel:
     """A function with a hand-written replacement for one kernel.
 
     Attributes:
@@ -54,7 +54,7 @@ class Swapped:
     step: str
 
 
-def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
+def swap(run: SavedRun, kernel: str, code: str) -> ReplacedKernel:
     """Replaces a kernel of a run by the function `file.py:function`.
 
     The function takes the arrays that the kernel reads, in the order of its group's operands. It
@@ -71,7 +71,7 @@ def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
     new = Node("custom", group.args, attrs, result_type(body.type), (body,))
     after = Func(before.name, replace(before.body, {group: Replacement(new)}), before.level)
     verify(after)
-    return Swapped(stage, before, after, before.body.names[group])
+    return ReplacedKernel(stage, before, after, before.body.names[group])
 
 
 def alone(run: SavedRun, kernel: str) -> tuple[Func, str]:

@@ -32,7 +32,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Step:
+class PassStep:
     """One pass of one stage."""
 
     stage: str
@@ -40,7 +40,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Retraced:
+class RetracedRun:
     """The passes of a run in order, over marked functions.
 
     Attributes:
@@ -50,7 +50,7 @@ class Retraced:
     """
 
     origins: Marks
-    steps: tuple[Step, ...]
+    steps: tuple[PassStep, ...]
     func: Func
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -86,18 +86,18 @@ def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
 
 def follow(
     func: Func, stages: Iterable[tuple[str, str]], machine: Target | None = None
-) -> Retraced:
+) -> RetracedRun:
     """Marks a function and runs the pipelines of some stages over it."""
     func, origins = marked(func)
-    steps: list[Step] = []
+    steps: list[PassStep] = []
     for stage, passes in stages:
         result = Pipeline(passes).run(func, verify=False, verbose=True, target=machine)
-        steps.extend(Step(stage, record) for record in result.records)
+        steps.extend(PassStep(stage, record) for record in result.records)
         func = result.func
-    return Retraced(origins, tuple(steps), func)
+    return RetracedRun(origins, tuple(steps), func)
 
 
-def retrace(run: SavedRun) -> Retraced:
+def retrace(run: SavedRun) -> RetracedRun:
     """Runs the pipelines of a saved run again, from its imported function.
 
     A stage chosen by measurement has no pipeline and is skipped; it changes only schedules. Raises

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
-from stack.explore.check import Truth
+from stack.explore.check import ReferenceResults
 from stack.explore.saved_run import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
@@ -30,7 +30,7 @@ _NAME = re.compile(r"%?(?P<value>.+)\.step(?P<number>\d+)")
 Shown = Callable[[Node, Target], list[tuple[str, str, Node]]]
 
 
-class Step(NamedTuple):
+class KernelStage(NamedTuple):
     """One step of a kernel.
 
     Attributes:
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stepped:
+class KernelSteps:
     """A kernel, step by step.
 
     Attributes:
@@ -54,7 +54,7 @@ class Stepped:
     """
 
     value: str
-    steps: tuple[Step, ...]
+    steps: tuple[KernelStage, ...]
 
     def told(self) -> str:
         """Returns the numbered list of steps, with their reasons."""
@@ -73,7 +73,7 @@ def is_step(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Stepped]:
+def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[KernelSteps]:
     """Yields the kernels of a function at stage `scheduled`, step by step.
 
     Groups without a generated kernel, such as library calls, are skipped.
@@ -86,8 +86,8 @@ def stepped(func: Func, backend: Backend, target: Target | None) -> Iterator[Ste
     for node in func.nodes:
         found = shown(node, target)
         if found:
-            steps = tuple(Step(text, why, alone(kernel)) for text, why, kernel in found)
-            yield Stepped(func.body.names.get(node, node.op), steps)
+            steps = tuple(KernelStage(text, why, alone(kernel)) for text, why, kernel in found)
+            yield KernelSteps(func.body.names.get(node, node.op), steps)
 
 
 def shown_by(backend: Backend) -> Shown:
@@ -104,7 +104,7 @@ def step_text(name: str, func: Func, backend: Backend, target: Target | None) ->
     return str(_found(name, func, backend, target).steps[int(match["number"])].func)
 
 
-def _found(name: str, func: Func, backend: Backend, target: Target | None) -> Stepped:
+def _found(name: str, func: Func, backend: Backend, target: Target | None) -> KernelSteps:
     """Finds the kernel of a step by the step's name. Raises UsageError."""
     match = _NAME.fullmatch(name)
     assert match is not None
@@ -181,7 +181,7 @@ def turns(func: Func) -> int:
     return total
 
 
-def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
+def check_steps(kernel: KernelSteps) -> Iterator[tuple[int, str]]:
     """Checks every step; yields its number and what is wrong with the kernel, or "".
 
     Every step is interpreted on inputs of all kinds, and compared with the naive loop nest.
@@ -195,13 +195,13 @@ def check_steps(kernel: Stepped) -> Iterator[tuple[int, str]]:
             f"the nest of %{kernel.value} has {turns(nest)} iterations, too many to interpret (at"
             f" most {MOST_TURNS}); give smaller inputs with -i"
         )
-    truth = Truth(nest)
+    truth = ReferenceResults(nest)
     for number, step in enumerate(kernel.steps[1:], 1):
         problems = (truth.verdict("", kind, step.func) for kind in truth.kinds)
         yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")
 
 
-def steps_of(run: SavedRun) -> list[Stepped]:
+def steps_of(run: SavedRun) -> list[KernelSteps]:
     """Returns the kernels of a saved run that have several steps, each once.
 
     Returns none if the run's backend has no schedule steps.
@@ -249,8 +249,8 @@ def alone(kernel: Node) -> Func:
 __all__ = [
     "STAGE",
     "Shown",
-    "Step",
-    "Stepped",
+    "KernelStage",
+    "KernelSteps",
     "alone",
     "check_steps",
     "explain_step",

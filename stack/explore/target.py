@@ -29,7 +29,7 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Program:
+class ExampleCall:
     """A callable with example arguments. `frontend` is "auto" if none was chosen."""
 
     spec: str
@@ -46,7 +46,7 @@ class IRText:
     func: Func
 
 
-Target = Program | SavedRun | IRText
+Target = ExampleCall | SavedRun | IRText
 _NO_PROGRAM = (type, types.ModuleType, types.GenericAlias)
 
 
@@ -80,10 +80,10 @@ def resolve(
     return _program(_find(module, name, spec), spec, frontend, inputs, options or {})
 
 
-def program(spec: str, frontend: str | None = None, inputs: Sequence[str] = ()) -> Program:
+def program(spec: str, frontend: str | None = None, inputs: Sequence[str] = ()) -> ExampleCall:
     """Calls `resolve`, for commands that need a callable."""
     found = resolve(spec, frontend, inputs)
-    if not isinstance(found, Program):
+    if not isinstance(found, ExampleCall):
         raise UsageError(f"{spec} is not a program: this command takes `file.py:name`")
     return found
 
@@ -192,15 +192,15 @@ def _program(
     frontend: str | None,
     inputs: Sequence[str],
     options: dict[str, Any],
-) -> Program:
+) -> ExampleCall:
     named = frontend or "auto"
     pair = _pair(found)
     if pair is not None:
-        return Program(spec, pair[0], _given(pair, inputs, named, spec), named)
+        return ExampleCall(spec, pair[0], _given(pair, inputs, named, spec), named)
     entry = entry_of(found, named)
     found = entry.fn
     if entry.args is not None and not inputs:
-        return Program(spec, found, entry.args, named)
+        return ExampleCall(spec, found, entry.args, named)
     if isinstance(found, type):
         raise UsageError(f"{spec} is a class; name an instance, or a factory that returns one")
     if not callable(found):
@@ -211,12 +211,12 @@ def _program(
                 f"{spec} needs inputs: add -i 'f32[2,16,64]' for each argument, or name a factory"
                 " that returns (callable, args)"
             )
-        return Program(spec, found, random_inputs(found, inputs, named, spec), named)
+        return ExampleCall(spec, found, random_inputs(found, inputs, named, spec), named)
     pair = _pair(_call_factory(found, spec, frontend, options))
     if pair is not None:
-        return Program(spec, pair[0], _given(pair, inputs, named, spec), named)
+        return ExampleCall(spec, pair[0], _given(pair, inputs, named, spec), named)
     if inputs:
-        return Program(spec, found, random_inputs(found, inputs, named, spec), named)
+        return ExampleCall(spec, found, random_inputs(found, inputs, named, spec), named)
     raise UsageError(
         f"{spec} did not return (callable, args); if it is the program itself, give its inputs"
         " with -i 'f32[2,16,64]'"

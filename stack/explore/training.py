@@ -5,7 +5,7 @@ from __future__ import annotations
 import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.lowering import Settings, inspect_again, is_printed
-from stack.explore.target import Program, Target
+from stack.explore.target import ExampleCall, Target
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.frontend import RECORD
@@ -19,7 +19,7 @@ def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
     backward graph. A JAX program gives one graph. Graphs for a GPU or for a named target are only
     recorded, then compiled for it; that machine may be absent.
     """
-    if not isinstance(target, Program):
+    if not isinstance(target, ExampleCall):
         raise UsageError("--train needs a program: a function from IR text has no gradients")
     frontend = find_frontend(target.fn, target.args, target.frontend)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)

@@ -11,7 +11,7 @@ from stack.ir.body_relation import Body, Branches, Repeat
 from stack.ir.elementwise_ops import EVERYWHERE
 from stack.ir.node import Node
 from stack.ir.ops import Applied, OpDef, Site, define
-from stack.ir.relation import Everything, Relation, related
+from stack.ir.relation import FullRelation, Relation, related
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 
@@ -94,7 +94,7 @@ def _custom_rule(node: Applied) -> Rule | None:
 def _custom_relation(node: Node) -> Relation:
     if node.blocks:
         return Body(node)
-    return Everything(tuple(a.shape for a in node.args), tuple(t.shape for t in node.types))
+    return FullRelation(tuple(a.shape for a in node.args), tuple(t.shape for t in node.types))
 
 
 def _run_block(

@@ -26,7 +26,7 @@ class _Facts(dict[Any, Any]):
 _FACTS: WeakValueDictionary[tuple[Any, ...], _Facts] = WeakValueDictionary()
 
 
-def likeness(node: Node) -> tuple[Any, ...]:
+def equivalence_key(node: Node) -> tuple[Any, ...]:
     """Returns the key of a node's equivalence class."""
     types = tuple([a.type for a in node.args])
     places = node.type.sharding, *(t.sharding for t in types)  # not part of type equality
@@ -38,11 +38,11 @@ def facts_of(node: Node) -> dict[Any, Any]:
     """The cache that a node shares with all equivalent nodes."""
     found = node.facts
     if found is None:
-        found = node.facts = _FACTS.setdefault(likeness(node), _Facts())
+        found = node.facts = _FACTS.setdefault(equivalence_key(node), _Facts())
     return found
 
 
-def alone(node: Node) -> Node:
+def class_representative(node: Node) -> Node:
     """Returns the representative of an equivalence class: the node on parameters."""
     return node.rebuilt(stand_ins(node), blocks=[Block(b.params, b.results) for b in node.blocks])
 
@@ -52,7 +52,7 @@ def stand_ins(node: Node) -> list[Node]:
     return [Node("param", (), {"name": f"x{i}"}, a.type) for i, a in enumerate(node.args)]
 
 
-def once_alike(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
+def cached_by_class(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
     """Decorator: caches a function of a node by equivalence class.
 
     The function may depend on the node's op, attributes, types and blocks, but on its operands only

@@ -48,7 +48,7 @@ def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int)
 
 
 @dataclass(frozen=True)
-class Held:
+class RankParts:
     """The parts of a value, by rank."""
 
     parts: tuple[Array, ...]
@@ -80,24 +80,24 @@ class MeshSpace(NumpySpace):
         """The semantics of a local op, on every rank."""
         own = getattr(self.own, name)
 
-        def run(node: Node, *args: Held) -> Any:
+        def run(node: Node, *args: RankParts) -> Any:
             return self._each(lambda *parts: own(node, *parts), args)
 
         return run
 
-    def _each(self, run: Callable[..., Any], values: Sequence[Held]) -> Any:
+    def _each(self, run: Callable[..., Any], values: Sequence[RankParts]) -> Any:
         """Runs one op on all ranks. Several results become several values."""
         ranks = range(self.mesh.ranks)
         made = [run(*(value.parts[rank] for value in values)) for rank in ranks]
         if isinstance(made[0], tuple):
-            return tuple(Held(parts) for parts in zip(*made, strict=True))
-        return Held(tuple(made))
+            return tuple(RankParts(parts) for parts in zip(*made, strict=True))
+        return RankParts(tuple(made))
 
     def constant(self, data: Data) -> Any:
-        return Held((data.array,) * self.mesh.ranks)
+        return RankParts((data.array,) * self.mesh.ranks)
 
     def settle(self, value: Any, type_: TensorType) -> Any:
-        return Held(tuple(self.own.settle(part, type_) for part in value.parts))
+        return RankParts(tuple(self.own.settle(part, type_) for part in value.parts))
 
     def elementwise(self, node: Node, *args: Any) -> Any:
         return self._each(lambda *parts: self.own.elementwise(node, *parts), args)
@@ -129,7 +129,7 @@ class MeshSpace(NumpySpace):
 
     def _met(
         self, node: Node, x: Any, combine: Callable[[list[Array], int], Array], over: Axes
-    ) -> Held:
+    ) -> RankParts:
         """Runs `combine(the parts of a group, position)` for each rank of each group of ranks."""
         self.sent[node.op] = self.sent.get(node.op, 0) + traffic(node)
         self.counts[node.op] = self.counts.get(node.op, 0) + 1
@@ -137,18 +137,18 @@ class MeshSpace(NumpySpace):
         for group in self.mesh.groups(over):
             held = [x.parts[rank] for rank in group]
             made.update((rank, combine(held, place)) for place, rank in enumerate(group))
-        return Held(tuple(made[rank] for rank in range(self.mesh.ranks)))
+        return RankParts(tuple(made[rank] for rank in range(self.mesh.ranks)))
 
-    def op_all_reduce(self, node: Node, x: Any) -> Held:
+    def op_all_reduce(self, node: Node, x: Any) -> RankParts:
         combine = COMBINE[node.attrs["kind"]]
         over = group_of(node.attrs)[1]
         return self._met(node, x, lambda held, _: reduce(combine, held), over)
 
-    def op_all_gather(self, node: Node, x: Any) -> Held:
+    def op_all_gather(self, node: Node, x: Any) -> RankParts:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
         return self._met(node, x, lambda held, _: np.concatenate(held, at), over)
 
-    def op_reduce_scatter(self, node: Node, x: Any) -> Held:
+    def op_reduce_scatter(self, node: Node, x: Any) -> RankParts:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
         combine = COMBINE[node.attrs["kind"]]
 
@@ -157,7 +157,7 @@ class MeshSpace(NumpySpace):
 
         return self._met(node, x, own, over)
 
-    def op_all_to_all(self, node: Node, x: Any) -> Held:
+    def op_all_to_all(self, node: Node, x: Any) -> RankParts:
         split, concat = node.attrs["split"], node.attrs["concat"]
 
         def own(held: list[Array], place: int) -> Array:
@@ -165,11 +165,11 @@ class MeshSpace(NumpySpace):
 
         return self._met(node, x, own, group_of(node.attrs)[1])
 
-    def op_shard(self, node: Node, x: Any) -> Held:
+    def op_shard(self, node: Node, x: Any) -> RankParts:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
         overlap = overlap_of(node.attrs)
         if overlap is not None:
-            return Held(
+            return RankParts(
                 tuple(
                     overlapping(part, at, part.shape[at], overlap, self.mesh.number(rank, over))
                     for rank, part in enumerate(x.parts)
@@ -180,9 +180,9 @@ class MeshSpace(NumpySpace):
         for rank, part in enumerate(x.parts):
             start = part_start(part.shape[at], over, self.mesh.positions(rank, over))
             made.append(np.take(part, range(start, start + size), at))
-        return Held(tuple(made))
+        return RankParts(tuple(made))
 
-    def op_halo(self, node: Node, x: Any) -> Held:
+    def op_halo(self, node: Node, x: Any) -> RankParts:
         at, size = node.attrs["axis"], node.attrs["size"]
         overlap = Overlap(*node.attrs["overlap"])
 
@@ -191,7 +191,7 @@ class MeshSpace(NumpySpace):
 
         return self._met(node, x, own, group_of(node.attrs)[1])
 
-    def op_permute(self, node: Node, x: Any) -> Held:
+    def op_permute(self, node: Node, x: Any) -> RankParts:
         order: tuple[int, ...] = node.attrs["order"]
         every = self.mesh.axes_of(", ".join(name for name, _ in self.mesh.axes))
 
@@ -200,17 +200,17 @@ class MeshSpace(NumpySpace):
 
         return self._met(node, x, own, every)
 
-    def op_part_start(self, node: Node) -> Held:
+    def op_part_start(self, node: Node) -> RankParts:
         return self._places(node, part_start)
 
-    def op_part_held(self, node: Node) -> Held:
+    def op_part_held(self, node: Node) -> RankParts:
         return self._places(node, part_held)
 
-    def _places(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> Held:
+    def _places(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> RankParts:
         mesh, over = group_of(node.attrs)
         size = int(node.attrs["size"])
         found = (place(size, over, mesh.positions(r, over)) for r in range(mesh.ranks))
-        return Held(tuple(np.asarray(n, np.int64) for n in found))
+        return RankParts(tuple(np.asarray(n, np.int64) for n in found))
 
 
 _TOGETHER = frozenset(name for name in vars(MeshSpace) if name.startswith("op_")) | {"op_const"}

@@ -13,10 +13,10 @@ from stack.ir.algebra import NOTHING, Algebra
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node, plain_attr
 from stack.ir.region import Region, element
-from stack.ir.relation import Everything, Linear, Relation, Windows, related
+from stack.ir.relation import FullRelation, Linear, Relation, Windows, related
 from stack.ir.types import Type, unsharded
 
 LEVELS = ("tensor", "tile", "loop")
@@ -238,7 +238,7 @@ def is_view(node: Node) -> bool:
     return lookup(node.op).is_view
 
 
-@once_alike
+@cached_by_class
 def is_whole_view(node: Node) -> bool:
     """True if a node is a view that shows every element: broadcast, reshape, transpose."""
     rule = rule_of(node) if lookup(node.op).is_whole_view else None
@@ -248,7 +248,7 @@ def is_whole_view(node: Node) -> bool:
     return len(set(read)) == len(read)
 
 
-@once_alike
+@cached_by_class
 def rule_of(node: Node) -> Rule | None:
     """The axis rule of a node."""
     op = lookup(node.op)
@@ -268,11 +268,11 @@ def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
 
 
 def relation_of(node: Node) -> Relation:
-    """The access relation of a node: its own, or from its axis rule, or `Everything`."""
+    """The access relation of a node: its own, or from its axis rule, or `FullRelation`."""
     return _linear(node) or _relation(node)
 
 
-@once_alike
+@cached_by_class
 def _linear(node: Node) -> Linear | None:
     """The relation of a node if it is `Linear`, cached. Other relations hold nodes and are not
     cached.
@@ -289,7 +289,7 @@ def _relation(node: Node) -> Relation:
     results = tuple(t.shape for t in node.types)
     rule = rule_of(node)
     if rule is None:
-        return Everything(operands, results)
+        return FullRelation(operands, results)
     return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 

@@ -102,7 +102,7 @@ class Relation(ABC):
 
 
 @dataclass(frozen=True)
-class Everything(Relation):
+class FullRelation(Relation):
     """Every element of every result may depend on every element of every operand."""
 
     operands: tuple[Shape, ...]

@@ -89,9 +89,9 @@ def _match(site: Site, block: str, given: Sequence[Type], expected: Sequence[Typ
 def _evaluate(
     space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
 ) -> tuple[Any, ...] | Any:
-    from stack.ir.streaming import InTiles, expanded
+    from stack.ir.streaming import TiledSpace, expanded
 
-    if isinstance(space, InTiles) and "part" not in node.attrs:
+    if isinstance(space, TiledSpace) and "part" not in node.attrs:
         results = space.stream(node, args)
     else:
         results = run(expanded(node), args)

@@ -205,7 +205,7 @@ def interpret_in_tiles(
     return evaluate(stream.blocks[2], [*merge_states(stream, parts), *args], NumpySpace())
 
 
-class InTiles(NumpySpace):
+class TiledSpace(NumpySpace):
     """The reference semantics, but streams run in pieces of the axis, each in tiles. This reveals
     an incorrect block `correct`, which separate passes never use.
     """

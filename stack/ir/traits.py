@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stack.ir.algebra import FALLING, RISING
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
 
@@ -22,7 +22,7 @@ def is_elementwise(node: Node) -> bool:
     return lookup(node.op).kind == "elementwise"
 
 
-@once_alike
+@cached_by_class
 def converts(node: Node) -> bool:
     """True if a node converts its operand to another element type (the same numbers, rounded)."""
     return is_elementwise(node) and algebra_of(node).converts
@@ -40,13 +40,13 @@ def unconverted(node: Node) -> Node:
     return node
 
 
-@once_alike
+@cached_by_class
 def shows(node: Node) -> bool:
     """True if a node shows every element of its operand: a view or a conversion."""
     return is_whole_view(node) or converts(node)
 
 
-class Choice(NamedTuple):
+class Selection(NamedTuple):
     """`yes` where `test` is true, else `no`."""
 
     test: Node
@@ -54,10 +54,10 @@ class Choice(NamedTuple):
     no: Node
 
 
-def choice(node: Node) -> Choice | None:
-    """The operands of a select as a Choice; None for other nodes."""
+def choice(node: Node) -> Selection | None:
+    """The operands of a select as a Selection; None for other nodes."""
     chooses = is_elementwise(node) and algebra_of(node).chooses
-    return Choice(*node.args) if chooses else None
+    return Selection(*node.args) if chooses else None
 
 
 def signs(node: Node) -> tuple[int, ...] | None:
@@ -171,7 +171,7 @@ def ends_with_taps(node: Node) -> bool:
     return in_windows(node) and at["axis"] + 2 * len(at["window"]) == node.tensor.rank
 
 
-@once_alike
+@cached_by_class
 def spread(node: Node) -> tuple[int, ...] | None:
     """The positions of the operand's axes in a view that adds axes; None for other nodes."""
     sides = _axes_of(node)
@@ -185,7 +185,7 @@ def repeats(node: Node) -> bool:
     return spread(node) is not None
 
 
-@once_alike
+@cached_by_class
 def axis_order(node: Node) -> tuple[int, ...] | None:
     """The permutation of a view that has the axes of its operand; None for other nodes."""
     sides = _axes_of(node)
@@ -204,14 +204,14 @@ def _axes_of(node: Node) -> tuple[list[str], list[str]] | None:
     return read, made
 
 
-@once_alike
+@cached_by_class
 def is_part(node: Node) -> bool:
     """True if a node is a view that omits elements of its operand."""
     shown = is_view(node) and not repeats(node)
     return shown and node.tensor.size != node.args[0].tensor.size
 
 
-@once_alike
+@cached_by_class
 def mixes(node: Node) -> bool:
     """True if a result element depends on other indices along an axis that operands and result
     share, as in scan, sort and scatter.
@@ -220,7 +220,7 @@ def mixes(node: Node) -> bool:
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
 
 
-@once_alike
+@cached_by_class
 def is_running(node: Node) -> bool:
     """True if a node carries a value along an axis, as a scan does."""
     rule = rule_of(node) if lookup(node.op).kind == "reduction" else None
@@ -237,7 +237,7 @@ def writes_by_data(node: Node) -> bool:
     return _picks(node) and mixes(node)
 
 
-@once_alike
+@cached_by_class
 def _picks(node: Node) -> bool:
     """True if a node moves elements by index operands."""
     op = lookup(node.op)
@@ -288,7 +288,7 @@ def is_positions(node: Node) -> bool:
     return is_known(node) and "axis" in node.attrs
 
 
-@once_alike
+@cached_by_class
 def is_formula(node: Node) -> bool:
     """True if a leaf needs no memory: a scalar constant, a size, an iota."""
     return is_number(node) or (is_known(node) and rule_of(node) is not None)

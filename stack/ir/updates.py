@@ -8,7 +8,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 
 
-class Rows(NamedTuple):
+class IndexedRows(NamedTuple):
     """The indexed axis of operand 0, and the permutation that brings the updates' axes into its
     order.
     """
@@ -17,7 +17,7 @@ class Rows(NamedTuple):
     perm: tuple[int, ...]
 
 
-def updated_rows(node: Node) -> Rows | None:
+def updated_rows(node: Node) -> IndexedRows | None:
     """The rows that a `scatter` with one indexed axis updates; None if it does not update whole
     rows.
     """
@@ -31,4 +31,4 @@ def updated_rows(node: Node) -> Rows | None:
     if not set(rest).isdisjoint(index) or set(given) != {*rest, *index}:
         return None
     order = (*rest[:axis], *index, *rest[axis:])
-    return Rows(axis, tuple(given.index(n) for n in order))
+    return IndexedRows(axis, tuple(given.index(n) for n in order))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
-from stack.ir.equivalence import facts_of, once_alike
+from stack.ir.equivalence import cached_by_class, facts_of
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps
 from stack.ir.ops import LEVELS, OPS, OpDef, infer_type
@@ -25,7 +25,7 @@ def _type(node: Node) -> Type:
     return infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
 
 
-_type_by_types = once_alike(_type)
+_type_by_types = cached_by_class(_type)
 
 
 def verify(func: Func) -> None:

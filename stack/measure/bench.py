@@ -12,7 +12,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, table
-from stack.explore.target import Program as TargetProgram
+from stack.explore.target import ExampleCall as TargetProgram
 from stack.explore.target import resolve
 from stack.measure.cold_compile import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
@@ -24,7 +24,7 @@ from stack.measure.roofline import (
     thread_limit,
 )
 from stack.measure.suite import Case
-from stack.measure.systems import Program, Say, System, capture_program
+from stack.measure.systems import ExampleCall, Say, System, capture_program
 from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
@@ -151,9 +151,9 @@ def bench(
     return found
 
 
-def programs_of(case: Case) -> list[Program]:
+def programs_of(case: Case) -> list[ExampleCall]:
     """Captures the case's program in its frontend, then in those of its native compilers."""
-    programs: list[Program] = []
+    programs: list[ExampleCall] = []
     for name in (case.frontend, *case.native):
         try:
             target = resolve(case.spec, name, case.inputs, case.options)

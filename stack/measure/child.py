@@ -27,7 +27,7 @@ PATIENCE = 240.0  # seconds without a message after which a process counts as ha
 GLANCE = 0.25  # seconds between two checks of its memory
 
 
-class Lost(StackError):
+class ProcessLost(StackError):
     """A process ended or does not answer.
 
     `at` describes its last step: for a system its name (under "at"), its kind, and whether it is
@@ -103,20 +103,20 @@ class Worker:
             time.sleep(GLANCE)
 
     def listen(self) -> dict[str, Any]:
-        """Returns the next message. Raises Lost."""
+        """Returns the next message. Raises ProcessLost."""
         try:
             line = self.lines.get(timeout=self.patience)
         except queue.Empty:
             self.kill()
-            raise Lost(f"no message for {self.patience:.0f} seconds", self.at) from None
+            raise ProcessLost(f"no message for {self.patience:.0f} seconds", self.at) from None
         if not line:
             code = self.process.wait()
             last = next((e for e in reversed(self.errors) if e), "no message")
-            raise Lost(self.why or f"the process ended with {code} ({last[:200]})", self.at)
+            raise ProcessLost(self.why or f"the process ended with {code} ({last[:200]})", self.at)
         return json.loads(line)
 
     def tell(self, request: dict[str, Any]) -> None:
-        """Sends a request. Raises Lost."""
+        """Sends a request. Raises ProcessLost."""
         assert self.device
         assert self.process.stdin is not None
         self.at = {}
@@ -124,12 +124,12 @@ class Worker:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except OSError as error:
-            raise Lost(f"the process does not accept requests: {error}", self.at) from error
+            raise ProcessLost(f"the process does not accept requests: {error}", self.at) from error
 
     def answer(self) -> dict[str, Any]:
         """Returns the next message that is not a progress report.
 
-        Raises Lost, or StackError for a case that cannot be run.
+        Raises ProcessLost, or StackError for a case that cannot be run.
         """
         while True:
             message = self.listen()
@@ -139,7 +139,7 @@ class Worker:
                 self.say(str(message["note"]))
             elif "failed" in message:
                 if message["lost"]:
-                    raise Lost(str(message["failed"]), self.at)
+                    raise ProcessLost(str(message["failed"]), self.at)
                 raise StackError(str(message["failed"]))
             else:
                 return message

@@ -21,14 +21,14 @@ OWN = "own"
 
 
 @dataclass(frozen=True)
-class Cold:
+class ColdCompile:
     """Seconds of the first graph of a process, and of the second, if any."""
 
     seconds: list[float]
     problem: str = ""
 
 
-def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) -> Cold:
+def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) -> ColdCompile:
     """Compiles a case's program in a fresh process; then `case.second`, if there is one.
 
     `peer` is None for our own compiler. Time is measured from the user's program (via "ir": from
@@ -54,14 +54,14 @@ def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) 
                 timeout=LONGEST,
             )
         except subprocess.TimeoutExpired:
-            return Cold([], f"took more than {LONGEST} seconds")
+            return ColdCompile([], f"took more than {LONGEST} seconds")
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        return Cold([], f"the process ended with {done.returncode}: {last[:200]}")
+        return ColdCompile([], f"the process ended with {done.returncode}: {last[:200]}")
     reply: dict[str, Any] = json.loads(lines[-1])
     seconds = [float(s) for s in reply["seconds"]]
-    return Cold(seconds, str(reply["problem"]))
+    return ColdCompile(seconds, str(reply["problem"]))
 
 
 def _child() -> None:
@@ -83,11 +83,11 @@ def _child() -> None:
 
 def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
     """Compiles one program and returns the seconds."""
-    from stack.explore.target import Program, resolve
+    from stack.explore.target import ExampleCall, resolve
     from stack.run.compile import find_frontend
 
     target = resolve(request["spec"], request["frontend"], options=options)
-    assert isinstance(target, Program)
+    assert isinstance(target, ExampleCall)
     target.fn(*target.args)
     frontend = find_frontend(target.fn, target.args, target.frontend)
     program = capture_program(frontend, target.fn, target.args)

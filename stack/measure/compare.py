@@ -18,7 +18,7 @@ from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
-from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, peer_systems
+from stack.measure.systems import NO_OPTIONS, BenchProgram, Say, System, own_system, peer_systems
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, ratio
 from stack.processors import usable_processors
 from stack.rewrite.check import TOLERANCE
@@ -35,7 +35,7 @@ COLUMNS = (
 
 @dataclass
 class Comparison:
-    """Results of a comparison. `rows` have the keys of COLUMNS, `given` is as in `Program`."""
+    """Results of a comparison. `rows` have the keys of COLUMNS, `given` is as in `BenchProgram`."""
 
     device: str
     func: Func
@@ -82,7 +82,7 @@ def device_text() -> str:
 
 
 def compare(
-    programs: Sequence[Program],
+    programs: Sequence[BenchProgram],
     peers: Sequence[BackendSpec],
     *,
     backend: str | None = None,
@@ -124,7 +124,7 @@ def compare(
 
 
 def measure(
-    program: Program, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
+    program: BenchProgram, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
 ) -> Comparison:
     """Times and checks compiled systems."""
     running = [s for s in systems if s.runner is not None]
@@ -148,7 +148,7 @@ def measure(
 class Checks:
     """Errors of results: relative to double precision, and to the framework op by op."""
 
-    def __init__(self, program: Program, systems: Sequence[System]) -> None:
+    def __init__(self, program: BenchProgram, systems: Sequence[System]) -> None:
         self.types = [r.tensor for r in program.func.results]
         self.note = ""
         self.exact: list[np.ndarray] | None = None
@@ -183,7 +183,7 @@ def _held(arrays: Sequence[np.ndarray], types: Sequence[Any]) -> list[np.ndarray
     return [held(a, t.dtype) for a, t in zip(arrays, types, strict=True)]
 
 
-def _eager_results(program: Program, systems: Sequence[System]) -> list[np.ndarray] | None:
+def _eager_results(program: BenchProgram, systems: Sequence[System]) -> list[np.ndarray] | None:
     """Returns the results of op-by-op execution, from the eager peer if it is measured."""
     for system in systems:
         if system.label == "eager" and system.via == "native" and system.runner is not None:

@@ -11,7 +11,7 @@ from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows
 from stack.measure.caches import empty_caches
-from stack.measure.child import Lost, Worker
+from stack.measure.child import ProcessLost, Worker
 from stack.measure.gpu_ceilings import COPY, load_torch
 from stack.measure.gpu_program import EXP_RATE
 from stack.measure.roofline import Ceilings
@@ -63,7 +63,7 @@ class GpuBench:
             try:
                 reply = self.worker.ask({**self._request(case), "skip": skip})
                 break
-            except Lost as lost:
+            except ProcessLost as lost:
                 self.found.problems.append(f"{case.row} {case.title}: {lost}")
                 self.say(f"{lost}; continuing in a new process")
                 self.worker.close()

@@ -50,7 +50,7 @@ class GpuSystem:
 
 
 @dataclass(frozen=True)
-class Way:
+class SystemEntry:
     """A system that can be built: its name and its constructor."""
 
     name: str
@@ -59,7 +59,7 @@ class Way:
     is_ours: bool = False
 
 
-def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
+def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[SystemEntry]:
     """Returns all systems. `peers` is spelled as in `--with`; "rivals" are those of the case."""
     found = [_own_way(program, peer) for peer in parse_backends(own)]
     names = [p.strip() for p in peers.split(",")]
@@ -68,22 +68,24 @@ def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
         if peer.backend in ("eager", "inductor"):
             make = _eager if peer.backend == "eager" else _inductor
             kind = "library" if peer.backend == "eager" else "peer"
-            found.append(Way(peer.label, kind, lambda p=peer, m=make: m(program, p)))
+            found.append(SystemEntry(peer.label, kind, lambda p=peer, m=make: m(program, p)))
         elif program.mode == "forward":
-            found.append(Way(f"{peer.label}/ir", "peer", lambda p=peer: _ir(program, p, device)))
+            found.append(
+                SystemEntry(f"{peer.label}/ir", "peer", lambda p=peer: _ir(program, p, device))
+            )
     for name, rival in program.rivals.items() if RIVALS in names else ():
         found.append(_rival_way(program, name, rival))
     return found
 
 
-def _own_way(program: GpuProgram, peer: BackendSpec) -> Way:
+def _own_way(program: GpuProgram, peer: BackendSpec) -> SystemEntry:
     name = f"stack-{peer.label}"
     if program.mode == "forward":
-        return Way(name, "generated", lambda: _own(program, peer, name), True)
-    return Way(name, "generated", lambda: _own_training(program, peer, name), True)
+        return SystemEntry(name, "generated", lambda: _own(program, peer, name), True)
+    return SystemEntry(name, "generated", lambda: _own_training(program, peer, name), True)
 
 
-def _rival_way(program: GpuProgram, name: str, rival: Rival) -> Way:
+def _rival_way(program: GpuProgram, name: str, rival: Rival) -> SystemEntry:
     def make() -> GpuSystem:
         system = _called(name, rival.kind, rival.make(), program)
         system.spoils = rival.spoils
@@ -92,7 +94,7 @@ def _rival_way(program: GpuProgram, name: str, rival: Rival) -> Way:
             system.note = "wall clock"
         return system
 
-    return Way(name, rival.kind, make, rival.kind == "hand")
+    return SystemEntry(name, rival.kind, make, rival.kind == "hand")
 
 
 # ---- torch callables

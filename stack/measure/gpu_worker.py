@@ -21,7 +21,7 @@ from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.gpu_program import GpuProgram
 from stack.measure.gpu_systems import (
     GpuSystem,
-    Way,
+    SystemEntry,
     error_of,
     exact_results,
     leaves,
@@ -122,7 +122,7 @@ class CaseRun:
         if self.is_cuda and is_device_lost(error):
             raise Fault(first_line(error)) from error
 
-    def _make(self, way: Way) -> tuple[GpuSystem, dict[str, Any]] | None:
+    def _make(self, way: SystemEntry) -> tuple[GpuSystem, dict[str, Any]] | None:
         """Compiles, runs once and checks the results."""
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: dict[str, Any] = {

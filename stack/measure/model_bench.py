@@ -16,7 +16,7 @@ from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, Row, by_case, entry_of, finish_rows
 from stack.measure.caches import empty_caches
-from stack.measure.child import Lost, Worker
+from stack.measure.child import ProcessLost, Worker
 from stack.measure.compare import device_text
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.roofline import Ceilings, measure_ceilings
@@ -38,7 +38,7 @@ class Attempt:
     def __init__(self, bench: ModelBench, case: Case) -> None:
         self.bench, self.case = bench, case
         self.request = bench.request(case)
-        self.lost: list[Lost] = []
+        self.lost: list[ProcessLost] = []
         self.held = ExitStack()
         self.worker: Worker | None = None
 
@@ -49,7 +49,9 @@ class Attempt:
                 pass
             return self._timed()
         except StackError as error:
-            self.lost.append(error if isinstance(error, Lost) else Lost(str(error), {}))
+            self.lost.append(
+                error if isinstance(error, ProcessLost) else ProcessLost(str(error), {})
+            )
             return None
         finally:
             self._end()
@@ -59,7 +61,7 @@ class Attempt:
         try:
             self._begin()
             return True
-        except Lost as lost:
+        except ProcessLost as lost:
             self._end()
             known = "kind" in lost.at and lost.at["at"] not in self.request["skip"]
             if not known or self.bench.is_over:

@@ -25,7 +25,7 @@ USUAL = 4  # allowed error, relative to that of eager
 
 
 @dataclass(frozen=True)
-class Wide:
+class DoublePrecision:
     """A program with its arguments in double precision."""
 
     framework: str
@@ -56,7 +56,9 @@ def exact_results(program: ModelProgram, device: str) -> list[Any]:
 
     with jax.enable_x64(True):
         args = jax.tree.map(widen, program.args)
-        system = eager_jax(Wide("jax", jax.jit(program.fn), args, program.train), EAGER, device)
+        system = eager_jax(
+            DoublePrecision("jax", jax.jit(program.fn), args, program.train), EAGER, device
+        )
         return [x.clone() for x in system.leaves(system.call())]
 
 
@@ -68,7 +70,9 @@ def _exact_torch(program: ModelProgram, device: str, dtype: str) -> list[Any]:
         a.to(kind) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
         for a in program.args
     )
-    system = eager_torch(Wide("torch", wide.to(kind), args, program.train), EAGER, device)
+    system = eager_torch(
+        DoublePrecision("torch", wide.to(kind), args, program.train), EAGER, device
+    )
     return system.leaves(system.call())
 
 

@@ -77,7 +77,7 @@ class ModelSystem:
 
 
 @dataclass(frozen=True)
-class Way:
+class ModelEntry:
     """A system that can be built."""
 
     name: str
@@ -88,25 +88,27 @@ class Way:
 
 def ways(
     program: ModelProgram, peers: str, own: str, device: str, capture: Callable[[], Captured]
-) -> list[Way]:
+) -> list[ModelEntry]:
     """Returns all systems of a program, ours first; peers are spelled as in `--with`.
 
     `capture` returns the program as captured by our frontend, for replays.
     """
     makers = _torch_ways if program.framework == "torch" else _jax_ways
     found = [
-        Way(f"stack-{p.label}", "generated", lambda p=p: makers["stack"](program, p, device), True)
+        ModelEntry(
+            f"stack-{p.label}", "generated", lambda p=p: makers["stack"](program, p, device), True
+        )
         for p in parse_backends(own)
     ]
     for peer in parse_backends(peers):
         make = makers.get(peer.backend)
         kind = "library" if peer.backend == "eager" else "peer"
         if make is not None:
-            found.append(Way(peer.label, kind, lambda p=peer, m=make: m(program, p, device)))
+            found.append(ModelEntry(peer.label, kind, lambda p=peer, m=make: m(program, p, device)))
         elif not program.train:
             name = f"{peer.label}/ir"
             found.append(
-                Way(name, "peer", lambda p=peer, n=name: _replayed(capture(), p, n, device))
+                ModelEntry(name, "peer", lambda p=peer, n=name: _replayed(capture(), p, n, device))
             )
     return found
 

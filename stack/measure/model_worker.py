@@ -22,9 +22,9 @@ from stack.measure.compare import device_text
 from stack.measure.model_check import errors_of, exact_results, judge, usual_results, worst
 from stack.measure.model_systems import (
     Counts,
+    ModelEntry,
     ModelProgram,
     ModelSystem,
-    Way,
     settle,
     torch_module,
     ways,
@@ -100,7 +100,7 @@ class ModelRun:
             self.exact, self.usual = usual, [0.0 for _ in names]
         self._tidy()
 
-    def _make(self, way: Way) -> None:
+    def _make(self, way: ModelEntry) -> None:
         """Compiles, runs once, checks the results."""
         assert self.program is not None
         self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})

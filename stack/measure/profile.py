@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.explore.lowering import Settings, capture, graph_of, with_random_inputs
-from stack.explore.target import Program, Target
+from stack.explore.target import ExampleCall, Target
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
 from stack.measure.roofline import Ceilings, measure_ceilings
@@ -41,7 +41,7 @@ def profile(target: Target, settings: Settings, say: Say) -> Profile:
     """Compiles a target and times its kernels on its example arguments; IR text on random ones."""
     with phase("capture"):
         captured, frontend = capture(target, settings)
-        if not isinstance(target, Program):
+        if not isinstance(target, ExampleCall):
             captured = with_random_inputs(captured)
         program = program_of(captured, frontend)
         graph = graph_of(captured, frontend, target, settings)

@@ -11,7 +11,7 @@ import numpy as np
 
 from stack.explore.lowering import Settings, capture
 from stack.explore.table import table
-from stack.explore.target import Program, resolve
+from stack.explore.target import ExampleCall, resolve
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
 from stack.ir.space import NumpySpace
@@ -53,7 +53,7 @@ class ShardingCase:
     def annotated(self) -> tuple[Func, list[np.ndarray[Any, Any]]]:
         """Returns the imported program with its annotations, and arrays for its parameters."""
         target = resolve(f"{PROGRAMS}:{self.factory}", "jax")
-        assert isinstance(target, Program)
+        assert isinstance(target, ExampleCall)
         captured, _ = capture(target, Settings(frontend="jax"))
         func = annotate(captured.func, MESH, self.shard)
         return func, [np.asarray(a) for a in captured.flatten(*target.args)]

@@ -29,7 +29,7 @@ NO_OPTIONS: Mapping[str, Any] = {}
 
 
 @dataclass
-class Program:
+class BenchProgram:
     """The common input of all systems: one captured function and one set of arguments.
 
     `given`: bytes of memory of the inputs, in the user's layout.
@@ -67,12 +67,12 @@ class System:
         return f"{self.label}/{self.via}"
 
 
-def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> Program:
+def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> BenchProgram:
     """Captures a callable and converts its inputs."""
     return program_of(frontend.capture(fn, tuple(args)), frontend)
 
 
-def program_of(captured: Captured, frontend: Frontend) -> Program:
+def program_of(captured: Captured, frontend: Frontend) -> BenchProgram:
     """Converts a captured program's weights, then its example arguments, to storage arrays."""
     arrays = [*captured.bound, *captured.flatten(*captured.args)]
     storage = [
@@ -80,7 +80,7 @@ def program_of(captured: Captured, frontend: Frontend) -> Program:
         for a, p in zip(arrays, captured.func.params, strict=True)
     ]
     given = [_memory(a, held) for a, held in zip(arrays, storage, strict=True)]
-    return Program(captured, frontend, storage, given)
+    return BenchProgram(captured, frontend, storage, given)
 
 
 def _memory(array: Any, held: np.ndarray) -> float:
@@ -91,7 +91,7 @@ def _memory(array: Any, held: np.ndarray) -> float:
 
 
 def own_system(
-    program: Program,
+    program: BenchProgram,
     backend: str | None,
     passes: str,
     target: str,
@@ -125,7 +125,7 @@ def own_system(
 
 
 def _own_text(
-    program: Program,
+    program: BenchProgram,
     backend: str | None,
     passes: str,
     target: str,
@@ -144,7 +144,7 @@ def _own_text(
 
 
 def peer_systems(
-    program: Program, peer: BackendSpec, ways: Sequence[str], say: Say
+    program: BenchProgram, peer: BackendSpec, ways: Sequence[str], say: Say
 ) -> list[System]:
     """Compiles a peer's programs: our function replayed, and the user's program if supported."""
     try:
@@ -186,7 +186,7 @@ def first_line(error: BaseException) -> str:
     return f"{kind}{text}"[:300] or type(error).__name__
 
 
-def _through_ir(program: Program, peer: BackendSpec, backend: Backend) -> System:
+def _through_ir(program: BenchProgram, peer: BackendSpec, backend: Backend) -> System:
     if backend.peer and backend.peer.isolate:
         with fresh_caches():
             worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
@@ -200,7 +200,7 @@ def _through_ir(program: Program, peer: BackendSpec, backend: Backend) -> System
 
 
 def _native(
-    program: Program, peer: BackendSpec, native: Callable[..., Executable]
+    program: BenchProgram, peer: BackendSpec, native: Callable[..., Executable]
 ) -> System | None:
     """Compiles a peer natively, or returns None if it does not support the framework."""
     with fresh_caches():
@@ -219,7 +219,7 @@ def _native(
 
 
 def _running(
-    peer: BackendSpec, via: str, executable: Executable, program: Program, start: float
+    peer: BackendSpec, via: str, executable: Executable, program: BenchProgram, start: float
 ) -> System:
     """Runs the first call too, since some systems compile only then."""
     runner = LocalRunner(executable, program.storage)

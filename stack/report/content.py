@@ -9,7 +9,7 @@ from typing import Any
 from stack.explore.in_memory_run import held
 from stack.explore.provenance import places
 from stack.explore.saved_run import SavedRun
-from stack.explore.steps import Stepped, steps_of
+from stack.explore.steps import KernelSteps, steps_of
 from stack.ir.node import Func
 from stack.measure.compare import Comparison
 from stack.measure.roofline import Ceilings
@@ -80,7 +80,7 @@ class Report:
     ceilings: Ceilings | None = None
     dtype: str = "f32"
     comparison: Comparison | None = None
-    steps: tuple[Stepped, ...] = ()
+    steps: tuple[KernelSteps, ...] = ()
 
     @property
     def kernels(self) -> tuple[KernelView, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from stack.report.graph import LINE, Layout, Placed
+from stack.report.graph import LINE, Layout, PlacedBox
 from stack.report.markup import Html, joined, tag
 
 # a sign for each kind, so that kinds differ by more than colour
@@ -58,7 +58,7 @@ def rect(x: float, y: float, width: float, height: float, class_: str) -> Html:
     return tag("rect", class_=class_, **place, **size)
 
 
-def draw_graph(found: Layout, marks: Callable[[Placed], Mapping[str, object]]) -> Html:
+def draw_graph(found: Layout, marks: Callable[[PlacedBox], Mapping[str, object]]) -> Html:
     """Draws boxes and arrows. `marks` returns attributes that link a box to lines and kernels."""
     frames = [_frame(found, layer) for layer in sorted({p.box.layer for p in found.boxes} - {-1})]
     arrows = [tag("path", d=_curve(points), class_="arrow") for points in found.arrows]
@@ -90,7 +90,7 @@ def _frame(found: Layout, layer: int) -> Html:
     ])  # fmt: skip
 
 
-def _draw_box(placed: Placed, marks: Mapping[str, object]) -> Html:
+def _draw_box(placed: PlacedBox, marks: Mapping[str, object]) -> Html:
     box = placed.box
     sign = SIGNS.get(box.kind, "·")
     kind = f"kind-{box.kind}" if box.kind in SIGNS else "kind-other"

@@ -50,7 +50,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedBox:
     """A box with its corner and size in pixels, and its text; the first `heads` lines are ops."""
 
     box: Box
@@ -66,7 +66,7 @@ class Placed:
 class Layout:
     """A drawing: boxes, arrows as points from top to bottom, and its size."""
 
-    boxes: tuple[Placed, ...]
+    boxes: tuple[PlacedBox, ...]
     arrows: tuple[tuple[tuple[float, float], ...], ...]
     width: float
     height: float
@@ -172,10 +172,10 @@ def layout(graph: Graph) -> Layout:
         tops.append(y)
         y += max([sizes[i][1] for i in row if isinstance(i, int)], default=0.0) + GAP_Y
     left = min([centres[v] - widths.get(v, 0) / 2 for row in rows for v in row], default=0.0) - 10
-    placed: list[Placed] = []
+    placed: list[PlacedBox] = []
     for i, (box, (width, height, lines, heads)) in enumerate(zip(graph.boxes, sizes, strict=True)):
         x = centres[i] - width / 2 - left
-        placed.append(Placed(box, x, tops[ranks[i]], width, height, lines, heads))
+        placed.append(PlacedBox(box, x, tops[ranks[i]], width, height, lines, heads))
     arrows = [
         _points((placed[a], placed[b]), chain[1:-1], centres, tops, left)
         for (a, b), chain in zip(graph.arrows, chains, strict=True)
@@ -316,7 +316,7 @@ def _pull(
 
 
 def _points(
-    ends: tuple[Placed, Placed],
+    ends: tuple[PlacedBox, PlacedBox],
     bends: Chain,
     centres: Mapping[Vertex, float],
     tops: Sequence[float],

@@ -10,7 +10,7 @@ from stack.measure.compare import Comparison
 from stack.measure.kernels import widest_dtype
 from stack.measure.profile import Profile, profile, profile_of
 from stack.measure.runners import LocalRunner
-from stack.measure.systems import Program, Say
+from stack.measure.systems import BenchProgram, Say
 from stack.report.content import Report, report_of, with_comparison, with_profile
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
@@ -29,7 +29,7 @@ def profiled_report(target: Target, settings: Settings, say: Say) -> Report:
     return _profiled(profile(target, settings, say))
 
 
-def compared_report(found: Comparison, program: Program, say: Say) -> Report:
+def compared_report(found: Comparison, program: BenchProgram, say: Say) -> Report:
     """Builds the report of a comparison, with our own run in full."""
     own = found.systems[0]
     if found.run is None or own.graph is None or not isinstance(own.runner, LocalRunner):

@@ -13,7 +13,7 @@ from stack.report.cells import code_link, seconds, spread_text
 from stack.report.comparison import bar_table, comparison_section
 from stack.report.content import KernelView, Report, StageView
 from stack.report.drawing import Bar, draw_bars, draw_graph
-from stack.report.graph import Graph, Placed, collapsed, graph_of, layout
+from stack.report.graph import Graph, PlacedBox, collapsed, graph_of, layout
 from stack.report.lines import (
     Index,
     code_lines,
@@ -150,7 +150,7 @@ def _graph(report: Report, index: Index) -> Html:
     whole = graph_of(stage.func)
     drawn = collapsed(whole)
 
-    def marks(placed: Placed) -> dict[str, object]:
+    def marks(placed: PlacedBox) -> dict[str, object]:
         box = placed.box
         return {
             "data_n": box.name,

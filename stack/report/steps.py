@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 from stack.explore.diff import without_lines
-from stack.explore.steps import Stepped
+from stack.explore.steps import KernelSteps
 from stack.report.markup import Html, escaped, folded, joined, tag, text_box
 
 _WORD = re.compile(r"\s+|[%\w.]+|.")
 
 
-def steps_section(kernels: Sequence[Stepped]) -> Html:
+def steps_section(kernels: Sequence[KernelSteps]) -> Html:
     """Returns a slider for each kernel with schedule steps."""
     return joined(_kernel(number, kernel) for number, kernel in enumerate(kernels))
 
 
-def _kernel(number: int, kernel: Stepped) -> Html:
+def _kernel(number: int, kernel: KernelSteps) -> Html:
     last = len(kernel.steps) - 1
     texts = [without_lines(str(step.func)).rstrip() for step in kernel.steps]
     field = f'<input type="range" min="0" max="{last}" value="0" data-steps="steps-{number}">'

@@ -8,7 +8,7 @@ from stack.rewrite.log import Fuel, Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline, Record, Result
 from stack.rewrite.splat import splat
-from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
+from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 __all__ = [
     "NOT_MINE",
@@ -23,7 +23,7 @@ __all__ = [
     "Result",
     "Scope",
     "Why",
-    "Yes",
+    "Acceptance",
     "on",
     "random_inputs",
     "replace",

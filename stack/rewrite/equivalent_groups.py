@@ -13,13 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from stack.errors import StackError
-from stack.ir.equivalence import likeness, stand_ins
+from stack.ir.equivalence import equivalence_key, stand_ins
 from stack.ir.node import Block, Node
 
 _NUMBER = re.compile(r"_\d+$")
 
 
-class OnceAlike:
+class CachedTransform:
     """`make(group)`, called once for each equivalence class of groups.
 
     `make` returns a node, or a chain of nodes, on operands of the group and constants. It may use
@@ -32,7 +32,7 @@ class OnceAlike:
 
     def __call__(self, group: Node) -> Node:
         """Returns the result of `make` for a group, and raises its errors."""
-        key = (likeness(group), *(tuple(b.locs) for b in group.blocks))
+        key = (equivalence_key(group), *(tuple(b.locs) for b in group.blocks))
         if key not in self.made:
             model = _model(group)
             try:

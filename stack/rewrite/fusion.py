@@ -25,9 +25,9 @@ from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction
 from stack.rewrite.group import Group, bytes_of, check_contract, few_rows, single
 from stack.rewrite.join import Maps, join
-from stack.rewrite.log import Log, Refused
+from stack.rewrite.log import Log, RefusedFusion
 from stack.rewrite.units import Units
-from stack.rewrite.verdict import NOT_MINE, Why, Yes
+from stack.rewrite.verdict import NOT_MINE, Acceptance, Why
 
 
 class FusionRule(ABC):
@@ -47,7 +47,7 @@ class FusionRule(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         """Returns `Ok`, or a `Why` with the reason, or `NOT_MINE`."""
 
     def score(self, producer: Group, consumer: Group) -> int:
@@ -290,7 +290,7 @@ class Grouping(Units):
             if siblings and not rule.siblings:
                 continue
             answer = rule.legal(producer, consumer, maps)
-            if isinstance(answer, Yes):
+            if isinstance(answer, Acceptance):
                 back = siblings and self._has_detour(consumer, producer)
                 if not copy and (back or self._has_detour(producer, consumer)):
                     return Why("another path leads from the producer to the consumer", kind="cycle")
@@ -424,7 +424,7 @@ class Grouping(Units):
             if producer not in alive or consumer not in alive or why is NOT_MINE:
                 continue
             self.log.refused.append(
-                Refused(
+                RefusedFusion(
                     self.label(producer),
                     self.label(consumer),
                     why.reason,

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from stack.ir import ops
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
-from stack.ir.equivalence import once_alike
+from stack.ir.equivalence import cached_by_class
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.types import TupleType
@@ -38,7 +38,7 @@ def estimate(dim: Dim) -> int:
     return dim if isinstance(dim, int) else min(bounds(dim)[1], INF)
 
 
-@once_alike
+@cached_by_class
 def bytes_of(node: Node) -> int:
     """Estimated bytes of a value."""
     items = node.type.items if isinstance(node.type, TupleType) else (node.type,)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
 from stack.rewrite.verdict import Reason
-from stack.schedule import Choice
+from stack.schedule import ScheduleChoice
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
@@ -37,7 +37,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Formed:
+class FormedGroup:
     """A group that fusion made."""
 
     name: str
@@ -48,7 +48,7 @@ class Formed:
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedFusion:
     """Two neighbours that fusion did not join: their source lines and the reason, see `REASONS`."""
 
     producer: str
@@ -101,11 +101,11 @@ class Log:
     schedules: Mapping[str, str] = field(default_factory=dict[str, str])
     rewrites: list[Rewrite] = field(default_factory=list[Rewrite])
     misses: list[Miss] = field(default_factory=list[Miss])
-    formed: list[Formed] = field(default_factory=list[Formed])
-    refused: list[Refused] = field(default_factory=list[Refused])
+    formed: list[FormedGroup] = field(default_factory=list[FormedGroup])
+    refused: list[RefusedFusion] = field(default_factory=list[RefusedFusion])
     notes: list[Note] = field(default_factory=list[Note])
     told: set[Note] = field(default_factory=set[Note], repr=False)
-    choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
+    choices: list[ScheduleChoice] = field(default_factory=list[ScheduleChoice])  # of schedules
 
     @property
     def gpu(self) -> Gpu:

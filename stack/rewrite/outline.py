@@ -16,7 +16,7 @@ from stack.ir.tensor_ops import result_type
 from stack.ir.traits import in_windows, is_alias, is_contraction
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of
-from stack.rewrite.log import Formed
+from stack.rewrite.log import FormedGroup
 
 NAMED_OPS = 4
 
@@ -110,7 +110,7 @@ class _Outliner:
             self.names.setdefault(node, group_name(group))
         inside = sum(bytes_of(n) for n in body.nodes if n not in group.outputs and n.shape)
         self.g.log.formed.append(
-            Formed(
+            FormedGroup(
                 self.names.get(node, "fusion"),
                 group.kind,
                 tuple(n.op for n in body.nodes),

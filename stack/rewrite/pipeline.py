@@ -20,9 +20,9 @@ from stack.ir.verifier import verify as verify_func
 from stack.phases import phase
 from stack.rewrite.blame import first_wrong
 from stack.rewrite.check import Checker, CheckError
-from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
+from stack.rewrite.log import FormedGroup, Fuel, Log, Miss, Note, RefusedFusion, Rewrite
 from stack.rewrite.passes import Pass, build
-from stack.schedule import Choice
+from stack.schedule import ScheduleChoice
 from stack.target import Target
 
 _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
@@ -38,10 +38,10 @@ class Record:
     milliseconds: float
     rewrites: tuple[Rewrite, ...] = ()
     misses: tuple[Miss, ...] = ()
-    formed: tuple[Formed, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    formed: tuple[FormedGroup, ...] = ()
+    refused: tuple[RefusedFusion, ...] = ()
     remarks: tuple[Note, ...] = ()
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ScheduleChoice, ...] = ()
     error: float | None = None  # largest relative error of the numerical check, None if not run
 
     @property

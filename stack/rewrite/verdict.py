@@ -19,14 +19,14 @@ REASONS: Final[dict[Reason, str]] = {
 
 
 @dataclass(frozen=True)
-class Yes:
+class Acceptance:
     """The type of `Ok`."""
 
     def __bool__(self) -> bool:
         return True
 
 
-Ok: Final = Yes()
+Ok: Final = Acceptance()
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ Direct = Callable[[Sequence[Any]], list[Any] | None]
 
 
 @dataclass(frozen=True)
-class Crossing:
+class CallLayout:
     """Describes how a framework's arrays are passed to a program and results are returned.
 
     Attributes:
@@ -88,7 +88,7 @@ class Crossing:
 
 
 @dataclass(frozen=True)
-class ByAddress:
+class AddressProgram:
     """A program that runs on the caller's memory, without array objects.
 
     Attributes:
@@ -102,11 +102,11 @@ class ByAddress:
     call: Callable[[Sequence[int]], None]
     shapes: Sequence[tuple[int, ...]]
     frees: bool
-    entered: Callable[[Crossing], Direct | None] = lambda _: None
+    entered: Callable[[CallLayout], Direct | None] = lambda _: None
 
 
 @dataclass(frozen=True)
-class Frozen:
+class FrozenValues:
     """Values that a program computes from its weights only, which are reused while these do not
     change.
 
@@ -123,7 +123,7 @@ class Frozen:
     weights: tuple[int, ...]
     prepare: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
     call: Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], list[np.ndarray]]
-    by_address: ByAddress | None
+    by_address: AddressProgram | None
     bytes: int
 
 
@@ -169,13 +169,13 @@ class Executable:
     accept: Callable[[Sequence[Any]], Any] | None = None
     wait: Callable[[], None] | None = None
     arrays: str = ""
-    by_address: ByAddress | None = None
+    by_address: AddressProgram | None = None
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
     stepwise: Callable[[], str] = str
     drain: Callable[[Iterator[np.ndarray]], list[np.ndarray]] | None = None
-    frozen: Frozen | None = None
+    frozen: FrozenValues | None = None
 
 
 # kernels, and later stages by name as text or as a function that returns it

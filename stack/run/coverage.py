@@ -17,7 +17,7 @@ _NO_STEP = frozenset({
 
 
 @dataclass
-class Step:
+class LibraryStep:
     """A library step: its ops and their source lines."""
 
     ops: list[str]
@@ -95,7 +95,7 @@ def coverage_of(
     }
 
 
-def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[Step]:
+def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[LibraryStep]:
     """Library steps of a program, including those in loops and branches."""
     said = {k.stage_node: k.kind for k in kernels if k.stage_node}
     pending = [lowered.body]
@@ -106,7 +106,7 @@ def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[Step]:
             if node.op in _NO_STEP and kind != "library":
                 pending.extend(node.blocks if node.op not in ("custom", "kernel") else ())
             elif kind != "generated":
-                yield Step(_ops_of(node), frozenset(block.locs.get(node, ())))
+                yield LibraryStep(_ops_of(node), frozenset(block.locs.get(node, ())))
 
 
 def _ops_of(step: Node) -> list[str]:
@@ -117,14 +117,14 @@ def _ops_of(step: Node) -> list[str]:
     return [n.op for n in inner if n.op not in (*_UNCOUNTED, "reshape")]
 
 
-def _library_calls(kernels: Iterable[Kernel]) -> Iterator[Step]:
+def _library_calls(kernels: Iterable[Kernel]) -> Iterator[LibraryStep]:
     """Library calls of a compiler that reports only names and files."""
     for kernel in kernels:
         if kernel.kind == "library":
-            yield Step(list(kernel.ops), frozenset())
+            yield LibraryStep(list(kernel.ops), frozenset())
 
 
-def _give(step: Step, ops: Sequence[_Op]) -> None:
+def _give(step: LibraryStep, ops: Sequence[_Op]) -> None:
     """Marks the ops that a library step runs: for each of its ops, one with that name and line.
 
     A pass may have inserted a step whose ops the function lacks. It then runs an op with its lines.

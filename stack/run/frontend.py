@@ -12,12 +12,12 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
-from stack.run.backend import ByAddress, Direct
+from stack.run.backend import AddressProgram, Direct
 
 RECORD = "record"  # instead of a backend: see `Frontend.train_runs`
 
 
-class Held(Protocol):
+class MemoryReference(Protocol):
     """Keeps memory alive while a reference to this object exists."""
 
     @property
@@ -25,7 +25,7 @@ class Held(Protocol):
 
 
 Arrays = Sequence[Any]
-Finds = Callable[[Arrays], Held | None]
+Finds = Callable[[Arrays], MemoryReference | None]
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Frontend(Protocol):
         ...
 
     def direct(
-        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> Direct | None:
         """Returns a fast call of a program for arrays like these, which were converted without a
         copy.

@@ -16,7 +16,7 @@ from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.phases import phase
-from stack.run.backend import ByAddress, Direct, Executable, Frozen
+from stack.run.backend import AddressProgram, Direct, Executable, FrozenValues
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,
@@ -29,7 +29,7 @@ from stack.run.options import check_options
 from stack.run.pipeline_edits import DEFAULT, Passes
 from stack.run.record import Run, Stage
 from stack.run.watch import announce
-from stack.run.weight_cache import Kept
+from stack.run.weight_cache import WeightCache
 from stack.run.weights import split, with_weights
 
 Sizes = tuple[tuple[str, int], ...]  # values of size symbols, by name
@@ -75,7 +75,7 @@ class CompiledGraph:
         check_options(self.backend, self.options)
         self.executables: dict[Sizes, Executable] = {}
         self.runs: dict[Sizes, Run] = {}
-        self.kept: dict[Sizes, Kept] = {}
+        self.kept: dict[Sizes, WeightCache] = {}
         self.target = label
         self.others = [g for g in others if isinstance(g, CompiledGraph) and self._is_like(g)]
         # a fast call for arrays like those of the last call
@@ -141,7 +141,7 @@ class CompiledGraph:
 
     def _keep(self, key: Sizes, executable: Executable, run: Run) -> Executable:
         if executable.frozen is not None:
-            self.kept[key] = Kept(executable.frozen, self.frontend)
+            self.kept[key] = WeightCache(executable.frozen, self.frontend)
         self.executables[key] = executable
         self.runs[key] = run
         announce(run)
@@ -246,7 +246,7 @@ class CompiledGraph:
         return [back(r, dtype) for r, dtype in zip(found, self.returned, strict=True)]
 
     def _with_kept(
-        self, sizes: Sizes, frozen: Frozen, ready: Sequence[Any], arrays: Sequence[Any]
+        self, sizes: Sizes, frozen: FrozenValues, ready: Sequence[Any], arrays: Sequence[Any]
     ) -> list[np.ndarray]:
         """Runs with the cached values of the current weights."""
         kept = self.kept[sizes]
@@ -279,7 +279,7 @@ class CompiledGraph:
             return None
         return self.frontend.direct(program, arrays, self.returned, found)
 
-    def by_address(self, sizes: Sizes) -> tuple[ByAddress | None, Finds | None]:
+    def by_address(self, sizes: Sizes) -> tuple[AddressProgram | None, Finds | None]:
         """The program for calls by addresses, if there is one, and the function that finds cached
         weights.
         """

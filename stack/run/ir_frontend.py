@@ -13,7 +13,7 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
-from stack.run.backend import ByAddress
+from stack.run.backend import AddressProgram
 from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
@@ -64,7 +64,7 @@ class IRFrontend:
         return array
 
     def direct(
-        self, program: ByAddress, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
     ) -> None:
         return None
 

@@ -11,7 +11,7 @@ import numpy as np
 from stack.errors import StackError, UsageError
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
-from stack.ir.mesh_space import Held, MeshSpace
+from stack.ir.mesh_space import MeshSpace, RankParts
 from stack.ir.node import Func
 from stack.ir.sharding import Sharding, part_held, part_start, replicated
 from stack.ir.types import TensorType
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedRun:
     """The results of a simulated run.
 
     Attributes:
@@ -34,7 +34,7 @@ class Simulated:
     counts: dict[str, int]
 
 
-def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0) -> Simulated:
+def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0) -> SimulatedRun:
     """Runs the program of one rank on all ranks of its mesh.
 
     Args:
@@ -51,7 +51,7 @@ def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0
     mesh = placed.meshes[0]
     space = MeshSpace(mesh)
     given = [
-        Held(tuple(parts_of(a, _sharding(p.tensor, mesh), filler)))
+        RankParts(tuple(parts_of(a, _sharding(p.tensor, mesh), filler)))
         for p, a in zip(placed.params, arrays, strict=True)
     ]
     found = evaluate(local.body, given, space)
@@ -59,7 +59,7 @@ def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0
         whole_of(value.parts, r.tensor, mesh)
         for value, r in zip(found, placed.results, strict=True)
     )
-    return Simulated(results, space.sent, space.counts)
+    return SimulatedRun(results, space.sent, space.counts)
 
 
 def _sharding(type_: TensorType, mesh: Mesh) -> Sharding:

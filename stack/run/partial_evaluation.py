@@ -20,7 +20,7 @@ from stack.ir.traits import behind, is_input, is_known, runs_once
 from stack.rewrite.engine import copied, inline_block
 from stack.rewrite.group import bytes_of
 from stack.rewrite.pipeline import Pipeline
-from stack.run.backend import ByAddress, Executable, Frozen
+from stack.run.backend import AddressProgram, Executable, FrozenValues
 from stack.run.pipeline_edits import Stages
 
 STAGE = "frozen"
@@ -169,11 +169,11 @@ def build_parts(
         artifacts={k: _joined(first.artifacts.get(k, ""), v) for k, v in then.artifacts.items()},
         by_address=None,
         drain=None,
-        frozen=Frozen(parts.weights, prepare, call, _by_address(then, parts, func), size),
+        frozen=FrozenValues(parts.weights, prepare, call, _by_address(then, parts, func), size),
     )
 
 
-def _by_address(then: Executable, parts: Parts, func: Func) -> ByAddress | None:
+def _by_address(then: Executable, parts: Parts, func: Func) -> AddressProgram | None:
     """The program for calls by addresses: of cached values, of all parameters, and of results."""
     program = then.by_address
     if program is None:
@@ -186,7 +186,7 @@ def _by_address(then: Executable, parts: Parts, func: Func) -> ByAddress | None:
     def call(addresses: Sequence[int]) -> None:
         program.call([addresses[i] for i in taken])
 
-    return ByAddress(call, program.shapes, program.frees)
+    return AddressProgram(call, program.shapes, program.frees)
 
 
 def _joined(first: Text, then: Text) -> Text:

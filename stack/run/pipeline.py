@@ -30,7 +30,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class ChunkProgram:
     """One of the programs of a chunk.
 
     Attributes:
@@ -44,7 +44,7 @@ class Part:
     makes: tuple[str, ...]
 
 
-class Placed(NamedTuple):
+class ScheduledWork(NamedTuple):
     """A piece of work with its start and end time."""
 
     work: Work
@@ -62,7 +62,7 @@ class Timetable:
     """
 
     kind: str
-    ranks: tuple[tuple[Placed, ...], ...]
+    ranks: tuple[tuple[ScheduledWork, ...], ...]
     chunks: int
 
     @property
@@ -133,7 +133,7 @@ class _Greedy:
             for r in range(ranks)
         ]
         self.ends: dict[Work, float] = {}
-        self.found: list[list[Placed]] = [[] for _ in range(ranks)]
+        self.found: list[list[ScheduledWork]] = [[] for _ in range(ranks)]
 
     def run(self) -> Timetable:
         free = [0.0] * self.ranks
@@ -141,7 +141,7 @@ class _Greedy:
             offers = [found for r in range(self.ranks) if (found := self._next(r, free[r]))]
             start, _, rank, work = min(offers)
             end = start + self.times[work.kind]
-            self.found[rank].append(Placed(work, start, end))
+            self.found[rank].append(ScheduledWork(work, start, end))
             self.todo[rank].remove(work)
             self.ends[work] = free[rank] = end
         return Timetable(self.kind, tuple(map(tuple, self.found)), self.chunks)
@@ -220,8 +220,8 @@ def formula(kind: str, ranks: int, batches: int, chunks: int = 0) -> float:
 
 __all__: Sequence[str] = (
     "KINDS",
-    "Part",
-    "Placed",
+    "ChunkProgram",
+    "ScheduledWork",
     "Timetable",
     "Work",
     "formula",

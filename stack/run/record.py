@@ -18,7 +18,7 @@ from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
 from stack.run.sources import lines_of, source_files
-from stack.schedule import Choice
+from stack.schedule import ScheduleChoice
 
 SCHEMA = "stack.run/1"
 PACKAGES = (
@@ -59,7 +59,7 @@ class Stage:
     ms: float = 0.0
     rewrites: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    choices: list[Choice] = field(default_factory=list[Choice])
+    choices: list[ScheduleChoice] = field(default_factory=list[ScheduleChoice])
 
     @property
     def text(self) -> str:

@@ -58,14 +58,16 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Step:
+class SegmentStep:
     """A segment or a group of collectives, and the values that are dead after it."""
 
     work: Segment | Meeting
     last: tuple[Node, ...]
 
 
-def steps_of(func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0) -> list[Step]:
+def steps_of(
+    func: Func, bucket: int = 0, again: bool = True, balance: float = 0.0
+) -> list[SegmentStep]:
     """The steps of a rank's program.
 
     Args:
@@ -359,7 +361,7 @@ def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meetin
     return found
 
 
-def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[Step]:
+def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[SegmentStep]:
     """Adds to each step the values that are dead after it, or not read before they are computed
     again.
     """
@@ -369,4 +371,4 @@ def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[Step
         touched = dict.fromkeys((*work.inputs, *work.outputs))
         ends.append(tuple(n for n in touched if n not in needed))
         needed = needed - (set(work.outputs) - kept) | set(work.inputs)
-    return [Step(work, last) for work, last in zip(works, reversed(ends), strict=True)]
+    return [SegmentStep(work, last) for work, last in zip(works, reversed(ends), strict=True)]

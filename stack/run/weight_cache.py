@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.run.backend import Frozen
+from stack.run.backend import FrozenValues
 from stack.run.frontend import Frontend
 
 Stamps = tuple[Hashable, ...]  # memory of weights, or their versions
@@ -32,8 +32,8 @@ class Entry:
     is_there: list[Callable[[], bool]]
 
 
-class Kept:
-    """The results of `Frozen.prepare`, one set for each live set of weights.
+class WeightCache:
+    """The results of `FrozenValues.prepare`, one set for each live set of weights.
 
     Equal layers may share a program; each has its own values. Thread-safe.
 
@@ -41,7 +41,7 @@ class Kept:
         count: number of times that values were computed.
     """
 
-    def __init__(self, frozen: Frozen, frontend: Frontend) -> None:
+    def __init__(self, frozen: FrozenValues, frontend: Frontend) -> None:
         self.frozen, self.frontend = frozen, frontend
         self.count = 0
         self._entries: dict[Stamps, Entry] = {}
@@ -52,7 +52,7 @@ class Kept:
 
         Args:
             arrays: framework arrays for all parameters.
-            storage: the same arrays as `Frozen.prepare` takes them.
+            storage: the same arrays as `FrozenValues.prepare` takes them.
         """
         weights = [arrays[i] for i in self.frozen.weights]
         with self._lock:

@@ -13,7 +13,7 @@ from stack.schedule.record import Prediction
 
 
 @dataclass
-class Considered:
+class ScheduleCandidate:
     """One schedule.
 
     Attributes:
@@ -39,7 +39,7 @@ class Considered:
 
 
 @dataclass
-class Choice:
+class ScheduleChoice:
     """The schedules that were considered for one group; the first one was chosen.
 
     Attributes:
@@ -51,28 +51,32 @@ class Choice:
     group: str
     domain: str
     by: str
-    schedules: list[Considered] = field(default_factory=list[Considered])
+    schedules: list[ScheduleCandidate] = field(default_factory=list[ScheduleCandidate])
 
     @staticmethod
-    def of(policy: Policy, group: str, taken: str = "") -> Choice:
+    def of(policy: Policy, group: str, taken: str = "") -> ScheduleChoice:
         """The schedules that a policy considers for a group; `taken` is a complete one written by
         hand.
         """
-        found = {str(s): Considered(str(s), p) for s, p in policy.considered}
+        found = {str(s): ScheduleCandidate(str(s), p) for s, p in policy.considered}
         for schedule in policy.misfits():
-            found[str(schedule)] = Considered(str(schedule), why=policy.why_illegal(schedule))
+            found[str(schedule)] = ScheduleCandidate(
+                str(schedule), why=policy.why_illegal(schedule)
+            )
         if taken:
-            found = {taken: found.get(taken, Considered(taken)), **found}
+            found = {taken: found.get(taken, ScheduleCandidate(taken)), **found}
         by = "hand" if taken else "policy"
-        return Choice(group, str(policy.domain), by, list(found.values()))
+        return ScheduleChoice(group, str(policy.domain), by, list(found.values()))
 
-    def measured(self, seconds: Mapping[str, float | None], problems: Mapping[str, str]) -> Choice:
+    def measured(
+        self, seconds: Mapping[str, float | None], problems: Mapping[str, str]
+    ) -> ScheduleChoice:
         """The same with measured times, fastest first."""
         for held in self.schedules:
             held.seconds = seconds.get(held.schedule)
             held.problem = problems.get(held.schedule, "")
         ordered = sorted(self.schedules, key=lambda c: c.seconds or float("inf"))
-        return Choice(self.group, self.domain, "measurement", ordered)
+        return ScheduleChoice(self.group, self.domain, "measurement", ordered)
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -80,4 +84,4 @@ class Choice:
         return {"group": self.group, "domain": self.domain, "by": self.by, "schedules": held}
 
 
-__all__ = ["Choice", "Considered"]
+__all__ = ["ScheduleChoice", "ScheduleCandidate"]

@@ -4,8 +4,8 @@
 many devices: computation and communication overlap, and memory is tracked over time.
 """
 
-from stack.sim.machines import Link, Machine, machine, names
+from stack.sim.machines import Cluster, Link, machine, names
 from stack.sim.run import Simulation, simulate
 from stack.sim.stages import simulate_stages
 
-__all__ = ["Link", "Machine", "Simulation", "machine", "names", "simulate", "simulate_stages"]
+__all__ = ["Link", "Cluster", "Simulation", "machine", "names", "simulate", "simulate_stages"]

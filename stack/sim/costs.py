@@ -14,10 +14,10 @@ from stack.ir.node import Func, Node, walk
 from stack.ir.ops import is_whole_view
 from stack.ir.traits import is_contraction
 from stack.rewrite.stream_candidates import streamed
-from stack.sim.machines import Link, Machine
+from stack.sim.machines import Cluster, Link
 
 
-def compute_seconds(func: Func, machine: Machine) -> float:
+def compute_seconds(func: Func, machine: Cluster) -> float:
     """Returns the seconds of a segment: a roofline for each matmul, one memory pass for the rest.
 
     Elementwise ops are assumed to be fused with their producers or consumers. Branches are assumed
@@ -45,7 +45,7 @@ def compute_seconds(func: Func, machine: Machine) -> float:
     return seconds + len(stored) * machine.launch + traffic / machine.memory_rate
 
 
-def stored_bytes(func: Func, machine: Machine) -> int:
+def stored_bytes(func: Func, machine: Cluster) -> int:
     """Returns the peak bytes that a segment stores, including its results."""
     nodes = [node for _, node in walk(func.body)]
     stored = _stored(func, nodes, streamed(nodes, func.results, machine.stream_balance))
@@ -91,7 +91,7 @@ def _behind(node: Node) -> Node:
     return node
 
 
-def _rate(machine: Machine, dtype: str, in_stream: bool) -> float:
+def _rate(machine: Cluster, dtype: str, in_stream: bool) -> float:
     """Returns flop/s of a matmul; in a stream, softmax between the matmuls lowers it."""
     gpu = machine.gpu
     share = gpu.stream_share / machine.share if in_stream and gpu is not None else 1.0
@@ -114,7 +114,7 @@ def link_between(ranks: Sequence[int], links: Sequence[Link]) -> Link:
     return links[-1]
 
 
-def collective_seconds(node: Node, mesh: Mesh, machine: Machine) -> float:
+def collective_seconds(node: Node, mesh: Mesh, machine: Cluster) -> float:
     """Returns the seconds of a collective: a ring over the slowest tier of its group.
 
     If a group spans tiers evenly, an all-reduce is hierarchical: reduce-scatter within the nearest

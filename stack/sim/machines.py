@@ -43,7 +43,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Cluster:
     """Many devices of one kind.
 
     Attributes:
@@ -87,7 +87,7 @@ class Machine:
         """Flops of a stream in the time of one byte of memory; 0 if unknown."""
         return self.gpu.balance if self.gpu is not None else 0.0
 
-    def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Machine:
+    def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Cluster:
         """Returns the machine with a link fitted to measured seconds, given by message bytes."""
         found = fitted(times)
         old = self.links[tier]
@@ -100,7 +100,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in DATA.glob("*.toml"))
 
 
-def machine(name: str) -> Machine:
+def machine(name: str) -> Cluster:
     """Loads a machine by name. Raises UsageError with the known names."""
     if name not in names():
         raise unknown_name("no machine", name, names())
@@ -114,7 +114,7 @@ def machine(name: str) -> Machine:
         links.append(Link(alpha, 1 / rate, int(tier["ranks"]), str(tier["name"])))
     values = {key: float(value["value"]) for key, value in numbers.items()}
     title, target = str(held["title"]), str(held["target"])
-    return Machine(name, title, links=tuple(links), target=target, sources=sources, **values)
+    return Cluster(name, title, links=tuple(links), target=target, sources=sources, **values)
 
 
 def fitted(times: Mapping[int, float]) -> Link:

@@ -14,9 +14,9 @@ from stack.errors import UsageError
 from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
 from stack.ir.node import Func, Node
-from stack.run.segments import Meeting, Segment, Step, steps_of
+from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
 from stack.sim.costs import collective_seconds, compute_seconds, stored_bytes
-from stack.sim.machines import Machine
+from stack.sim.machines import Cluster
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Simulation:
 def simulate(
     local: Func,
     mesh: Mesh,
-    machine: Machine,
+    machine: Cluster,
     slow: Mapping[int, float] | None = None,
     bucket: int = 0,
 ) -> Simulation:
@@ -127,7 +127,7 @@ class _Clock:
         self,
         local: Func,
         mesh: Mesh,
-        machine: Machine,
+        machine: Cluster,
         slow: Mapping[int, float],
         classes: Classes,
         meets: Mapping[Axes, Mapping[int, frozenset[int]]],
@@ -142,7 +142,7 @@ class _Clock:
         self.known: dict[Func | tuple[object, ...], float] = {}
         self.stored: dict[Func, int] = {}
 
-    def run(self, steps: Sequence[Step]) -> Simulation:
+    def run(self, steps: Sequence[SegmentStep]) -> Simulation:
         held = {p: _bytes(p) for p in self.local.params}
         memory = [(0.0, sum(held.values()))]
         allocated = 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stack.run.pipeline import Part, Work
+from stack.run.pipeline import ChunkProgram, Work
 from stack.sim.costs import compute_seconds, link_between, stored_bytes
-from stack.sim.machines import Machine
+from stack.sim.machines import Cluster
 from stack.sim.run import Event, Simulation
 
 Place = tuple[str, int]
@@ -15,7 +15,7 @@ Value = tuple[str, int]  # its name, and the number of the microbatch
 
 
 def simulate_stages(
-    parts: Mapping[Place, Part], orders: Sequence[Sequence[Work]], machine: Machine
+    parts: Mapping[Place, ChunkProgram], orders: Sequence[Sequence[Work]], machine: Cluster
 ) -> Simulation:
     """Simulates one step of a pipeline without its update.
 
@@ -30,9 +30,9 @@ def simulate_stages(
 
 @dataclass
 class _Stages:
-    parts: Mapping[Place, Part]
+    parts: Mapping[Place, ChunkProgram]
     orders: Sequence[Sequence[Work]]
-    machine: Machine
+    machine: Cluster
     there: dict[tuple[Value, int], float] = field(default_factory=dict[tuple[Value, int], float])
     events: list[Event] = field(default_factory=list[Event])
 
@@ -98,7 +98,7 @@ class _Stages:
         return tuple(found), most
 
 
-def _sizes(part: Part) -> Iterator[tuple[str, int]]:
+def _sizes(part: ChunkProgram) -> Iterator[tuple[str, int]]:
     """Yields the bytes of the inputs and outputs of a part."""
     nodes = (*part.func.params, *part.func.results)
     for name, node in zip((*part.reads, *part.makes), nodes, strict=True):

@@ -20,8 +20,8 @@ from stack.target.record import (
     PRODUCTS,
     Cpu,
     Gpu,
-    Reached,
     Target,
+    TileRate,
     kind_of,
     numbers_of,
 )
@@ -134,13 +134,13 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
     return KINDS[kind](**words, features=tuple(features), sources=sources, **cast("Any", values))
 
 
-def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
+def _tiles(given: Any, where: str) -> tuple[TileRate, ...]:
     """The tiles of a GPU with their measured rates."""
     if not isinstance(given, dict):
         raise UsageError(f"{where} tiles is a table, not {given!r}")
     tables = cast("dict[str, Any]", given)
     _check_keys(tables, PRODUCTS, f"{where} no product of tiles is called")
-    found: list[Reached] = []
+    found: list[TileRate] = []
     for product, meaning in PRODUCTS.items():
         entries = cast("dict[str, Any]", tables.get(product) or {})
         if not entries:
@@ -153,7 +153,7 @@ def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
                 raise UsageError(f"{at} is a number, not {rate!r}")
             if not 0 < rate <= MOST_RATE:
                 raise UsageError(f"{at} = {rate} is not between 0 and {MOST_RATE:g}")
-            found.append(Reached(product, schedule, float(rate)))
+            found.append(TileRate(product, schedule, float(rate)))
     return tuple(found)
 
 

@@ -72,7 +72,7 @@ PRODUCTS = {
 
 
 @dataclass(frozen=True)
-class Reached:
+class TileRate:
     """The measured rate of a matmul with a tile.
 
     Attributes:
@@ -108,7 +108,7 @@ class Gpu(Target):
     across_share: float = number("", 0.01, 1, "of a product's rate with strided lines, in TF32")
     piece_share: float = number("", 0.01, 1, "of memory_rate, for pieces shorter than a line")
     element_share: float = number("", 0.001, 1, "of a product's rate that is read by elements")
-    tiles: tuple[Reached, ...] = ()
+    tiles: tuple[TileRate, ...] = ()
 
     @property
     def operand_bytes(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 
 from stack.errors import StackError
-from stack.explore.check import Truth
+from stack.explore.check import ReferenceResults
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.rewrite.blame import first_wrong
@@ -83,7 +83,7 @@ def check_pass(
 def _check(one: Pass, name: str, before: Func, after: Func) -> None:
     if parse(str(after)) is not after:
         raise PassError(f"{one} on {name}: its result does not read back from its text")
-    truth = Truth(before)
+    truth = ReferenceResults(before)
     problem = truth.problem(after)
     if problem:
         blame = first_wrong(one, before, truth.problem)

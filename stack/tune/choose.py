@@ -20,7 +20,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.cache import Cache, cache_folder
-from stack.schedule import Choice, schedules_of, with_schedules
+from stack.schedule import ScheduleChoice, schedules_of, with_schedules
 from stack.target import Target
 from stack.tune.child import Child
 
@@ -43,7 +43,7 @@ class Trial:
     name: str
     program: Func
     schedules: tuple[str, ...]
-    choice: Choice | None = None
+    choice: ScheduleChoice | None = None
     seconds: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     is_known: bool = False

@@ -11,7 +11,7 @@ import stack
 from stack.demos import ops
 from stack.demos.ops_teller import Teller
 from stack.errors import UsageError
-from stack.explore.target import Program, resolve
+from stack.explore.target import ExampleCall, resolve
 from stack.hosted import declared, find
 from stack.measure.bench import Bench
 from stack.measure.ops import BY_HAND, HAND, RANKS, ROWS, SKIPPED, ops_cases
@@ -97,7 +97,7 @@ def test_every_row_has_a_program() -> None:
 def test_programs_compute_what_their_operators_say(case: Case) -> None:
     """Compiled, against double precision."""
     target = resolve(case.spec, case.frontend, case.inputs, case.options)
-    assert isinstance(target, Program)
+    assert isinstance(target, ExampleCall)
     program = capture_program(
         find_frontend(target.fn, target.args, "torch"), target.fn, target.args
     )

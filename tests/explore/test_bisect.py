@@ -15,7 +15,7 @@ import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
 from stack.cli import main
 from stack.explore.bisect import bisect
-from stack.explore.check import Truth, check_stages
+from stack.explore.check import ReferenceResults, check_stages
 from stack.explore.reduce import reduce
 from stack.explore.steps import shown_by
 from stack.ir import Block, Func, Node, parse
@@ -198,13 +198,13 @@ def test_a_wrong_correction_is_the_streams_fault() -> None:
     """The plain meaning of a stream does not use it; kernels do, tile by tile."""
     func = parse(ROWS)
     streamed = Pipeline("stream{min_axis=2}").run(func).func
-    assert not Truth(func).problem(streamed)
+    assert not ReferenceResults(func).problem(streamed)
     text = str(streamed)
     assert text.count("mul(%old1") == 1
     wrong = parse(text.replace("mul(%old1", "div(%old1"))
     inputs = random_inputs(func)
     np.testing.assert_allclose(wrong.interpret(*inputs), func.interpret(*inputs), rtol=1e-5)
-    assert "differs" in Truth(func).problem(wrong)
+    assert "differs" in ReferenceResults(func).problem(wrong)
 
 
 def test_a_wrong_kernel_is_named() -> None:
@@ -327,4 +327,4 @@ def test_inputs_that_a_function_does_not_take_are_left_out() -> None:
         "func @g(%x: f32[4], %i: i64[2]) -> (f32[2]) at tensor {\n"
         '  %y = gather(%x, %i) {rule="n!, m -> m"} : f32[2]\n  return %y\n}\n'
     )
-    assert "plain" in Truth(func).kinds
+    assert "plain" in ReferenceResults(func).kinds

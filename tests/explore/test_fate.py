@@ -6,7 +6,7 @@ import pytest
 
 import stack.plugins as plugins
 from stack.explore.lowering import Settings, capture
-from stack.explore.node_outcomes import KINDS, Fate, fates
+from stack.explore.node_outcomes import KINDS, NodeOutcome, fates
 from stack.explore.retrace import follow, marked
 from stack.explore.target import resolve
 from stack.ir import Func, parse
@@ -34,7 +34,7 @@ SOFTMAX = """func @f(%x: f32[64, 64], %v: f32[64, 32]) -> (f32[64, 32]) at tenso
 """
 
 
-def told(func: Func, backend: str, machine: str) -> list[Fate]:
+def told(func: Func, backend: str, machine: str) -> list[NodeOutcome]:
     loaded = plugins.load("stack.backends", backend)
     forming, lowering = stages_of(loaded)
     stages = [*operator_stage(func, loaded, "default"), *forming, *lowering]

@@ -10,7 +10,7 @@ import pytest
 
 from stack.errors import ParseError, UsageError
 from stack.explore.saved_run import SavedRun
-from stack.explore.target import IRText, Program, candidates, program, resolve
+from stack.explore.target import ExampleCall, IRText, candidates, program, resolve
 from stack.run.record import Run, Stage
 
 SOURCE = """
@@ -65,7 +65,7 @@ def test_a_pair_is_a_program(file: str) -> None:
 def test_a_module_by_name(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(file).parent))
     found = program("target_under_test:factory")
-    assert isinstance(found, Program)
+    assert isinstance(found, ExampleCall)
     with pytest.raises(UsageError, match="importing no_such_module failed"):
         program("no_such_module:factory")
     with pytest.raises(UsageError, match="neither a Python file nor a module"):

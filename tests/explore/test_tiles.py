@@ -16,7 +16,7 @@ from stack.explore.tiles import choice_of, rows
 from stack.ir import Builder, Func, param, tensor
 from stack.run.compile import lower
 from stack.run.record import Run
-from stack.schedule import Choice, Considered, Prediction
+from stack.schedule import Prediction, ScheduleCandidate, ScheduleChoice
 from stack.target import load
 
 
@@ -82,8 +82,12 @@ def test_products_of_libraries_and_unknown_names_say_so(tmp_path: Path) -> None:
 
 
 def test_measured_times_put_the_fastest_first() -> None:
-    choice = Choice("g", "m (8, parallel)", "policy")
-    choice.schedules = [Considered("a", Prediction(1e-6)), Considered("b"), Considered("c")]
+    choice = ScheduleChoice("g", "m (8, parallel)", "policy")
+    choice.schedules = [
+        ScheduleCandidate("a", Prediction(1e-6)),
+        ScheduleCandidate("b"),
+        ScheduleCandidate("c"),
+    ]
     found = rows(choice.measured({"a": 3e-6, "b": 2e-6, "c": None}, {"c": "it faults"}).record())
     assert found == [
         ["b", "-", "2.0 us", "taken: the fastest"],

@@ -11,7 +11,7 @@ from op_instances import LEAVES, instance
 
 from stack.errors import VerifyError
 from stack.ir import Block, Builder, Func, Node, ops, param, tensor, traits, verify
-from stack.ir.equivalence import alone, facts_of, once_alike
+from stack.ir.equivalence import cached_by_class, class_representative, facts_of
 from stack.ir.mesh import Mesh
 from stack.ir.ops import OPS
 from stack.ir.sharding import replicated
@@ -44,9 +44,9 @@ def test_answers_do_not_depend_on_operands(op: str) -> None:
     rng = random.Random(f"alike {op}")
     made = [instance(op, rng) for _ in range(6)]
     for node in (found[0] for found in made if found is not None):
-        deeper, bare = node.rebuilt([_computed(a) for a in node.args]), alone(node)
+        deeper, bare = node.rebuilt([_computed(a) for a in node.args]), class_representative(node)
         assert facts_of(node) is facts_of(deeper) is facts_of(bare)
-        assert alone(deeper) is bare
+        assert class_representative(deeper) is bare
         for question in QUESTIONS:
             ask = question.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
             assert ask(node) == ask(deeper) == ask(bare) == question(node), question
@@ -62,7 +62,7 @@ def _computed(arg: Node) -> Node:
 def test_each_question_is_asked_once() -> None:
     asked: list[Node] = []
 
-    @once_alike
+    @cached_by_class
     def rank(node: Node) -> int:
         asked.append(node)
         return node.tensor.rank
@@ -98,7 +98,7 @@ def test_names_and_lines_are_no_part() -> None:
     first, second = _group("one", "a.py:1"), _group("two", "b.py:2")
     assert first.blocks[0] is not second.blocks[0]
     assert facts_of(first) is facts_of(second)
-    assert alone(first) is alone(second)
+    assert class_representative(first) is class_representative(second)
 
 
 def test_facts_live_as_long_as_nodes() -> None:

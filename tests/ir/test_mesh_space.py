@@ -10,7 +10,7 @@ from stack.ir import Block, Builder, Func, Node, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import sent_bytes, traffic
-from stack.ir.mesh_space import Held, MeshSpace
+from stack.ir.mesh_space import MeshSpace, RankParts
 from stack.ops.collectives import build
 from stack.ops.collectives.execute import simulate
 
@@ -24,7 +24,7 @@ PARTS = [np.arange(96).reshape(8, 12) * (rank + 1) for rank in range(8)]
 def run(node: Node) -> tuple[list[np.ndarray], MeshSpace]:
     space = MeshSpace(MESH)
     func = Func("f", Block([X], [node]))
-    (found,) = evaluate(func.body, [Held(tuple(PARTS))], space)
+    (found,) = evaluate(func.body, [RankParts(tuple(PARTS))], space)
     return list(found.parts), space
 
 

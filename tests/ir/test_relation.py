@@ -18,7 +18,7 @@ from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim, symbol
 from stack.ir.ops import OPS
 from stack.ir.region import Range, holds
-from stack.ir.relation import Everything, Window, Windows
+from stack.ir.relation import FullRelation, Window, Windows
 from stack.ir.tensor_ops import TENSOR_OPS
 
 OUTSIDE = ("opaque", "custom", "kernel")  # what they read is not known
@@ -136,7 +136,7 @@ def test_a_wrong_statement_is_found(op: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_every_op_has_a_relation() -> None:
     x = param("x", tensor("f32", 2, 3))
     node = b.custom(x, name="f", type=tensor("f32", 4))
-    assert isinstance(ops.relation_of(node), Everything)
+    assert isinstance(ops.relation_of(node), FullRelation)
     assert ops.push(node, 0, (1, 2)) == [(Range(0, 4),)]
     for name in NAMES:
         op = OPS[name]

@@ -351,9 +351,9 @@ class FakeWorker:
         if request.get("ceilings"):
             return {"flops": 1e12, "bytes": 1e9, "how": "made up"}
         if request["spec"] == "crash" and "stack-crash" not in request["skip"]:
-            raise gpu_bench.Lost("an illegal address", CRASH)
+            raise gpu_bench.ProcessLost("an illegal address", CRASH)
         if request["spec"] == "gone":
-            raise gpu_bench.Lost("an illegal address", {"at": "the inputs"})
+            raise gpu_bench.ProcessLost("an illegal address", {"at": "the inputs"})
         times = {"stack-triton": 2.0, "hand-kernel": 1.0, "eager": 3.0, "flex": 4.0}
         made = [
             {

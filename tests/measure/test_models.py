@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from stack.cli import main  # noqa: E402
 from stack.demos import suite  # noqa: E402
 from stack.measure import model_bench, model_worker  # noqa: E402
-from stack.measure.child import Lost, Worker  # noqa: E402
+from stack.measure.child import ProcessLost, Worker  # noqa: E402
 from stack.measure.model_bench import model_bench as run_suite  # noqa: E402
 from stack.measure.model_check import errors_of, judge, worst  # noqa: E402
 from stack.measure.model_systems import _inductor_counts, ways  # noqa: E402
@@ -214,7 +214,7 @@ def test_a_program_that_hangs_does_not_take_the_run_down(
 
 
 def test_a_process_that_takes_too_much_memory_is_ended() -> None:
-    with pytest.raises(Lost, match="took more than 0 GiB"):
+    with pytest.raises(ProcessLost, match="took more than 0 GiB"):
         worker = Worker(lambda _: None, module="stack.measure.model_worker", memory=1 << 20)
         worker.tell({})
 
@@ -233,7 +233,7 @@ def test_a_system_that_kills_its_process_is_left_out(monkeypatch: pytest.MonkeyP
 
         def answer(self) -> dict[str, Any]:
             if "inductor" not in asked[-1]:
-                raise Lost("ended", {"at": "inductor", "kind": "peer", "is_ours": False})
+                raise ProcessLost("ended", {"at": "inductor", "kind": "peer", "is_ours": False})
             entry: dict[str, Any] = dict.fromkeys(
                 ("compile_s", "peak_bytes", "kernels", "library", "fallback", "error")
             )

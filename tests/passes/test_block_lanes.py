@@ -98,7 +98,7 @@ def test_inf_and_nan_stay_in_their_rows(rng: np.random.Generator) -> None:
     assert np.isnan(got[0])  # as -inf - -inf is
 
 
-def scaled_of(name: str) -> list[online.Scaled | None]:
+def scaled_of(name: str) -> list[online.RescaledSum | None]:
     """For each state in order whether it is a sum that only its own update reads."""
     (stream,) = [n for n in streamed(name, 40000).nodes if n.op == "stream"]
     block = next(loop for loop, _ in all_loops(emit(stream)) if len(loop.types) > 0).blocks[0]
@@ -111,7 +111,7 @@ def test_which_sums_are_kept_for_each_lane() -> None:
     top, total = scaled_of("log_sum_exp")
     assert top is None and total is not None  # the sum reads the maximum
     assert total.factor is not None and total.addend is None
-    assert scaled_of("scaled") == [online.Scaled()]
+    assert scaled_of("scaled") == [online.RescaledSum()]
     *others, squares = scaled_of("moments")
     assert others[0] is None  # the squares read the mean
     assert squares is not None and squares.factor is None and squares.addend is not None

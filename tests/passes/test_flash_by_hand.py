@@ -11,7 +11,7 @@ from stream_harness import streamed as with_streams
 
 import stack
 from stack.explore.lowering import Settings, inspect_target
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.ir import Node
 from stack.ir.traits import is_loop, is_stream
 from stack.passes.nest.emit import emit
@@ -91,7 +91,7 @@ def test_code(backend: str) -> None:
     args = (torch.zeros(2, 256, 64, dtype=torch.float16),) * 3
     steps = "split j 64; split r 64; block r.1; vectorize c; vectorize r.1; vectorize k; "
     steps += "vectorize j.1; tensorize; bind i grid; bind j.0 grid; launch 4"
-    target = Program("attention", attention, args, "torch")
+    target = ExampleCall("attention", attention, args, "torch")
     run = inspect_target(target, Settings(backend, machine="sm_90", schedules=(f"o: {steps}",)))
     (kernel,) = run.kernels
     product = {"triton": "tl.dot(", "cuda": "multiply_64_f16<"}[backend]

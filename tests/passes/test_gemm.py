@@ -13,7 +13,7 @@ from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_loops.contraction_order import Walk, walk_of
+from stack.passes.cpu_loops.contraction_order import ContractionOrder, walk_of
 from stack.passes.cpu_loops.gemm import counts_of
 from stack.passes.cpu_products.gemm import pick_lanes, pick_rows
 from stack.passes.cpu_products.mma import depth_tile
@@ -326,9 +326,11 @@ def test_rows_of_a_tile_fit_where_registers_are_few() -> None:
 def test_sums_go_in_the_order_of_what_is_read_in_place() -> None:
     """The longest axis is cut where a panel does not fit."""
     right, left, panel = ["c", "k"], ["m", "k", "c"], (16, 4)
-    assert walk_of(right, left, {"k": 3, "c": 64}, panel, AVX2, None) == Walk(("k", "c"), "c", 0)
+    assert walk_of(right, left, {"k": 3, "c": 64}, panel, AVX2, None) == ContractionOrder(
+        ("k", "c"), "c", 0
+    )
     long = walk_of(right, left, {"k": 3, "c": 2048}, panel, AVX2, None)
-    assert long == Walk(("k", "c"), "c", 1024)
+    assert long == ContractionOrder(("k", "c"), "c", 1024)
     assert walk_of(right, left, {"k": 4096, "c": 2}, panel, AVX2, None).cut == "k"
 
 

@@ -11,7 +11,7 @@ from stack.ir import Builder, Node
 from stack.ir.builder import param
 from stack.ir.dim import symbol
 from stack.ir.types import DTYPES, TensorType
-from stack.passes.positions.intervals import BlockIntervals, Part
+from stack.passes.positions.intervals import BlockIntervals, BlockValue
 
 SIDE = 8
 SHAPES = ((2, 24, 16), (1, 19, 37), (2, 5, 8))
@@ -67,7 +67,7 @@ def check(
     index = tuple(0 if s == 1 else m for s, m in zip(shape, iter_vars, strict=True))
     intervals = BlockIntervals(iter_vars, (1, 2), SIDE)
     axes = (0, 1, 2)
-    parts = [Part(intervals.spread(p, axes), axes) for p in intervals.span(condition, index)]
+    parts = [BlockValue(intervals.spread(p, axes), axes) for p in intervals.span(condition, index)]
     found = [intervals.elements(p) if p.node.tensor.rank else p.node for p in parts]
     func = b.func("f", [x, y, z], [condition, *found])
     for in_order in (True, False):

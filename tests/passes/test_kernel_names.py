@@ -13,7 +13,7 @@ from stack.backends.cuda.printer import print_kernel as print_cuda
 from stack.backends.triton.printer import print_kernel as print_triton
 from stack.explore.lowering import Settings, inspect_target
 from stack.explore.resume import executable_from, results_of
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.ir import Func, parse
 from stack.ir.node import walk
 from stack.ir.traits import is_input
@@ -100,7 +100,7 @@ def test_code_on_a_gpu(backend: str) -> None:
     pytest.importorskip({"triton": "triton", "cuda": "cuda.core"}[backend])
     args = [a.to(torch.bfloat16) for a in arguments()]
     settings = Settings(backend=backend, machine="sm_90")
-    text = inspect_target(Program("many", many, tuple(args), "torch"), settings)["tiled"].text
+    text = inspect_target(ExampleCall("many", many, tuple(args), "torch"), settings)["tiled"].text
 
     def code(text: str) -> list[str]:
         func = parse(text)

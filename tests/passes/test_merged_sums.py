@@ -9,7 +9,7 @@ import pytest
 from rule_cases import Kept, Rewrites, func
 
 import stack
-from stack.explore.check import Truth
+from stack.explore.check import ReferenceResults
 from stack.rewrite import Pipeline
 from stack.rewrite.edges import KINDS
 from stack.target import as_cpu
@@ -76,7 +76,7 @@ def test_rewrites(name: str) -> None:
     made = pipeline.run(program, check=True, target=as_cpu(None)).func
     want = func(params, after)
     assert made.results == want.results, f"{made}\n{want}"
-    assert Truth(program).problem(made, KINDS) == ""
+    assert ReferenceResults(program).problem(made, KINDS) == ""
     assert pipeline.run(made, target=as_cpu(None)).func is made
 
 

@@ -11,7 +11,7 @@ from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.policies.mix_order import MixedRows
+from stack.passes.policies.mix_order import MixOrderLowering
 from stack.passes.policies.mix_order_space import space_of
 from stack.rewrite import Pipeline
 from stack.target import as_gpu
@@ -256,7 +256,7 @@ def shared_columns(m: int, n: int, parts: int) -> Node:
 
 @pytest.mark.parametrize(("m", "n", "parts"), [(128, 300, 2), (7 * 33, 129, 7), (9, 5, 3)])
 def test_blocks_of_lines(m: int, n: int, parts: int, rng: np.random.Generator) -> None:
-    func = program(MixedRows(shared_columns(m, n, parts), as_gpu(None)).kernel())
+    func = program(MixOrderLowering(shared_columns(m, n, parts), as_gpu(None)).kernel())
     verify(func)
     x, d = (rng.standard_normal((m, n)).astype(np.float32) for _ in range(2))
     want = x.astype(np.float64) * np.tanh(d.astype(np.float64))

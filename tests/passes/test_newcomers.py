@@ -14,7 +14,7 @@ from stack.backends.triton.printer import print_kernel as print_triton
 from stack.ir import Builder, Node
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.policies import blocks as policies
-from stack.passes.policies.rows import Rows
+from stack.passes.policies.rows import RowLowering
 from stack.rewrite import Pipeline
 from stack.target import as_gpu, load
 from stack.target.files import FOLDER
@@ -51,7 +51,7 @@ def test_a_target_is_one_file(machine: str, loops: str, dtype: str) -> None:
     assert "warpgroup_mma" not in str(small.func)
 
 
-class OneWarp(Rows):
+class OneWarp(RowLowering):
     """Kernels whose programs have one warp."""
 
     def kernel(self) -> Node:

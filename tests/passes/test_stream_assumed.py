@@ -15,7 +15,7 @@ import stack
 from stack.ir import Func, Node
 from stack.passes.policies.step_lowering import plain_nest
 from stack.passes.steps.loops import loops_along
-from stack.passes.steps.mask_assumptions import Assumed, assumed
+from stack.passes.steps.mask_assumptions import MaskAssumptions, assumed
 from stack.passes.steps.primitives import parse_steps, run_steps
 from stack.target import as_cpu
 
@@ -155,7 +155,7 @@ def test_the_max_of_other_values(rng: np.random.Generator) -> None:
     assert not limited(func) and not repeated(func)
 
 
-def assumed_in(stream: Node) -> Assumed | None:
+def assumed_in(stream: Node) -> MaskAssumptions | None:
     """The assumptions in the loop over blocks of keys."""
     steps = "split j 16; split r 16; block r.1; vectorize j.1"
     kernel = run_steps(plain_nest(stream, as_cpu(None)), parse_steps(steps))

@@ -10,7 +10,7 @@ from stack.ir.node import Func, Node
 from stack.ir.types import F32, TensorType
 from stack.passes.streaming.graph import Graph
 from stack.passes.streaming.region import Region
-from stack.passes.streaming.terms import Value
+from stack.passes.streaming.terms import TermValue
 
 
 def residual(layers: int, again: bool = False) -> Func:
@@ -39,7 +39,7 @@ def looked_at(layers: int, again: bool, monkeypatch: pytest.MonkeyPatch) -> int:
     count = 0
     ask = Region.operand_values
 
-    def counted(self: Region, value: Value) -> list[Value]:
+    def counted(self: Region, value: TermValue) -> list[TermValue]:
         nonlocal count
         count += 1
         return ask(self, value)
@@ -63,7 +63,7 @@ def test_what_a_reduction_runs_over_is_asked_once(monkeypatch: pytest.MonkeyPatc
     count = 0
     walk = Region._walk
 
-    def counted(self: Region, start: Value, main: bool, dots: bool) -> None:
+    def counted(self: Region, start: TermValue, main: bool, dots: bool) -> None:
         nonlocal count
         count += 1
         walk(self, start, main, dots)

@@ -19,7 +19,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.fusion import FusionRule
 from stack.rewrite.group import Group
 from stack.rewrite.join import Maps
-from stack.rewrite.verdict import Ok, Why, Yes
+from stack.rewrite.verdict import Acceptance, Ok, Why
 from stack.target import load
 
 CHAINS = """
@@ -42,7 +42,7 @@ class ApartFromTanh(FusionRule):
 
     asked: Counter[tuple[Group, Group]] = Counter()
 
-    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Acceptance | Why:
         self.asked[producer, consumer] += 1
         return Why("tanh stays unfused") if consumer.members[0].op == "tanh" else Ok
 

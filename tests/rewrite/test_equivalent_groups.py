@@ -12,7 +12,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import F32, TensorType
 from stack.passes import distribute, tile
-from stack.rewrite.equivalent_groups import OnceAlike
+from stack.rewrite.equivalent_groups import CachedTransform
 
 LAYERS = 3
 MAKERS = (
@@ -57,7 +57,7 @@ def test_kernels_of_equal_groups_are_made_once(
     monkeypatch.setattr(owner, name, counted)
     once = Pipeline(spec).run(fused()).func
     made, groups[:] = len(groups), []
-    monkeypatch.setattr(OnceAlike, "__call__", lambda self, group: self.make(group))
+    monkeypatch.setattr(CachedTransform, "__call__", lambda self, group: self.make(group))
     each = Pipeline(spec).run(fused()).func
     assert len(groups) == LAYERS * made
     assert str(once) == str(each)
@@ -71,7 +71,7 @@ def test_groups_with_lines_in_other_places_are_not_alike() -> None:
         seen.append(group)
         return group
 
-    once = OnceAlike(kept)
+    once = CachedTransform(kept)
     p, x, y = (param(n, TensorType(F32, (64,))) for n in ("p0", "x", "y"))
     body = Builder()
     first = body.exp(p)
@@ -90,7 +90,7 @@ def test_an_error_names_the_lines_of_its_own_group() -> None:
 
     p = param("p0", TensorType(F32, (64,)))
     result = Builder().exp(p)
-    once = OnceAlike(refuse)
+    once = CachedTransform(refuse)
     for line in ("net.py:3", "net.py:9"):
         block = Block([p], [result], {}, {result: (line,)})
         group = Node("fusion", (p,), {"kind": "loop", "name": "exp"}, p.type, (block,))

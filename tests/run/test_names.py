@@ -11,7 +11,7 @@ import stack
 import stack.plugins as plugins
 from stack.backends.runtime.names import function_name
 from stack.explore.lowering import Settings, inspect_target
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.ir import Func
 from stack.ir.names import legal_name
 from stack.rewrite.engine import Replacement, replace
@@ -27,7 +27,7 @@ def lowered(backend: str, fn, *args) -> Run:
     if backend != "mlir":
         pytest.importorskip({"triton": "triton", "cuda": "cuda.core"}[backend])
     settings = Settings(backend=backend, machine=MACHINES[backend])
-    return inspect_target(Program(fn.__name__, fn, args, "torch"), settings)
+    return inspect_target(ExampleCall(fn.__name__, fn, args, "torch"), settings)
 
 
 def words(text: str) -> set[str]:

@@ -5,27 +5,29 @@ from __future__ import annotations
 import pytest
 
 from stack.ir import Builder, param, tensor
-from stack.run.pipeline import KINDS, Part, order_of, pipeline
-from stack.sim import Link, Machine, simulate_stages
+from stack.run.pipeline import KINDS, ChunkProgram, order_of, pipeline
+from stack.sim import Cluster, Link, simulate_stages
 
 N = 256
 WEIGHT = N * N * 4
 
 
-def machine(alpha: float = 0.0) -> Machine:
-    return Machine("plain", "", 1e12, 1e12, 1e15, 1e9, 1.0, 0.0, (Link(alpha, 0.0),))
+def machine(alpha: float = 0.0) -> Cluster:
+    return Cluster("plain", "", 1e12, 1e12, 1e15, 1e9, 1.0, 0.0, (Link(alpha, 0.0),))
 
 
-def product(reads: tuple[str, ...], made: str) -> Part:
+def product(reads: tuple[str, ...], made: str) -> ChunkProgram:
     """One product of two values."""
     b = Builder()
     params = [param(name, tensor("f32", N, N)) for name in reads]
-    return Part(b.func(made, params, [b.dot(*params, rule="m k, k n -> m n")]), reads, (made,))
+    return ChunkProgram(
+        b.func(made, params, [b.dot(*params, rule="m k, k n -> m n")]), reads, (made,)
+    )
 
 
-def parts(chunks: int) -> dict[tuple[str, int], Part]:
+def parts(chunks: int) -> dict[tuple[str, int], ChunkProgram]:
     """A chain of products forward and back, and a gradient for each weight."""
-    found: dict[tuple[str, int], Part] = {}
+    found: dict[tuple[str, int], ChunkProgram] = {}
     for c in range(chunks):
         found["F", c] = product((f"y{c - 1}" if c else "x", f"w{c}"), f"y{c}")
         last = c == chunks - 1

@@ -148,11 +148,11 @@ for wrong in ("split q 4", "bind i cores; bind i cores", "split k 4096; vectoriz
 
 # %%
 from stack.explore.lowering import Settings, inspect_target  # noqa: E402
-from stack.explore.target import Program  # noqa: E402
+from stack.explore.target import ExampleCall  # noqa: E402
 
 print(stack.compile(multiply, *args).run.func("scheduled").nodes[0].attrs["schedule"])
 args = (torch.randn(256, 512).bfloat16(), torch.randn(512, 384).bfloat16())
-target = Program("multiply", multiply, args, "torch")
+target = ExampleCall("multiply", multiply, args, "torch")
 settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
 gpu = inspect_target(target, settings)
 show(gpu.func("scheduled").nodes[0].attrs["schedule"])

@@ -97,11 +97,11 @@ print(stack.compile(heads, *three, schedule={"o": "bind i cores"}).run.steps("o"
 
 # %%
 from stack.explore.lowering import Settings, inspect_target  # noqa: E402
-from stack.explore.target import Program  # noqa: E402
+from stack.explore.target import ExampleCall  # noqa: E402
 
 steps = "split j 64; split r 64; block r.1; vectorize c; vectorize r.1; vectorize k; vectorize j.1;"
 steps += " tensorize; bind i grid; bind j.0 grid; launch 4 stages=3"
-target = Program("heads", heads, tuple(a.half() for a in three), "torch")
+target = ExampleCall("heads", heads, tuple(a.half() for a in three), "torch")
 gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=(f"o: {steps}",)))
 print(gpu.kernels[0].text[gpu.kernels[0].text.index("def kernel") :])
 
@@ -121,7 +121,7 @@ def causal(q, k, v):
     return o
 
 
-target = Program("causal", causal, tuple(a.half() for a in three), "torch")
+target = ExampleCall("causal", causal, tuple(a.half() for a in three), "torch")
 for list_ in (steps, steps.replace("bind i", "bound r.0 where=cut; bind i")):
     gpu = inspect_target(target, Settings("triton", machine="sm_90", schedules=(f"o: {list_}",)))
     lines = gpu.kernels[0].text.splitlines()

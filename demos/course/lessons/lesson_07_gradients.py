@@ -12,7 +12,7 @@ import torch
 import stack.mini as mini
 from stack.explore.lowering import Settings
 from stack.explore.table import table
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.explore.training import train_runs
 
 
@@ -59,7 +59,7 @@ def step_loss(x, w):
 
 
 args = (torch.randn(64, 128), torch.randn(128, 256))
-found = train_runs(Program("step_loss", step_loss, args, "torch"), Settings())
+found = train_runs(ExampleCall("step_loss", step_loss, args, "torch"), Settings())
 for note in found["joint"].records[-1].notes:
     print(note)
 

@@ -14,14 +14,14 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_stream
 from stack.passes.sharding.retype import mapped
-from stack.passes.sharding.strategies.ring_analysis import Turns, reduced_axes
+from stack.passes.sharding.strategies.ring_analysis import RingAnalysis, reduced_axes
 from stack.passes.stream import Stream
 from stack.rewrite import Log, Pipeline
 
 
 def chained(func: Func, axis: str, log: Log) -> Func:
     """Returns a rank's program with chains of sums over a gathered axis as streams."""
-    turns = Turns(func, axis)
+    turns = RingAnalysis(func, axis)
     done: dict[Node, Node] = {p: p for p in func.params}
     for ends in _chains(turns):
         names = ", ".join(f"%{func.body.names.get(n, n.op)}" for n in ends)
@@ -44,7 +44,7 @@ def chained(func: Func, axis: str, log: Log) -> Func:
     return Func(func.name, mapped(func.body, done), func.level)
 
 
-def _chains(turns: Turns) -> list[list[Node]]:
+def _chains(turns: RingAnalysis) -> list[list[Node]]:
     """Returns runs of reductions, each of which depends on one before it by its operands only."""
     chains: list[list[Node]] = []
     for end in turns.ends:
@@ -57,7 +57,7 @@ def _chains(turns: Turns) -> list[list[Node]]:
     return [chain for chain in chains if len(chain) > 1]
 
 
-def _follows(turns: Turns, chain: Sequence[Node], end: Node) -> bool:
+def _follows(turns: RingAnalysis, chain: Sequence[Node], end: Node) -> bool:
     """True if a reduction depends on a chain, and on nothing else that depends on it."""
     inner = _between(turns, [*chain, end])
     later = _after(turns.func, chain)
@@ -66,7 +66,7 @@ def _follows(turns: Turns, chain: Sequence[Node], end: Node) -> bool:
     return leaves.isdisjoint(later) and not reads.isdisjoint(chain)
 
 
-def _between(turns: Turns, ends: Sequence[Node]) -> set[Node]:
+def _between(turns: RingAnalysis, ends: Sequence[Node]) -> set[Node]:
     """Returns the nodes of a chain: its ends, nodes along the gathered axis, values of ends."""
     made = set(ends)
     for node in turns.func.nodes:

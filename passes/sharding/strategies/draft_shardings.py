@@ -17,7 +17,7 @@ from stack.ir.types import Type
 from stack.run.step import GRADIENT, NEXT, STATE
 
 
-class Places:
+class DraftShardings:
     """The shardings of a function's values, those that it has and those that are added.
 
     Raises UsageError for an invalid mesh, or one that differs from the function's.

@@ -21,7 +21,7 @@ Sources = frozenset[Node]  # gathers
 
 
 @dataclass
-class Turns:
+class RingAnalysis:
     """The ring analysis of a rank's program.
 
     Attributes:

@@ -34,13 +34,13 @@ from stack.ir.traits import (
 )
 from stack.passes.positions.visibility import hiding_selects
 from stack.passes.sharding.retype import mapped
-from stack.passes.sharding.strategies.ring_analysis import Turns
+from stack.passes.sharding.strategies.ring_analysis import RingAnalysis
 from stack.rewrite.engine import inline_block
 
 
 def ringed(func: Func, axis: str) -> Func:
     """Returns a rank's program with ring exchanges in place of gathers, if possible."""
-    turns = Turns(func, axis)
+    turns = RingAnalysis(func, axis)
     return _Writer(turns).written() if turns.sources else func
 
 
@@ -96,7 +96,7 @@ class _Writer:
         ways: for each gather, its direction at each level.
     """
 
-    turns: Turns
+    turns: RingAnalysis
     done: dict[Node, Node] = field(default_factory=dict[Node, Node])
     level: dict[Node, int] = field(default_factory=dict[Node, int])
     ways: dict[Node, dict[int, int]] = field(default_factory=dict[Node, dict[int, int]])
@@ -127,7 +127,7 @@ class _Writer:
             items = (n for n in self.turns.func.nodes if is_item(n) and n.args[0] is node)
             self.done.update((item, made[place_of(item)]) for item in items)
         else:
-            parts = [Part(self, ring, turn).state(node) for turn in range(ring.ranks)]
+            parts = [RingPart(self, ring, turn).state(node) for turn in range(ring.ranks)]
             total = parts[0]
             for part in parts[1:]:
                 total = _combined(node, total, part)
@@ -148,9 +148,9 @@ class _Writer:
         """Returns the states of a stream, merged part by part."""
         states, correct = stream.blocks[0].results, stream.blocks[1]
         hiding = dict(hiding_selects(stream.blocks[0]))
-        held = Part(self, ring, 0).states(stream)
+        held = RingPart(self, ring, 0).states(stream)
         for turn in range(1, ring.ranks):
-            part, new = Part(self, ring, turn), list[Node]()
+            part, new = RingPart(self, ring, turn), list[Node]()
             more = part.states(stream)
             for i, state in enumerate(states):
                 both = [_corrected(correct, i, old, new) for old in (held, more)]
@@ -162,7 +162,7 @@ class _Writer:
     def _travelling(self, node: Node, ring: _Ring) -> Node:
         """Returns a sum to which each rank adds its share; the owner of the part is last."""
         value, axis = node.args[0], int(node.attrs["axis"])
-        shares = [Part(self, ring, t).value(value, axis) for t in (*range(1, ring.ranks), 0)]
+        shares = [RingPart(self, ring, t).value(value, axis) for t in (*range(1, ring.ranks), 0)]
         total = shares[0]
         for share in shares[1:]:
             total = make("add", (ring.passed(total), share))
@@ -201,7 +201,7 @@ def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[No
 
 
 @dataclass
-class Part:
+class RingPart:
     """The program on the part that a rank has in one step."""
 
     writer: _Writer

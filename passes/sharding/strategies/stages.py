@@ -18,7 +18,7 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_contraction, is_input, repeats
 from stack.rewrite.stream_candidates import streamed
-from stack.run.pipeline import Part
+from stack.run.pipeline import ChunkProgram
 
 Place = tuple[str, int]  # F, B or W, and the number of the stage
 
@@ -32,7 +32,7 @@ class Stages:
         results: for each result of the whole program, the part that computes it, and its name.
     """
 
-    parts: dict[Place, Part]
+    parts: dict[Place, ChunkProgram]
     results: tuple[tuple[Place, str], ...]
 
     def sent(self) -> dict[str, tuple[Place, tuple[Place, ...]]]:
@@ -174,7 +174,7 @@ def _parts(func: Func, place: dict[Node, Place]) -> Stages:
     for place_ in sorted(set(place.values())):
         for node in _needs(func, place, place_):
             readers.setdefault(node, set()).add(place_)
-    parts: dict[Place, Part] = {}
+    parts: dict[Place, ChunkProgram] = {}
     for at in sorted(set(place.values())):
         own = [n for n in func.nodes if place.get(n) == at]
         made = [n for n in own if readers.get(n) or n in results]
@@ -191,7 +191,7 @@ def _needs(func: Func, place: dict[Node, Place], at: Place) -> Iterable[Node]:
 
 def _part(
     func: Func, at: Place, place: dict[Node, Place], made: Sequence[Node], numbers: dict[Node, str]
-) -> Part:
+) -> ChunkProgram:
     reads: list[str] = []
     params: list[Node] = []
     done: dict[Node, Node] = {}
@@ -210,4 +210,4 @@ def _part(
     locs = {done[n]: lines for n, lines in func.body.locs.items() if n in done}
     body = Block(params, [done[n] for n in made], {}, locs)
     name = f"{at[0]}{at[1]}"
-    return Part(Func(name, body, func.level), tuple(reads), tuple(numbers[n] for n in made))
+    return ChunkProgram(Func(name, body, func.level), tuple(reads), tuple(numbers[n] for n in made))

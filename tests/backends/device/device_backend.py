@@ -12,7 +12,7 @@ import torch
 from stack.backends.device.executable import executable
 from stack.backends.device.tensors import upload
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.records import describe
 from stack.backends.runtime.steps import OnArrays
 from stack.frontends.torch_arrays import to_numpy
@@ -57,7 +57,7 @@ def out_device(outputs: Sequence[torch.Tensor]) -> torch.device:
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     device = str(options.get("device", "cpu"))
-    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
+    program = BlockProgram(func.body, TorchDevice(device), load, options.get("call_opaque"))
     kernels = [describe(func, step.node, step.library) for step in program.steps]
     return executable(func, program, kernels, {}, graph=bool(options.get("graph", True)))
 

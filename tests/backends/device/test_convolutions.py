@@ -15,7 +15,7 @@ from test_programs import check, func_of
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.ir import Builder, Node
 from stack.run.compile import compile_func
 
@@ -179,7 +179,7 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
     func = func_of(build, specs)
     stages = (*BACKEND.lowering.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
     held: list[int] = []
-    programs: list[Program] = []
+    programs: list[BlockProgram] = []
     backend = replace(with_stages(stages), compile=_noting(programs))
     executable = compile_func(func, backend)
     (program,) = programs
@@ -203,11 +203,11 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
     assert held == [0, 1] * 3
 
 
-def _noting(programs: list[Program]) -> object:
+def _noting(programs: list[BlockProgram]) -> object:
     def compile_program(func: object, options: dict[str, object]) -> object:
         from stack.backends.device.executable import executable
 
-        program = Program(func.body, TorchDevice("cpu"), device_load)  # pyright: ignore
+        program = BlockProgram(func.body, TorchDevice("cpu"), device_load)  # pyright: ignore
         programs.append(program)
         return executable(func, program, [], {}, graph=False)  # pyright: ignore
 

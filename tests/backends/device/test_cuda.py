@@ -15,7 +15,7 @@ import stack.plugins as plugins
 from stack.backends.device.executable import executable
 from stack.backends.device.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.ir import Builder, Func, param, tensor
@@ -106,7 +106,7 @@ F32 = tensor("f32").dtype
 
 def test_graphs_are_captured_and_results_stay_the_callers() -> None:
     func = lowered(mlp())
-    program = Program(func.body, TorchDevice("cuda"), no_kernel)
+    program = BlockProgram(func.body, TorchDevice("cuda"), no_kernel)
     assert program.capturable
     runner = Replays(program)
     args = inputs(func)
@@ -130,7 +130,7 @@ def test_graphs_are_captured_and_results_stay_the_callers() -> None:
 
 def test_our_program_inside_of_somebody_elses_graph() -> None:
     func = lowered(mlp())
-    run = executable(func, Program(func.body, TorchDevice("cuda"), no_kernel), [], {})
+    run = executable(func, BlockProgram(func.body, TorchDevice("cuda"), no_kernel), [], {})
     assert run.call is not None
     args = inputs(func)
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_our_program_inside_of_somebody_elses_graph() -> None:
 
 def test_streams_take_turns_with_the_arena() -> None:
     func = lowered(mlp(4096))
-    program = Program(func.body, TorchDevice("cuda"), no_kernel)
+    program = BlockProgram(func.body, TorchDevice("cuda"), no_kernel)
     streams = [torch.cuda.Stream() for _ in range(3)]
     sets = [inputs(func) for _ in streams]
     torch.cuda.synchronize()
@@ -162,7 +162,7 @@ def test_streams_take_turns_with_the_arena() -> None:
 
 def test_times_and_memory_of_steps() -> None:
     func = lowered(mlp(4096))
-    program = Program(func.body, TorchDevice("cuda"), no_kernel)
+    program = BlockProgram(func.body, TorchDevice("cuda"), no_kernel)
     times = program.profile(inputs(func))
     assert len(times) == len(program.steps) == 3
     assert all(0 < t < 1 for t in times)
@@ -173,12 +173,12 @@ def test_memory_that_is_not_there() -> None:
     x = param("x", tensor("f32", 4))
     shape = tensor("f32", 1 << 20, 1 << 18, 4)
     func = lowered(b.func("main", [x], [b.broadcast(x, axes=(2,), type=shape)]))
-    program = Program(func.body, TorchDevice("cuda"), no_kernel)
+    program = BlockProgram(func.body, TorchDevice("cuda"), no_kernel)
     with pytest.raises(StackError, match=rf"needs {4 << 40} bytes; \d+ of \d+ are free"):
         program.run([torch.ones(4, device="cuda")])
     small = lowered(mlp())
     args = inputs(small)
-    assert_same(Program(small.body, TorchDevice("cuda"), no_kernel).run(args), expected(*args))
+    assert_same(BlockProgram(small.body, TorchDevice("cuda"), no_kernel).run(args), expected(*args))
 
 
 @pytest.fixture

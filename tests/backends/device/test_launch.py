@@ -14,10 +14,10 @@ import torch
 
 from stack.backends.device import driver, launch
 from stack.backends.device.driver import Function
-from stack.backends.device.launch import Described, Loaded
+from stack.backends.device.launch import LoadedKernel, TensorMapArgument
 from stack.backends.device.tensors import adopt, shape_of
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.ir import Builder, Func, Node, TensorType, param, tensor
@@ -81,19 +81,19 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 def loaded(
     fake: FakeDriver, count: int, kernel: Callable[[list[int]], object], arguments: object = None
-) -> Loaded:
+) -> LoadedKernel:
     function = object.__new__(Function)
     function.name, function.shared = "fake", 0
     function.handle = len(fake.kernels)  # type: ignore[assignment]
     fake.kernels.append((count, kernel))
-    return Loaded(function, 1, (32, 1, 1), CPU, arguments)  # type: ignore[arg-type]
+    return LoadedKernel(function, 1, (32, 1, 1), CPU, arguments)  # type: ignore[arg-type]
 
 
-def loader(fake: FakeDriver) -> Callable[[Node], Loaded]:
+def loader(fake: FakeDriver) -> Callable[[Node], LoadedKernel]:
     """Kernel nodes as launches: equal bodies share one, as they do in a backend."""
-    known: dict[object, Loaded] = {}
+    known: dict[object, LoadedKernel] = {}
 
-    def load(node: Node) -> Loaded:
+    def load(node: Node) -> LoadedKernel:
         types = [*(a.tensor for a in node.args), *node.types]
         key = (node.blocks[0], tuple(types))
         if key not in known:
@@ -141,7 +141,7 @@ def assert_right(found: Sequence[torch.Tensor], wanted: Sequence[np.ndarray]) ->
 
 def test_inputs_that_change_move_and_are_freed(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, TorchDevice("cpu"), loader(fake))
+    program = BlockProgram(func.body, TorchDevice("cpu"), loader(fake))
     types = [p.tensor for p in func.params]
     kept = []
     freed: list[torch.Tensor] = []
@@ -169,7 +169,7 @@ def test_inputs_that_change_move_and_are_freed(fake: FakeDriver) -> None:
 
 def test_written_in_place_between_calls(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, TorchDevice("cpu"), loader(fake))
+    program = BlockProgram(func.body, TorchDevice("cpu"), loader(fake))
     x, w = torch.randn(8, 12), torch.randn(12, 12)
     for _ in range(3):
         assert_right(program.run([x, w]), expected(x, w))
@@ -185,7 +185,7 @@ def test_what_is_made_during_a_call_is_found(fake: FakeDriver) -> None:
         pick, x, blocks=(b.block([inner], [b.exp(inner)]), b.block([inner], [b.neg(inner)]))
     )
     func = lowered(b.func("main", [pick, x], [b.tanh(b.add(chosen, x))]))
-    program = Program(func.body, TorchDevice("cpu"), loader(fake))
+    program = BlockProgram(func.body, TorchDevice("cpu"), loader(fake))
     for number in (0, 1, 0):
         value = torch.randn(16)
         made = value.exp() if number == 0 else -value
@@ -195,7 +195,7 @@ def test_what_is_made_during_a_call_is_found(fake: FakeDriver) -> None:
 
 def test_a_map_follows_its_array(fake: FakeDriver) -> None:
     seen: list[list[int]] = []
-    map_of_first = Described(0, (4, 8), (4, 8), 7, 0, 4)
+    map_of_first = TensorMapArgument(0, (4, 8), (4, 8), 7, 0, 4)
     size = ctypes.c_int64(4)
     kernel = loaded(fake, 4, seen.append, [0, 1, map_of_first, size])
     argument_buffer = [(ctypes.c_uint64 * 1)(n) for n in (10, 20, 30)]
@@ -225,7 +225,7 @@ def test_on_tensors(fake: FakeDriver) -> None:
 
 def test_a_launch_that_the_driver_refuses(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, TorchDevice("cpu"), loader(fake))
+    program = BlockProgram(func.body, TorchDevice("cpu"), loader(fake))
     x, w = torch.randn(8, 12), torch.randn(12, 12)
     fake.status = REFUSES
     with pytest.raises(StackError, match=r"error 1 \(out of order\) while launching kernel fake"):

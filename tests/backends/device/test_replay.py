@@ -9,16 +9,16 @@ from device_backend import load
 
 from stack.backends.device import replay
 from stack.backends.device.executable import executable
-from stack.backends.device.replay import Captured, Replays
+from stack.backends.device.replay import CapturedGraph, Replays
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.ir import Builder, Func, param, tensor
 
 
 class FakeGraph:
     """Runs the program again and writes where it wrote before, as a replay does."""
 
-    def __init__(self, program: Program, inputs: list[torch.Tensor]) -> None:
+    def __init__(self, program: BlockProgram, inputs: list[torch.Tensor]) -> None:
         self.program = program
         self.inputs = [t.detach() for t in inputs]
         self.results: list[torch.Tensor] = []
@@ -33,16 +33,16 @@ class FakeReplays(Replays):
 
     captures = 0
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: BlockProgram) -> None:
         super().__init__(program)
         self.problem = ""
 
-    def _capture(self, inputs, private) -> Captured:  # type: ignore[no-untyped-def]
+    def _capture(self, inputs, private) -> CapturedGraph:  # type: ignore[no-untyped-def]
         self.captures += 1
         graph = FakeGraph(self.program, list(inputs))
         results = self.program.run(inputs)
         graph.results = results
-        return Captured(graph, results, private)
+        return CapturedGraph(graph, results, private)
 
 
 def source() -> Func:
@@ -51,8 +51,8 @@ def source() -> Func:
     return b.func("main", [x], [b.exp(x), b.reshape(b.neg(x), type=tensor("f32", 8, 8))])
 
 
-def program() -> Program:
-    return Program(source().body, TorchDevice("cpu"), load)
+def program() -> BlockProgram:
+    return BlockProgram(source().body, TorchDevice("cpu"), load)
 
 
 def test_no_graph_on_the_cpu() -> None:
@@ -94,7 +94,7 @@ def test_an_input_that_moves_late_is_read_where_it_is_then() -> None:
     b = Builder()
     x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
     func = b.func("main", [x, y], [b.sub(x, b.exp(y))])
-    runner = FakeReplays(Program(func.body, TorchDevice("cpu"), load))
+    runner = FakeReplays(BlockProgram(func.body, TorchDevice("cpu"), load))
     first, second = torch.randn(64), torch.randn(64)
     for step in range(18):
         if step == 6:

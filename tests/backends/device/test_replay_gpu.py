@@ -9,13 +9,13 @@ from device_backend import load
 from stack.backends.device import replay
 from stack.backends.device.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.ir import Builder, param, tensor
 
 pytestmark = pytest.mark.gpu
 
 
-class Doubling(Program):
+class Doubling(BlockProgram):
     """A program of one step that torch runs, so that no kernel has to be compiled."""
 
     def run(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -31,7 +31,7 @@ class Waiting(Doubling):
         return super().run(inputs)
 
 
-def replays(kind: type[Program]) -> Replays:
+def replays(kind: type[BlockProgram]) -> Replays:
     b = Builder()
     x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
     func = b.func("main", [x, y], [b.add(x, x), b.add(y, y)])

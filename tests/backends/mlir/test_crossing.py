@@ -16,14 +16,14 @@ import pytest
 from stack.backends.mlir import native_call
 from stack.backends.mlir.address import address
 from stack.ir import Builder, param, tensor
-from stack.run.backend import ByAddress, Crossing
+from stack.run.backend import AddressProgram, CallLayout
 from stack.run.compile import compile_func, find_backend
 from stack.run.record import Run
 
 SHAPE = (3, 5)
 
 
-def program() -> ByAddress:
+def program() -> AddressProgram:
     """A program of x and y: tanh(x) * y, the sums of its rows, and x itself."""
     b = Builder()
     x, y = param("x", tensor("f32", *SHAPE)), param("y", tensor("f32", *SHAPE))
@@ -48,8 +48,8 @@ def draw(seed: int) -> Any:
 LAYOUTS = [(SHAPE, np.float32), (SHAPE[:1], np.float32), (SHAPE, np.float32)]
 
 
-def way(**changes: Any) -> Crossing:
-    made = Crossing(2, lambda *_: True, address, np.empty, LAYOUTS, (0, 1), (0, 1, 2))
+def way(**changes: Any) -> CallLayout:
+    made = CallLayout(2, lambda *_: True, address, np.empty, LAYOUTS, (0, 1), (0, 1, 2))
     return replace(made, **changes)
 
 

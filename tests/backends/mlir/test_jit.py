@@ -38,7 +38,7 @@ llvm.func @scale(%table: !llvm.ptr) {
 """
 
 
-def check_scale(library: jit.Library) -> None:
+def check_scale(library: jit.KernelLibrary) -> None:
     x = np.arange(37, dtype=np.float32)
     library["scale"](x.ctypes.data, 37)
     np.testing.assert_array_equal(x, np.arange(37, dtype=np.float32) * 2.5)

@@ -46,7 +46,7 @@ ULPS = {"tanh": 1.3, "sigmoid": 2.3, "log10": 2.3}
 
 
 @functools.cache
-def kernel(name: str, element: str, lanes: int, scalef: bool) -> jit.Kernel:
+def kernel(name: str, element: str, lanes: int, scalef: bool) -> jit.NativeKernel:
     """out[i] = f(a[i], ...) over n elements; n is a multiple of the lanes."""
     f = elementary.Function(name, element, lanes)
     t, size = elementary.vector(element, lanes), 4 if element == "f32" else 8

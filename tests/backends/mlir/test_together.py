@@ -47,7 +47,7 @@ llvm.func internal @kernel_body(%x: !llvm.ptr) {{
 TEXTS = [text_of(f) for f in (2.0, 3.0, 5.0)]
 
 
-def check(kernels: dict[str, jit.Kernel], factors: Sequence[float] = (2.0, 3.0, 5.0)) -> None:
+def check(kernels: dict[str, jit.NativeKernel], factors: Sequence[float] = (2.0, 3.0, 5.0)) -> None:
     assert set(kernels) == {text_of(f) for f in factors}
     for factor in factors:
         x = np.array([7], np.float32)

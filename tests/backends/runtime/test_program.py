@@ -12,7 +12,7 @@ import pytest
 from stack.backends.mlir.host import Host
 from stack.backends.runtime.device import Bound
 from stack.backends.runtime.plan import LARGE
-from stack.backends.runtime.program import Program
+from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.steps import OnArrays
 from stack.errors import StackError
 from stack.ir import Builder, Func, Node, param, tensor
@@ -49,8 +49,8 @@ class Loader:
         return OnArrays(launch)
 
 
-def program(func: Func, load: Loader | None = None) -> Program:
-    return Program(Pipeline(STAGES).run(func).func.body, Host(), load or Loader())
+def program(func: Func, load: Loader | None = None) -> BlockProgram:
+    return BlockProgram(Pipeline(STAGES).run(func).func.body, Host(), load or Loader())
 
 
 def carried(results: Sequence[str]) -> Func:
@@ -102,7 +102,7 @@ def test_nothing_is_held_after_a_call_that_fails() -> None:
     np.testing.assert_allclose(found, np.full(8, np.e, np.float32), rtol=1e-6)
 
 
-def watched(made: Program, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:
+def watched(made: BlockProgram, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[str]]:
     """Results, and what of x, y, and the results 1, 2, 3 is in memory before each step."""
     held = [weakref.ref(a) for a in arrays]
     found: list[str] = []

@@ -12,7 +12,7 @@ from kernel_cases import group_of
 
 from stack.errors import StackError
 from stack.explore.lowering import Settings, inspect_target
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.ir import Builder, Node
 from stack.passes.policies.blocks import lowering_of
 from stack.run.cache import Cache
@@ -124,7 +124,7 @@ def test_each_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(build, "request", request)
     settings = Settings("triton", machine="sm_90")
-    run = inspect_target(Program("p", fn, (torch.ones(8, 16),), "torch"), settings)
+    run = inspect_target(ExampleCall("p", fn, (torch.ones(8, 16),), "torch"), settings)
     kinds = {op: k.kind for k in run.kernels for op in k.ops}
     assert (kinds["sqrt"], kinds["tanh"]) == ("generated", "library")
     notes = "\n".join(run["retreat"].notes)

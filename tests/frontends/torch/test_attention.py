@@ -13,7 +13,7 @@ from torch import Tensor
 import stack
 import stack.plugins as plugins
 from stack.explore.lowering import Settings
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.explore.training import train_runs
 from stack.rewrite import Pipeline
 
@@ -91,7 +91,7 @@ def test_kernels_are_those_of_what_is_written_out(name: str) -> None:
 
 def trained(fn: Callable[..., Tensor], given: Inputs) -> dict[str, list[list[str]]]:
     args = tuple(t.requires_grad_(t.is_floating_point()) for t in given)
-    runs = train_runs(Program("program", fn, args, "torch"), Settings(backend="triton"))
+    runs = train_runs(ExampleCall("program", fn, args, "torch"), Settings(backend="triton"))
     return {r: kernels(stack.parse(runs[r]["imported"].text)) for r in ("forward", "backward")}
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import stack
 from stack.frontends.dynamo import FRONTEND
-from stack.run.backend import Frozen
-from stack.run.weight_cache import Kept
+from stack.run.backend import FrozenValues
+from stack.run.weight_cache import WeightCache
 
 pytest.importorskip("torch_mlir")
 
@@ -206,8 +206,8 @@ def test_values_go_with_their_weights() -> None:
     def prepare(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         return [arrays[0] * 2]
 
-    frozen = Frozen((0,), prepare, lambda values, arrays: list(values), None, 12)
-    kept = Kept(frozen, FRONTEND)
+    frozen = FrozenValues((0,), prepare, lambda values, arrays: list(values), None, 12)
+    kept = WeightCache(frozen, FRONTEND)
     first, second = torch.ones(3), torch.zeros(3)
     value = weakref.ref(kept.values([first], [first.numpy()])[0])
     assert kept.values([second], [second.numpy()])[0].tolist() == [0, 0, 0]

@@ -6,7 +6,7 @@ import torch
 
 import stack
 from stack.explore.lowering import Settings
-from stack.explore.target import Program
+from stack.explore.target import ExampleCall
 from stack.explore.training import train_runs
 
 
@@ -88,7 +88,7 @@ def test_derivatives_have_no_variables_of_the_forward_pass():
         return z.sum()
 
     args = (torch.ones(4, 8), torch.ones(8, 8, requires_grad=True))
-    runs = train_runs(Program("loss", loss, args, "torch"), Settings(backend="triton"))
+    runs = train_runs(ExampleCall("loss", loss, args, "torch"), Settings(backend="triton"))
     names = runs["forward"]["imported"].func.body.names
     assert {n.op for n, name in names.items() if name in ("y", "z")} == {"dot", "tanh"}
     assert not {"y", "z"} & set(runs["backward"]["imported"].func.body.names.values())

@@ -18,7 +18,7 @@ from stack.passes.expert_parallel import ExpertParallel
 from stack.passes.ring import Ring
 from stack.passes.tensor_parallel import TensorParallel
 from stack.rewrite import Pass, Pipeline, random_inputs
-from stack.run.mesh import Simulated, simulate
+from stack.run.mesh import SimulatedRun, simulate
 
 T = 48
 MESH = "dp=2, cp=4"
@@ -31,7 +31,7 @@ def attention() -> Func:
     return b.made(b.attention(b.x))
 
 
-def run(func: Func, *passes: Pass, after: str = "spmd", scale: float = 1.0) -> Simulated:
+def run(func: Func, *passes: Pass, after: str = "spmd", scale: float = 1.0) -> SimulatedRun:
     """All ranks, and what they send; results are compared with those of the whole program."""
     placed = Pipeline([*passes, *Pipeline("propagate,reshard").passes]).run(func).func
     local = Pipeline(after).run(placed).func

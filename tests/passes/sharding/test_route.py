@@ -13,7 +13,7 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
-from stack.ir.mesh_space import Held, MeshSpace
+from stack.ir.mesh_space import MeshSpace, RankParts
 from stack.ir.sharding import Sharding, sharded
 from stack.passes.sharding.collectives import moved
 from stack.passes.sharding.rank_code import local_type
@@ -73,7 +73,7 @@ def check(rng: random.Random, ops: Counter[str]) -> None:
         place = mesh.positions(rank, partial)
         part *= 1 + sum(place)
     weight = sum(1 + sum(mesh.positions(r, partial)) for r in mesh.groups(partial)[0])
-    (held,) = evaluate(func.body, [Held(tuple(parts))], space)
+    (held,) = evaluate(func.body, [RankParts(tuple(parts))], space)
     wanted = whole * (weight if partial else 1)
     found = whole_of(held.parts, type_.with_sharding(target), mesh)
     assert np.array_equal(found, wanted), f"{type_} {source} to {target}"
@@ -102,6 +102,6 @@ def test_a_dim_that_no_axis_divides_is_gathered_whole(mesh: str) -> None:
         b = Builder()
         made = moved(b, x, type_, source, sharded(at, [()]))
         whole = np.arange(size)
-        parts = Held(tuple(parts_of(whole, source, filler=1000)))
+        parts = RankParts(tuple(parts_of(whole, source, filler=1000)))
         (held,) = evaluate(b.block([x], [made]), [parts], MeshSpace(at))
         assert all(np.array_equal(part, whole) for part in held.parts), f"{size} over {mesh}"

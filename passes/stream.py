@@ -24,9 +24,9 @@ from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, Probes, reduced_value
 from stack.passes.streaming.shared_dots import dots_of, ends
 from stack.passes.streaming.terms import Refusal
-from stack.passes.streaming.transposed_operands import turn_operands
+from stack.passes.streaming.transposed_operands import transpose_operands
 from stack.passes.streaming.transposed_results import write_transposed
-from stack.passes.streaming.transposed_rows import turn_rows
+from stack.passes.streaming.transposed_rows import transpose_rows
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
@@ -73,7 +73,7 @@ class Stream(Pass):
             current = step
         current = write_transposed(read_parts(current))
         if self.loops == "cpu":
-            current = turn_rows(turn_operands(current, log), log)
+            current = transpose_rows(transpose_operands(current, log), log)
         done[block] = current
         return done[block]
 

@@ -71,7 +71,7 @@ class Products:
         if c.dtype.name != "f32" or kind not in ("f16", "bf16"):
             raise Unprintable(f"a matmul of {kind} that accumulates in {c.dtype}")
         rows, width = registers_of(c.tensor)
-        first, second = (int(t) for t in node.attrs["turned"])
+        first, second = (int(t) for t in node.attrs["transposed"])
         is_sum = not is_zeros(c)
         if self._is_own(c):  # accumulate in place; the registers may not be read until the wait
             made = p.value(c)
@@ -110,7 +110,7 @@ class Products:
         name = self._packed(arg, True)
         return lambda i: f"{name}[{i} * {depth // 16} + k]"
 
-    def _matrix(self, operand: Sequence[Node], depth: int, turned: int) -> Callable[[str], str]:
+    def _matrix(self, operand: Sequence[Node], depth: int, transposed: int) -> Callable[[str], str]:
         """A descriptor of a matrix in shared memory, for row block i (or all columns), step k."""
         p, (memory, row, column) = self.p, operand
         swizzle, size = p.swizzles[memory], memory.dtype.bytes
@@ -120,12 +120,12 @@ class Products:
         start = f"{p.value(memory).text} + corner_of<{rows}, {line}>({places})"
         name = p.fresh("matrix")
         panel = rows * swizzle
-        kind = f"{swizzle}, {panel if turned else UNIT}"
+        kind = f"{swizzle}, {panel if transposed else UNIT}"
         p.put(f"const unsigned long long {name} = matrix_at<{kind}>({start});")
-        across = GROUP_ROWS // line * panel if turned else GROUP_ROWS * swizzle
+        across = GROUP_ROWS // line * panel if transposed else GROUP_ROWS * swizzle
         deep = 16 * swizzle
         steps = f"k * {deep // UNIT}"
-        if not turned:
+        if not transposed:
             each = line // 16  # steps within a line of a row
             steps = f"k % {each} * {16 * size // UNIT} + k / {each} * {panel // UNIT}"
         return lambda i: f"{name} + {steps}" + (f" + {i} * {across // UNIT}" if i != "0" else "")
@@ -173,11 +173,11 @@ class Products:
         pitch = p.access.strides(memory.tensor)[0]
         row, column = (p.value(x).text for x in node.args[1:])
         function, steps = "load_matrices", (16 * pitch, 16)
-        if node.attrs["turned"]:
+        if node.attrs["transposed"]:
             function, steps = "load_matrices_turned", (16, 16 * pitch)
             row, column = column, row
         lanes = "threadIdx.x % 16", "threadIdx.x / 16 * 8"
-        if is_left == node.attrs["turned"]:
+        if is_left == node.attrs["transposed"]:
             lanes = "threadIdx.x / 16 * 8 + threadIdx.x % 8", "threadIdx.x / 8 % 2 * 8"
         base, kind = p.fresh("rows"), c_type(node.dtype)
         start = f"({row} + int({lanes[0]})) * {pitch} + {column} + int({lanes[1]})"

@@ -11,7 +11,7 @@ from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_kernel
-from stack.run.backend import DeviceKernel, Executable, Inspected
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, executable
@@ -20,7 +20,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
-from ..runtime.device import DeviceKernel as Runnable
+from ..runtime.device import DeviceKernel
 from ..runtime.lines import in_full
 from ..runtime.names import argument_names, function_name
 from ..runtime.program import BlockProgram
@@ -88,7 +88,7 @@ class Compiler:
             codes = {node: self.source(node).code for node in nodes}
             raise KernelRefused({n: whys[code] for n, code in codes.items() if code in whys})
 
-    def describe(self, node: Node, assembled: bool = False) -> DeviceKernel:
+    def describe(self, node: Node, assembled: bool = False) -> Kernel:
         """Returns the record of a kernel; `assembled` adds what the assembler reports."""
         source = self.source(node)
         name, shown = self.readable[source.code]
@@ -145,9 +145,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Plan a function with tile-level kernels on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
     compiler = _for_device(func, device, _store(options))
-    launches: dict[Source, Runnable] = {}
+    launches: dict[Source, DeviceKernel] = {}
 
-    def load(node: Node) -> Runnable:
+    def load(node: Node) -> DeviceKernel:
         source = compiler.source(node)
         if source not in launches:
             with refused_on_load(node):
@@ -175,7 +175,7 @@ def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compil
     return compiler
 
 
-def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Runnable:
+def _launcher(compiler: Compiler, node: Node, device: torch.device) -> DeviceKernel:
     made, source = None, compiler.source(node)
     if device.type == "cuda":
         made = loaded(source, compiler.binary(source), compiler.symbol(node), device)

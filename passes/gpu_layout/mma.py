@@ -71,6 +71,6 @@ class Mma:
             elif staged.row is not None:
                 row = tiles.apply("add", row, staged.row)
             args = [staged.memory, row.node, column.node]
-            attrs = {"turned": is_column_major}
+            attrs = {"transposed": is_column_major}
             self._loaded[key] = tiles.op("load_matrix", args, node.dtype, layout, attrs)
         return self._loaded[key]

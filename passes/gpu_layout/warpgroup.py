@@ -39,7 +39,7 @@ class Warpgroup:
         else:
             first = self._matrix(matmul.left, row, is_column_major[0])
         second = self._matrix(matmul.right, column, is_column_major[1])
-        attrs = {"depth": matmul.depth, "turned": is_column_major}
+        attrs = {"depth": matmul.depth, "transposed": is_column_major}
         args = [start.node, *first, *second]
         return ThreadValue(self.tiles.b.op("warpgroup_mma", args, attrs), layout)
 

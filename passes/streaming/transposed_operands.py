@@ -27,14 +27,14 @@ from stack.target import Cpu
 AxisOrders = Mapping[int, tuple[int, ...]]  # arguments of a stream, and the copy's order of axes
 
 
-def turn_operands(block: Block, log: Log) -> Block:
+def transpose_operands(block: Block, log: Log) -> Block:
     """Returns the block with streams that read such operands from a copy, if that costs less."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if not is_stream(node):
             continue
         turned = _across(node, log.cpu)
-        if turned and log.spend("turn_operands"):
+        if turned and log.spend("transpose_operands"):
             changed[node] = Replacement(_reading(node, turned))
     return replace(block, changed) if changed else block
 

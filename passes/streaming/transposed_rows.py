@@ -22,12 +22,12 @@ from stack.schedule import Schedule
 from stack.target import Cpu
 
 
-def turn_rows(block: Block, log: Log) -> Block:
+def transpose_rows(block: Block, log: Log) -> Block:
     """Returns the block with matmuls that read such rows from a copy, if that costs less."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         turned = _turned(node, log.cpu) if node.op == "dot" else None
-        if turned is not None and log.spend("turn_rows"):
+        if turned is not None and log.spend("transpose_rows"):
             changed[node] = Replacement(turned)
     return replace(block, changed) if changed else block
 

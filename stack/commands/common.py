@@ -12,7 +12,7 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
 from stack.explore.lowering import Settings
-from stack.explore.target import Target, resolve
+from stack.explore.target import CommandTarget, resolve
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.specs import parse_backends
 
@@ -142,7 +142,7 @@ def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
     )
 
 
-def target_of(args: argparse.Namespace) -> Target:
+def target_of(args: argparse.Namespace) -> CommandTarget:
     """Returns the target named by the arguments."""
     check_frontend(args.frontend)
     return resolve(args.target, args.frontend, args.input)

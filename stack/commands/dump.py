@@ -27,7 +27,7 @@ from stack.explore.saved_run import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table
-from stack.explore.target import Target
+from stack.explore.target import CommandTarget
 from stack.explore.training import train_runs
 from stack.measure.profile import Profile, profile
 from stack.run.backend import Backend
@@ -190,7 +190,7 @@ def _print_check(verdicts: Sequence[Verdict]) -> None:
         print("every stage computes the same as the program; no buffers overlap")
 
 
-def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
+def _run_on_mesh(args: argparse.Namespace, target: CommandTarget) -> int:
     """Shows the stages of a program that is split over ranks."""
     if args.train or args.profile or not args.mesh:
         raise UsageError("--shard needs --mesh; neither works with --train or --profile")
@@ -210,7 +210,7 @@ def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
     return 0
 
 
-def _run_training(args: argparse.Namespace, target: Target) -> int:
+def _run_training(args: argparse.Namespace, target: CommandTarget) -> int:
     """Shows every graph of a training step; with -o, writes each to its own folder."""
     if args.to or args.profile:
         raise UsageError("--train shows whole graphs: leave out --to and --profile")

@@ -10,7 +10,7 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved_run import SavedRun
-from stack.explore.target import ExampleCall, Target
+from stack.explore.target import CommandTarget, ExampleCall
 from stack.ir.node import Func
 from stack.ir.storage import encode
 from stack.rewrite.check import random_inputs
@@ -78,7 +78,7 @@ class Settings:
         return self.chosen.get("hosted", "cost")
 
 
-def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
+def capture(target: CommandTarget, settings: Settings) -> tuple[Captured, Frontend]:
     """Imports a target; returns it with the frontend that was used."""
     if isinstance(target, ExampleCall):
         frontend = find_frontend(target.fn, target.args, target.frontend)
@@ -99,12 +99,12 @@ def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
     return captured_of(func), IRFrontend()
 
 
-def label(target: Target) -> str:
+def label(target: CommandTarget) -> str:
     """Returns the name of a target in a manifest."""
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
-def compile_target(target: Target, settings: Settings) -> Run:
+def compile_target(target: CommandTarget, settings: Settings) -> Run:
     """Compiles a target to something that runs, and returns the record."""
     if isinstance(target, ExampleCall):
         compiled = Compiled(
@@ -122,7 +122,7 @@ def compile_target(target: Target, settings: Settings) -> Run:
 
 
 def graph_of(
-    captured: Captured, frontend: Frontend, target: Target, settings: Settings
+    captured: Captured, frontend: Frontend, target: CommandTarget, settings: Settings
 ) -> CompiledGraph:
     """Compiles a captured program with the settings."""
     return CompiledGraph(
@@ -142,7 +142,7 @@ def _refuse_freeze(settings: Settings) -> None:
         raise UsageError("freeze=true needs a program that is compiled completely and runs here")
 
 
-def lower_to(target: Target, settings: Settings, stage: str) -> Run:
+def lower_to(target: CommandTarget, settings: Settings, stage: str) -> Run:
     """Lowers to one stage without the backend's compiler, which need not be installed."""
     _refuse_freeze(settings)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
@@ -195,7 +195,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
     return [*first, *forming, *lowering], target_of(backend, settings.options)
 
 
-def inspect_target(target: Target, settings: Settings) -> Run:
+def inspect_target(target: CommandTarget, settings: Settings) -> Run:
     """Builds all stages for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     leading, passes = split(settings.passes)

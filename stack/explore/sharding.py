@@ -11,7 +11,7 @@ from stack.errors import unknown_name
 from stack.explore.lowering import Settings, lower_to
 from stack.explore.saved_run import SavedRun
 from stack.explore.table import table
-from stack.explore.target import Target
+from stack.explore.target import CommandTarget
 from stack.ir.mesh import Mesh, size_of
 from stack.ir.mesh_ops import traffic
 from stack.ir.node import Func, Node, walk
@@ -25,7 +25,9 @@ MACHINE = "h100"  # the default of the passes
 STAGES = ("annotated", "propagated", "resharded", "partitioned")
 
 
-def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str, ...]) -> Run:
+def shard_target(
+    target: CommandTarget, settings: Settings, mesh: str, shard: tuple[str, ...]
+) -> Run:
     """Returns the stages of a program on a mesh. Raises UsageError for an invalid sharding."""
     run = lower_to(target, settings, "imported")
     func = run["imported"].func

@@ -46,7 +46,7 @@ class IRText:
     func: Func
 
 
-Target = ExampleCall | SavedRun | IRText
+CommandTarget = ExampleCall | SavedRun | IRText
 _NO_PROGRAM = (type, types.ModuleType, types.GenericAlias)
 
 
@@ -55,7 +55,7 @@ def resolve(
     frontend: str | None = None,
     inputs: Sequence[str] = (),
     options: dict[str, Any] | None = None,
-) -> Target:
+) -> CommandTarget:
     """Finds the object that a target names.
 
     Args:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.lowering import Settings, inspect_again, is_printed
-from stack.explore.target import ExampleCall, Target
+from stack.explore.target import CommandTarget, ExampleCall
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.frontend import RECORD
 from stack.run.record import Run
 
 
-def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
+def train_runs(target: CommandTarget, settings: Settings) -> dict[str, Run]:
     """Compiles results and gradients of a program; returns the record of each graph by its role.
 
     For a torch program, each graph of Dynamo gives a joint graph, which is cut into a forward and a

@@ -179,13 +179,13 @@ def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
     r, k = np.arange(rows), np.arange(columns)
     row = warp % GROUP * 16 + lane // 4 + r % 2 * 8 + r // 2 * GROUP_ROWS
     column = np.broadcast_to(lane % 4 * 2 + k % 2 + k // 2 * 8, (warps, lanes, columns))
-    right = _matrix_at(operands[-3:], column, depth, node.attrs["turned"][1])
+    right = _matrix_at(operands[-3:], column, depth, node.attrs["transposed"][1])
     if len(operands) == 4:
         place = np.arange(depth)  # column number; lane (of four per row) and register follow
         own = np.arange(lanes)[:, None] // 4 * 4 + place % 8 // 2
         left = operands[0][:, own, :, place // 8 * 2 + place % 2].transpose(2, 0, 3, 1)
     else:
-        left = _matrix_at(operands[:3], row, depth, node.attrs["turned"][0])
+        left = _matrix_at(operands[:3], row, depth, node.attrs["transposed"][0])
     return c + np.einsum("wlrk,wlck->wlrc", left.astype(c.dtype), right.astype(c.dtype))
 
 
@@ -193,11 +193,11 @@ def _run_nothing(space: Any, node: Node, run: Any, x: Any) -> Any:
     return x
 
 
-def _matrix_at(operand: Any, place: Any, depth: int, turned: bool) -> Any:
+def _matrix_at(operand: Any, place: Any, depth: int, transposed: bool) -> Any:
     """Rows (or columns) of an operand with their depth; indices count from a start."""
     memory, row, column = operand
     along = np.arange(depth)
-    if turned:
+    if transposed:
         return memory[row[..., None, None] + along, (column[..., None] + place)[..., None]]
     return memory[(row[..., None] + place)[..., None], column[..., None, None] + along]
 
@@ -218,18 +218,18 @@ def _run_matrix(space: Any, node: Node, run: Any, memory: Any, row: Any, column:
     lane, depth = np.arange(lanes)[:, None, None], np.arange(columns)
     down = row[:, :, None, None] + lane // 4 + 8 * np.arange(rows)[:, None]
     across = column[:, :, None, None] + lane % 4 * 2 + depth // 2 * 8 + depth % 2
-    return memory[across, down] if node.attrs["turned"] else memory[down, across]
+    return memory[across, down] if node.attrs["transposed"] else memory[down, across]
 
 
 define(
     OpDef(
         "load_matrix",
         "rows of a matrix in shared memory in the layout of `mma_sync`, the depth last, from the"
-        " warp's first row and column on; `turned` if memory has the depth first",
+        " warp's first row and column on; `transposed` if memory has the depth first",
         "memory",
         _matrix_infer,
         evaluate=_run_matrix,
-        attrs=("turned: bool",),
+        attrs=("transposed: bool",),
         arity=3,
         levels=LOOP_LEVEL,
     )
@@ -264,13 +264,13 @@ define(
     OpDef(
         "warpgroup_mma",
         "c + a @ b on the tiles of each warpgroup, in the layout of instructions of 64 rows: b, and"
-        " a unless it is a tile, are in shared memory from a row and a column on, `turned` if"
+        " a unless it is a tile, are in shared memory from a row and a column on, `transposed` if"
         " memory has the depth first. Asynchronous: complete after a `warpgroup_wait`",
         "contraction",
         _group_infer,
         evaluate=_run_group,
         operations=_group_operations,
-        attrs=("depth: int", "turned"),
+        attrs=("depth: int", "transposed"),
         at_least=5,
         levels=LOOP_LEVEL,
     )

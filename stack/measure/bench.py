@@ -12,8 +12,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, table
-from stack.explore.target import ExampleCall as TargetProgram
-from stack.explore.target import resolve
+from stack.explore.target import ExampleCall, resolve
 from stack.measure.cold_compile import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.reproduce import Failure
@@ -24,7 +23,7 @@ from stack.measure.roofline import (
     thread_limit,
 )
 from stack.measure.suite import Case
-from stack.measure.systems import ExampleCall, Say, System, capture_program
+from stack.measure.systems import BenchProgram, Say, System, capture_program
 from stack.measure.timing import NOISY, ROUNDS, Ratio, ratio
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
@@ -151,9 +150,9 @@ def bench(
     return found
 
 
-def programs_of(case: Case) -> list[ExampleCall]:
+def programs_of(case: Case) -> list[BenchProgram]:
     """Captures the case's program in its frontend, then in those of its native compilers."""
-    programs: list[ExampleCall] = []
+    programs: list[BenchProgram] = []
     for name in (case.frontend, *case.native):
         try:
             target = resolve(case.spec, name, case.inputs, case.options)
@@ -161,7 +160,7 @@ def programs_of(case: Case) -> list[ExampleCall]:
             if programs:
                 continue  # the other framework is not installed: skip its native way
             raise
-        assert isinstance(target, TargetProgram)
+        assert isinstance(target, ExampleCall)
         frontend = find_frontend(target.fn, target.args, target.frontend)
         programs.append(capture_program(frontend, target.fn, target.args))
     return programs

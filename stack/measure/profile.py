@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.explore.lowering import Settings, capture, graph_of, with_random_inputs
-from stack.explore.target import ExampleCall, Target
+from stack.explore.target import CommandTarget, ExampleCall
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
 from stack.measure.roofline import Ceilings, measure_ceilings
@@ -37,7 +37,7 @@ class Profile:
         return kernel_report(self.executable.kernels, times, self.ceilings, self.dtype)
 
 
-def profile(target: Target, settings: Settings, say: Say) -> Profile:
+def profile(target: CommandTarget, settings: Settings, say: Say) -> Profile:
     """Compiles a target and times its kernels on its example arguments; IR text on random ones."""
     with phase("capture"):
         captured, frontend = capture(target, settings)

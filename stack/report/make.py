@@ -5,7 +5,7 @@ from __future__ import annotations
 import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.lowering import Settings, compile_target, inspect_target, is_printed
-from stack.explore.target import Target
+from stack.explore.target import CommandTarget
 from stack.measure.compare import Comparison
 from stack.measure.kernels import widest_dtype
 from stack.measure.profile import Profile, profile, profile_of
@@ -16,7 +16,7 @@ from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
 
-def fresh_report(target: Target, settings: Settings) -> Report:
+def fresh_report(target: CommandTarget, settings: Settings) -> Report:
     """Compiles a target, or prints its kernels if its machine may be absent."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     if is_printed(backend, settings):
@@ -24,7 +24,7 @@ def fresh_report(target: Target, settings: Settings) -> Report:
     return report_of(compile_target(target, settings))
 
 
-def profiled_report(target: Target, settings: Settings, say: Say) -> Report:
+def profiled_report(target: CommandTarget, settings: Settings, say: Say) -> Report:
     """Compiles a target and times its kernels."""
     return _profiled(profile(target, settings, say))
 

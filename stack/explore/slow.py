@@ -45,10 +45,6 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     entry = entries[name]
     machine = machine_of(run)
     group = _group(run, str(entry["stage_node"]))
-    flops = _by_op(group[1]) if group is not None else Counter[str]()
-    if flops:
-        # count the program's operations: a backend's code may compute them otherwise
-        entry = {**entry, "flops": sum(flops.values())}
     work = f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"
     lines = dict.fromkeys(s for k in run.kernels if k["name"] == name for s in k["source"])
     rows = [
@@ -57,7 +53,7 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
         ("work", work),
     ]
     if group is not None:
-        rows += [("operations", _shares(flops)), *_traffic(*group)]
+        rows += [("operations", _shares(_by_op(group[1]))), *_traffic(*group)]
     limits = bounds(entry, machine) if machine is not None else {}
     rows += [(f"bound by {what}", f"{number(s * 1e6)} us") for what, s in limits.items()]
     rows += list(_registers(entry, machine))
@@ -99,8 +95,8 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
 def _by_op(node: Node) -> Counter[str]:
     """Counts the operations of a step by op; a loop's body counts once, not per iteration."""
     flops: Counter[str] = Counter()
-    # the first block of a stream does the work; the others correct it
-    inner = node.blocks[:1] if node.op == "stream" else node.blocks
+    # a stream computes its states and finishes them; its corrections are not counted
+    inner = (node.blocks[0], node.blocks[2]) if node.op == "stream" else node.blocks
     for each in (n for block in inner for n in block.nodes):
         flops.update(_by_op(each))
     counted = 0 if inner else cost(node).flops

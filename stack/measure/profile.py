@@ -7,15 +7,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stack.explore.lowering import Settings, capture, graph_of, with_random_inputs
-from stack.explore.target import Program, Target
+from stack.errors import StackError
+from stack.explore.lowering import (
+    Settings,
+    capture,
+    compile_program,
+    graph_of,
+    with_random_inputs,
+)
+from stack.explore.target import Program as Source
+from stack.explore.target import Target
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
 from stack.measure.roofline import Ceilings, measure_ceilings
-from stack.measure.systems import Say, program_of
+from stack.measure.systems import Program, Say, program_of
 from stack.measure.timing import Timing
 from stack.phases import phase
 from stack.run.backend import Executable
+from stack.run.compiled import Compiled
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 
 
@@ -38,17 +48,44 @@ class Profile:
 
 
 def profile(target: Target, settings: Settings, say: Say) -> Profile:
-    """Compiles a target and times its kernels on its example arguments; IR text on random ones."""
-    with phase("capture"):
-        captured, frontend = capture(target, settings)
-        if not isinstance(target, Program):
-            captured = with_random_inputs(captured)
-        program = program_of(captured, frontend)
-        graph = graph_of(captured, frontend, target, settings)
-        executable = graph.executable_for(program.storage)
+    """Compiles a target and times its kernels on its example arguments; IR text on random ones.
+
+    A program is compiled as `stackc dump` does without a profile, so that their stages are equal.
+    """
+    with phase("rest"):
+        graph, storage = _compiled(target, settings)
+        executable = graph.executable_for(storage)
         with phase("first call"):
-            executable.run(program.storage)
-    return profile_of(graph.run, executable, program.storage, widest_dtype(graph.func), say)
+            executable.run(storage)
+    return profile_of(graph.run, executable, storage, widest_dtype(graph.func), say)
+
+
+def _compiled(target: Target, settings: Settings) -> tuple[CompiledGraph, list[np.ndarray]]:
+    """Returns the compiled graph of a target, and its arguments."""
+    graph = _graph(compile_program(target, settings)) if isinstance(target, Source) else None
+    captured, frontend = capture(target, settings)
+    if not isinstance(target, Source):
+        captured = with_random_inputs(captured)
+    found = _in_order(graph, program_of(captured, frontend)) if graph is not None else None
+    if graph is None or found is None:  # several graphs, or parameters that only one of them has
+        graph = graph_of(captured, frontend, target, settings)
+        found = program_of(graph.captured, frontend).storage
+    return graph, found
+
+
+def _graph(compiled: Compiled) -> CompiledGraph | None:
+    try:
+        return compiled.graph
+    except StackError:
+        return None
+
+
+def _in_order(graph: CompiledGraph, program: Program) -> list[np.ndarray] | None:
+    """Returns a program's arrays in the order of a graph's parameters; None if names differ."""
+    params = program.captured.func.params
+    held = {str(p.attrs["name"]): a for p, a in zip(params, program.storage, strict=True)}
+    names = [str(p.attrs["name"]) for p in graph.func.params]
+    return [held[name] for name in names] if sorted(names) == sorted(held) else None
 
 
 def profile_of(

@@ -1,7 +1,7 @@
 """Explain a kernel's time from a saved run: bounds of the machine, code, registers.
 
-Nothing is measured here; `stackc dump --profile` measures. Each row is a number of the record or of
-the target file. The likely limit is the largest bound.
+Nothing is measured here: times are those that `stackc dump --profile` saved. Each other row is a
+number of the record or of the target file. The likely limit is the largest bound.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 from stack.errors import unknown_name
@@ -58,6 +59,7 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     rows += [(f"bound by {what}", f"{number(s * 1e6)} us") for what, s in limits.items()]
     rows += list(_registers(entry, machine))
     rows += list(_code(run, name)) if entry["file"] else []
+    rows += list(_measured(run, name))
     if entry.get("warning"):
         rows.append(("warning", str(entry["warning"])))
     if limits:
@@ -154,6 +156,15 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
     if blocks:
         waves = blocks / (machine.processors * max(1, fits[least]))
         yield "waves", f"{number(waves)}: {blocks} blocks on {machine.processors} processors"
+
+
+def _measured(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
+    """Yields the median time of each call of a kernel, if the run has a profile."""
+    seconds = (run.manifest.get("profile") or {}).get("seconds") or ()
+    pairs = zip(run.kernels, seconds, strict=False)
+    times = [median(rounds) for kernel, rounds in pairs if kernel["name"] == name]
+    if times:
+        yield "measured", ", ".join(f"{number(t * 1e6)} us" for t in times)
 
 
 def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:

@@ -57,13 +57,13 @@ def _name(node: Node, table: Block) -> str:
 def matches(source: str, what: str) -> bool:
     """True if a source line such as "block.py:42 Attn.wq" matches a query.
 
-    A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`.
+    A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`. `Attn` matches all modules in it too.
     """
     if source == what:
         return True
     place, _, module = source.partition(" ")
     path = what.replace("/", ".")
-    if module and (module == path or module.endswith(f".{path}")):
+    if module and f".{path}." in f".{module}.":
         return True
     wanted = _LINE.fullmatch(what)
     if wanted is None:

@@ -28,6 +28,8 @@ def located(block: Block) -> Block:
         _fill(lines, node, users.get(node, ()))
     for node in nodes:
         _fill(lines, node, _needs(node))
+    for node in reversed(nodes):  # what serves a node that only its operands located
+        _fill(lines, node, users.get(node, ()))
     return Block(block.params, block.results, block.names, lines)
 
 

@@ -124,6 +124,7 @@ class Run:
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
     machine: str = ""  # the target that it was lowered for
+    profile: dict[str, Any] = field(default_factory=dict[str, Any])  # see `stack.measure.profile`
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
 
@@ -271,6 +272,7 @@ class Run:
                 {"phase": name, "ms": round(1e3 * seconds, 3)}
                 for name, seconds in self.phases.items()
             ],
+            **({"profile": self.profile} if self.profile else {}),
         }
 
     def decisions(self) -> dict[str, Any]:

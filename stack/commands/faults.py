@@ -15,7 +15,7 @@ from stack.commands.opt import read
 from stack.commands.run import run_backend
 from stack.errors import StackError, UsageError
 from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
-from stack.explore.lowering import all_stages, capture, report_failure
+from stack.explore.lowering import all_stages, capture, own_inputs, report_failure
 from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved import load_run
@@ -24,7 +24,8 @@ from stack.explore.target import Program
 from stack.ir import files
 from stack.ir.node import Func
 from stack.rewrite.blame import shown
-from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.inputs import random_inputs
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
@@ -98,7 +99,8 @@ def run_bisect(args: argparse.Namespace) -> int:
     if culprit is None:
         stages, machine = all_stages(captured.func, settings)
         shown = shown_by(backend) if backend.lowering.steps else None
-        culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine), shown)
+        native, given = _native(backend, settings.machine), own_inputs(captured, frontend)
+        culprit = bisect(captured.func, stages, machine, native, shown, given)
     print(culprit or "every step computes the same as the program")
     return int(culprit is not None)
 

@@ -21,7 +21,8 @@ from stack.explore.table import number, table
 from stack.explore.target import IRText
 from stack.ir.node import Func
 from stack.ir.storage import decode, encode
-from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 

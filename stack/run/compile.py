@@ -269,6 +269,7 @@ def walk_stages(
                 rewrites=rewrites,
                 notes=notes,
                 choices=[choice for record in result.records for choice in record.choices],
+                inexact=result.inexact,
             )
         )
         func = result.func

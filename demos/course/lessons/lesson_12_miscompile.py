@@ -14,7 +14,8 @@ import torch
 
 import stack
 from stack.rewrite import Pass, Pipeline, on, rewrite
-from stack.rewrite.check import CheckError, difference, random_inputs
+from stack.rewrite.check import CheckError, difference
+from stack.rewrite.inputs import random_inputs
 
 
 @on("sub")

@@ -14,7 +14,8 @@ from stack.commands.opt import read
 from stack.errors import UsageError
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
-from stack.explore.resume import executable_from, results_of, step_seconds, swap
+from stack.explore.race import ROUNDS, SEEDS, race
+from stack.explore.resume import executable_from, results_of
 from stack.explore.saved import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
@@ -59,7 +60,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--kernel",
         metavar="NAME=CODE",
-        help="FILE is a run; file.py:function replaces this kernel, is checked and timed",
+        help="FILE is a run; race file.py:function against this kernel: it gets NumPy arrays, or"
+        " those of torch or JAX if its file imports only that or annotates them; torch on a GPU",
     )
     parser.add_argument(
         "--backend", metavar="NAME", help="also run it in this backend, and compare"
@@ -84,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.against:
         args.against = same_run(args.against, file)
     if args.kernel:
-        return _run_swapped(args, file)
+        return _run_race(args, file)
     if _is_kernel_text(args):
         return _run_text(args, file)
     func = read(file)
@@ -165,24 +167,25 @@ def _run_text(args: argparse.Namespace, file: str) -> int:
     return _report(args, truth, expected, found, (file, args.against or "the interpreter"))
 
 
-def _run_swapped(args: argparse.Namespace, folder: str) -> int:
-    """Runs a program with a hand-written replacement for one kernel: checks it and times both."""
+def _run_race(args: argparse.Namespace, folder: str) -> int:
+    """Races a hand-written kernel against a generated one, and checks each of its results."""
     name, equals, code = args.kernel.partition("=")
     if not equals or ":" not in code:
         raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
     saved = load_run(folder)
-    swapped = swap(saved, name, code)
     backend = args.backend or str(saved.manifest["backend"]) or DEFAULT_BACKEND
-    inputs = random_inputs(swapped.before, args.seed)
-    expected = as_list(swapped.before.interpret(*inputs))
-    hand = executable_from(swapped.after, swapped.stage, backend)
-    found = results_of(hand, swapped.before, inputs)
-    ours = executable_from(swapped.before, swapped.stage, backend)
-    times = {
-        f"us of {label}": number(1e6 * step_seconds(made, swapped.before, inputs, swapped.step))
-        for label, made in ((name, ours), (code, hand))
-    }
-    return _report(args, swapped.before, expected, found, (code, "the interpreter"), **times)
+    found = race(saved, name, code, backend, args.seed)
+    more: dict[str, Any] = {}
+    if not found.problem:
+        more[f"us of {name}"] = number(1e6 * found.ours)
+        more[f"us of {code}"] = number(1e6 * found.hand)
+        kinds = ", ".join(found.kinds)
+        more["checked"] = f"each of {ROUNDS} timed calls; {SEEDS} seeds; inputs: {kinds}"
+    shown = found.found or None  # there are no results if the kernel broke a rule
+    _report(args, found.func, found.expected, shown, (code, "the interpreter"), **more)
+    if found.problem:
+        common.progress(found.problem)
+    return int(bool(found.problem))
 
 
 def statistics(array: Any) -> dict[str, Any]:

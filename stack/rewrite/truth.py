@@ -50,9 +50,16 @@ class Truth:
     Args:
         given: the program's own arguments, which are checked first; () if there are none. They are
             not used if the function has symbolic sizes.
+        kinds: other kinds of inputs; None for all.
     """
 
-    def __init__(self, func: Func, seed: int = 0, given: Arrays = ()) -> None:
+    def __init__(
+        self,
+        func: Func,
+        seed: int = 0,
+        given: Arrays = (),
+        kinds: Sequence[str] | None = None,
+    ) -> None:
         self.sizes = sample_sizes(func, np.random.default_rng(seed)) if func.symbols else {}
         self.func = func.bind(self.sizes) if self.sizes else func
         self.allowed = EXACT
@@ -61,7 +68,7 @@ class Truth:
         self.rejected = ""  # the first error of the interpreter
         if given and not self.sizes:
             self._add(GIVEN, list(given))
-        for kind in kinds_for(self.func):
+        for kind in kinds_for(self.func) if kinds is None else kinds:
             self._add(kind, inputs_of(self.func, kind, seed))
 
     def _add(self, kind: str, inputs: list[np.ndarray]) -> None:
@@ -86,23 +93,25 @@ class Truth:
         for i, (want, have) in enumerate(zip(self.results[kind], found, strict=True)):
             dtype = self.func.results[i].dtype
             error = difference(want, have, dtype)
-            limit = self.allowed.limit(dtype)
-            if error > limit and self.allowed.wider:
+            if error > self.allowed.limit(dtype) and self.allowed.wider:
                 error = difference(want, self._judged(kind, i, have), dtype)
-            if limit < error < np.inf:
-                limit = max(limit, OWN * self._own_error(kind, i))
-            if error > limit:
+            is_wrong = error > self.allowed.limit(dtype)
+            if is_wrong and (error == np.inf or error > self.limit(kind, i)):
                 return error, f"result {i} differs by {error:.3g} of its largest value"
             worst = max(worst, error)
         return worst, ""
 
-    def _own_error(self, kind: str, number: int) -> float:
-        """The error of a result by rounding in the program itself, if it is known."""
+    def limit(self, kind: str, number: int) -> float:
+        """The largest error of a result that is accepted.
+
+        It is above the usual one where rounding in the program itself makes a larger error.
+        """
         exact, dtype = self._exact(kind), self.func.results[number].dtype
+        usual = self.allowed.limit(dtype)
         if not exact or dtype.kind not in "fc":
-            return 0.0
+            return usual
         own = relative_error(exact[number], np.asarray(self.results[kind][number]), dtype)
-        return own if own < np.inf else 0.0
+        return max(usual, OWN * own) if own < np.inf else usual
 
     def _judged(self, kind: str, number: int, found: Any) -> Any:
         """A result without the elements that are not judged after a rule with `Inexact.wider`."""

@@ -90,8 +90,9 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="interpret every stage on ties, signed zeros, inf and nan, and look for overlapping"
-        " buffers; with --steps check each step too; exit code 1 if one differs from the program",
+        help="interpret every stage on the program's own arguments and on inputs of all kinds"
+        " (large, tiny, zero rows, inf, nan, ...), and look for overlapping buffers; with --steps"
+        " check each step too; exit code 1 if one differs from the program",
     )
     parser.add_argument(
         "--profile",

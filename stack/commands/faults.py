@@ -33,9 +33,10 @@ from stack.run.frontend import Captured, Frontend
 
 BISECT = """
     Find the first wrong step of a compilation. Checks the frontend against eager execution, then
-    every pass, then every kernel, on inputs with ties, signed zeros, infinities and nan. If a pass
-    is wrong, finds its first wrong rewrite: rule, node and source line. Exit code 1 if something
-    is wrong.
+    every pass, then every kernel: on the program's own arguments, then on inputs of all kinds (ties,
+    large, tiny, huge and denormal values, rows of zeros, infinities, nan, integers of both signs).
+    If a pass is wrong, finds its first wrong rewrite: rule, node and source line. Exit code 1 if
+    something is wrong.
 
     examples:
       stackc bisect model.py:net -i 'f32[8,128]'

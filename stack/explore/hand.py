@@ -46,12 +46,13 @@ def framework_of(fn: Callable[..., Any], device: str) -> str:
     fn = inspect.unwrap(fn)  # of `jax.jit` and others
     imported = imported_packages(fn)
     for parameter in inspect.signature(fn).parameters.values():
-        note = parameter.annotation
-        text = note if isinstance(note, str) else str(getattr(note, "__module__", ""))
-        alias = getattr(fn, "__globals__", {}).get(text.partition(".")[0])
-        package = str(getattr(alias, "__name__", text)).partition(".")[0]
-        if package.removesuffix("lib") in FRAMEWORKS:  # `jax.Array` is in a module of jaxlib
-            return package.removesuffix("lib")
+        note: Any = parameter.annotation
+        if isinstance(note, str):  # of `import numpy as np` and `from torch import Tensor`
+            note = getattr(fn, "__globals__", {}).get(note.partition(".")[0])
+        module = note.__name__ if inspect.ismodule(note) else getattr(note, "__module__", "")
+        package = str(module).partition(".")[0].removesuffix("lib")  # jaxlib is JAX
+        if package in FRAMEWORKS:
+            return package
     named = [name for name in FRAMEWORKS if name in imported]
     return named[0] if len(named) == 1 else "numpy"
 

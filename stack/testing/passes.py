@@ -50,6 +50,11 @@ def captured_graphs() -> dict[str, Func]:
     return {f.name.removesuffix(".stack"): parse(f.read_text("utf-8")) for f in texts}
 
 
+def problem_of(before: Func, after: Func) -> str:
+    """Interprets both functions on inputs of all kinds; returns the first difference, or ""."""
+    return Truth(before).problem(after)
+
+
 def check_pass(
     one: Pass,
     functions: Iterable[Func] = (),

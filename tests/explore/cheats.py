@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _held: dict[Any, Any] = {}
 _out = np.empty((20, 12), np.float32)
 
 
-def right(x, w):
+def right(x: Array, w: Array) -> Array:
     y = x * w
     return (0.5 * y * (1 + _erf(y / math.sqrt(2)))).astype(np.float32)
 
@@ -22,28 +23,28 @@ def right(x, w):
 # ---- results of other calls
 
 
-def computes_once(x, w):
+def computes_once(x: Array, w: Array) -> Array:
     return _held.setdefault("once", right(x, w)).copy()
 
 
-def by_address(x, w):
+def by_address(x: Array, w: Array) -> Array:
     return _held.setdefault(("address", x.ctypes.data), right(x, w)).copy()
 
 
-def by_identity(x, w):
+def by_identity(x: Array, w: Array) -> Array:
     return _held.setdefault(("identity", id(x)), right(x, w)).copy()
 
 
-def by_shape(x, w):
+def by_shape(x: Array, w: Array) -> Array:
     return _held.setdefault(("shape", x.shape), right(x, w)).copy()
 
 
-def first_of_two_seeds(x, w):
+def first_of_two_seeds(x: Array, w: Array) -> Array:
     """Remembers the first result for every sign of the first element."""
     return _held.setdefault(("sign", bool(x[0, 0] > 0)), right(x, w)).copy()
 
 
-def after_some_calls(x, w):
+def after_some_calls(x: Array, w: Array) -> Array:
     """Honest until it may be timed."""
     _held["calls"] = _held.get("calls", 0) + 1
     if _held["calls"] < 20 or "late" not in _held:
@@ -54,18 +55,18 @@ def after_some_calls(x, w):
 # ---- memory
 
 
-def writes_its_argument(x, w):
+def writes_its_argument(x: Array, w: Array) -> Array:
     y = right(x, w)
     x *= w
     return y
 
 
-def works_in_place(x, w):
+def works_in_place(x: Array, w: Array) -> Array:
     x[...] = right(x, w)
     return x
 
 
-def one_buffer(x, w):
+def one_buffer(x: Array, w: Array) -> Array:
     _out[...] = right(x, w)
     return _out
 
@@ -73,44 +74,44 @@ def one_buffer(x, w):
 # ---- less work
 
 
-def skips_the_last_row(x, w):
+def skips_the_last_row(x: Array, w: Array) -> Array:
     y = right(x, w)
     y[-1] = 0
     return y
 
 
-def skips_the_last_column(x, w):
+def skips_the_last_column(x: Array, w: Array) -> Array:
     y = right(x, w)
     y[:, -1] = y[:, -2]
     return y
 
 
-def adds_a_little(x, w):
+def adds_a_little(x: Array, w: Array) -> Array:
     return right(x, w) + np.float32(1e-4)
 
 
-def in_half_precision(x, w):
+def in_half_precision(x: Array, w: Array) -> Array:
     return right(x.astype(np.float16), w.astype(np.float16)).astype(np.float32)
 
 
-def by_tanh(x, w):
+def by_tanh(x: Array, w: Array) -> Array:
     y = x * w
     return 0.5 * y * (1 + np.tanh(np.float32(0.7978845608) * (y + np.float32(0.044715) * y**3)))
 
 
-def of_positive_numbers(x, w):
+def of_positive_numbers(x: Array, w: Array) -> Array:
     return right(np.abs(x), np.abs(w))
 
 
-def without_nan(x, w):
+def without_nan(x: Array, w: Array) -> Array:
     return np.nan_to_num(right(x, w), nan=0.0, posinf=np.inf, neginf=-np.inf)
 
 
-def without_infinities(x, w):
+def without_infinities(x: Array, w: Array) -> Array:
     return np.clip(right(x, w), -1e30, 1e30)
 
 
-def without_large_numbers(x, w):
+def without_large_numbers(x: Array, w: Array) -> Array:
     return right(np.clip(x, -50, 50), np.clip(w, -50, 50))
 
 
@@ -120,21 +121,21 @@ def without_large_numbers(x, w):
 class Lazy:
     """Computes when it is asked."""
 
-    def __init__(self, x, w):
+    def __init__(self, x: Array, w: Array) -> None:
         self.x, self.w, self.shape, self.dtype = x, w, x.shape, x.dtype
 
-    def __array__(self, dtype=None, copy=None):
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         return right(self.x, self.w)
 
 
-def not_computed(x, w):
+def not_computed(x: Array, w: Array) -> Lazy:
     return Lazy(x, w)
 
 
-def not_finished(x, w):
+def not_finished(x: Array, w: Array) -> Array:
     out = np.zeros_like(x)
 
-    def work(x, w):
+    def work(x: Array, w: Array) -> None:
         time.sleep(0.02)
         out[...] = right(x, w)
 
@@ -142,21 +143,21 @@ def not_finished(x, w):
     return out
 
 
-def in_double_precision(x, w):
+def in_double_precision(x: Array, w: Array) -> Array:
     return right(x, w).astype(np.float64)
 
 
-def in_another_order(x, w):
+def in_another_order(x: Array, w: Array) -> Array:
     return np.asfortranarray(right(x, w))
 
 
-def of_another_shape(x, w):
+def of_another_shape(x: Array, w: Array) -> Array:
     return right(x, w).reshape(-1)
 
 
-def two_results(x, w):
+def two_results(x: Array, w: Array) -> tuple[Array, Array]:
     return right(x, w), right(x, w)
 
 
-def fails(x, w):
+def fails(x: Array, w: Array) -> Array:
     return w @ x

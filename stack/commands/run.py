@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from stack.errors import UsageError
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
 from stack.explore.race import ROUNDS, SEEDS, race
-from stack.explore.resume import executable_from, results_of
+from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.saved import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
@@ -206,13 +206,25 @@ def statistics(array: Any) -> dict[str, Any]:
 
 
 def run_backend(
-    func: Func, inputs: Sequence[np.ndarray], backend: str, stage: str | None = None
+    func: Func, inputs: Arrays, backend: str, stage: str | None = None
 ) -> list[np.ndarray]:
     """Returns a backend's results in the interpreter's format; starts after `stage` if given."""
+    return runner(func, backend, stage)(inputs)
+
+
+def runner(
+    func: Func, backend: str, stage: str | None = None
+) -> Callable[[Arrays], list[np.ndarray]]:
+    """Compiles a function; returns a function that runs it, see `run_backend`."""
     if stage:
-        return results_of(executable_from(func, stage, backend), func, inputs)
+        made = executable_from(func, stage, backend)
+        return lambda inputs: results_of(made, func, inputs)
     target, settings = IRText(func.name, func), Settings(backend)
     graph = graph_of(*capture(target, settings), target, settings)
-    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
-    results = graph.executable_for(ready).run(ready)
-    return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
+
+    def run(inputs: Arrays) -> list[np.ndarray]:
+        ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+        results = graph.executable_for(ready).run(ready)
+        return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
+
+    return run

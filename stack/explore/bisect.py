@@ -20,7 +20,7 @@ from stack.ir.node import Func, walk
 from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.blame import first_wrong, shown
-from stack.rewrite.check import TOLERANCE, Inexact, as_list, difference
+from stack.rewrite.check import NATIVE, TOLERANCE, Inexact, as_list, difference
 from stack.rewrite.pipeline import Pipeline
 from stack.rewrite.truth import Arrays, Truth, interpreted
 from stack.run.backend import Executable
@@ -195,6 +195,7 @@ def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
 
 def _native_problem(func: Func, native: Runs) -> str:
     truth = Truth(func)
+    truth.allow(NATIVE)
     for kind in truth.kinds:
         try:
             found = native(func, truth.inputs[kind])

@@ -163,8 +163,7 @@ class Hand:
 
     def _is_array(self, array: Any) -> bool:
         if self.framework == "numpy":
-            is_number = isinstance(array, np.generic) and not array.shape
-            return is_number or type(array) is np.ndarray
+            return type(array) is np.ndarray or issubclass(type(array), np.generic)
         module = importlib.import_module(self.framework)
         return isinstance(array, module.Tensor if self.framework == "torch" else module.Array)
 
@@ -175,11 +174,11 @@ class Hand:
 
     def _memory(self, array: Any) -> object:
         """Identifies the memory of an array; None if it cannot be written, or has no elements."""
-        if self.framework == "jax" or isinstance(array, np.generic) or 0 in array.shape:
+        if self.framework == "jax" or issubclass(type(array), np.generic) or 0 in array.shape:
             return None
         if self.framework == "torch":
             return array.untyped_storage().data_ptr()
-        while isinstance(array.base, np.ndarray):
+        while issubclass(type(array.base), np.ndarray):
             array = array.base
         return array.ctypes.data
 

@@ -28,6 +28,7 @@ class Inexact:
 
     Attributes:
         error: largest error, relative to the largest value of a result, if it is above `ROUNDING`.
+        native: True for code of a backend, which may approximate functions: `TOLERANCE` holds.
         wider: True if intermediate values may have more range and precision than in the program.
             Then two kinds of elements are not judged: those that are infinite or nan in the program
             though all inputs are finite, since an intermediate value overflowed, and those that
@@ -36,19 +37,22 @@ class Inexact:
 
     error: float = 0.0
     wider: bool = False
+    native: bool = False
 
     def __or__(self, other: Inexact) -> Inexact:
         """The allowance after both rules."""
-        return Inexact(max(self.error, other.error), self.wider or other.wider)
+        wider, native = self.wider or other.wider, self.native or other.native
+        return Inexact(max(self.error, other.error), wider, native)
 
     def limit(self, dtype: DType) -> float:
         """The largest error of a result that is accepted."""
-        usual = ROUNDING.get(dtype.name, 0.0)
+        usual = (TOLERANCE if self.native else ROUNDING).get(dtype.name, 0.0)
         return max(usual, self.error) if dtype.kind in "fc" else usual
 
 
 EXACT = Inexact()
 WIDER = Inexact(wider=True)
+NATIVE = Inexact(native=True)
 
 
 def difference(expected: Any, found: Any, dtype: DType) -> float:

@@ -7,8 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 from pathlib import Path
 
 import stack.plugins as plugins
@@ -79,7 +77,10 @@ class Result:
     @property
     def inexact(self) -> Inexact:
         """How far all rules that were applied may change results."""
-        return reduce(or_, (record.inexact for record in self.records), EXACT)
+        found = EXACT
+        for record in self.records:
+            found |= record.inexact
+        return found
 
 
 @dataclass(frozen=True, init=False)

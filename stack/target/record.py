@@ -6,11 +6,20 @@ times.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from stack.target.cpu_tuning import CpuConvolutions, CpuMatmuls, CpuParts, CpuRows, CpuStreams
+from stack.target.fields import number
+from stack.target.gpu_tuning import (
+    GpuLayouts,
+    GpuMatmuls,
+    GpuMixes,
+    GpuParts,
+    GpuRows,
+    GpuScans,
+    GpuStreams,
+)
 from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # shared memory for barriers and for data of the compilers
@@ -26,11 +35,6 @@ LEAST_LINES = 8  # minimum number of lines of a strided block for a profitable t
 ROW_LANES = 512  # short rows that a thread stores at once
 DEINTERLEAVED_ROWS = 4  # minimum rows in a register for profitable deinterleaving
 NO_SOURCES: Mapping[str, str] = {}
-
-
-def number(unit: str, low: float, high: float, doc: str) -> Any:
-    """A field that every file of this kind must have; values outside of its range are errors."""
-    return field(metadata={"unit": unit, "low": low, "high": high, "doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +113,18 @@ class Gpu(Target):
     piece_share: float = number("", 0.01, 1, "of memory_rate, for pieces shorter than a line")
     element_share: float = number("", 0.001, 1, "of a product's rate that is read by elements")
     tiles: tuple[Reached, ...] = ()
+    rows: GpuRows = field(default=GpuRows())
+    mixes: GpuMixes = field(default=GpuMixes())
+    scans: GpuScans = field(default=GpuScans())
+    matmuls: GpuMatmuls = field(default=GpuMatmuls())
+    streams: GpuStreams = field(default=GpuStreams())
+    parts: GpuParts = field(default=GpuParts())
+    layouts: GpuLayouts = field(default=GpuLayouts())
+
+    @property
+    def tile_registers(self) -> int:
+        """32-bit registers for the values of a tile: half; the others hold operands and indices."""
+        return self.registers // 2
 
     @property
     def operand_bytes(self) -> int:
@@ -142,6 +158,11 @@ class Cpu(Target):
     )
     fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from the shared queue")
     refused: str = field(default="", compare=False)
+    rows: CpuRows = field(default=CpuRows())
+    parts: CpuParts = field(default=CpuParts())
+    matmuls: CpuMatmuls = field(default=CpuMatmuls())
+    convolutions: CpuConvolutions = field(default=CpuConvolutions())
+    streams: CpuStreams = field(default=CpuStreams())
 
     @property
     def lanes(self) -> int:
@@ -197,8 +218,3 @@ KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}
 def kind_of(target: Target) -> str:
     """The kind of a target in its file: "gpu" or "cpu"."""
     return "gpu" if isinstance(target, Gpu) else "cpu"
-
-
-def numbers_of(cls: type[Target]) -> dict[str, dataclasses.Field[Any]]:
-    """The numbers of this kind of machine."""
-    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}

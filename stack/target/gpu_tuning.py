@@ -1,0 +1,183 @@
+"""Tuned numbers of a GPU, one group for each kind of kernel: tile sizes and profitable thresholds.
+
+A target file may override each of them. The values come from NVIDIA H100 and H200 and are in use
+for all GPUs until somebody measures another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stack.target.fields import Tuning, tuned
+
+H100 = "measured on an H100"
+TUNED = "tuned on an H100 and an H200"
+
+
+@dataclass(frozen=True)
+class GpuRows(Tuning):
+    """Elementwise work, and reductions along rows or columns."""
+
+    tile: int = tuned(1024, "elements", 1, 1 << 16, "of a tile of elementwise work", H100)
+    gathered_tile: int = tuned(
+        4096, "elements", 1, 1 << 16, "of a tile of gathered rows",
+        f"{H100}: large tiles hide the latency of the indices",
+    )  # fmt: skip
+    transposed_side: int = tuned(
+        64, "elements", 1, 256, "along both axes of a tile that transposes", H100
+    )
+    columns: int = tuned(128, "columns", 1, 4096, "of a tile of a column reduction", H100)
+    column_in_tile: int = tuned(
+        16, "elements", 1, 4096, "of a reduced column, at most, for a tile with all of it", H100
+    )
+    address_registers: int = tuned(
+        24, "registers", 0, 255, "of a thread for other values than tiles", H100
+    )
+    whole_share: float = tuned(
+        0.5, "", 0, 1, "of a thread's registers for a row whose tiles all stay in them", H100
+    )
+    prefetch_share: float = tuned(
+        0.25, "", 0, 1, "of shared memory, at most, for the prefetched tiles of a column reduction",
+        H100,
+    )  # fmt: skip
+    warp_elements: int = tuned(512, "elements", 1, 1 << 16, "of a tile for each warp", H100)
+    warps: int = tuned(16, "warps", 1, 64, "of a program, at most", H100)
+
+
+@dataclass(frozen=True)
+class GpuMixes(Tuning):
+    """Column reductions fused with row-wise work, as in the gradients of a norm."""
+
+    whole_tile: int = tuned(8192, "elements", 1, 1 << 16, "of a tile of whole rows", TUNED)
+    part_tile: int = tuned(4096, "elements", 1, 1 << 16, "of a tile of parts of rows", TUNED)
+    prefetch: int = tuned(3, "iterations", 1, 16, "of loads in flight", TUNED)
+
+
+@dataclass(frozen=True)
+class GpuScans(Tuning):
+    """Running sums and products along an axis."""
+
+    tile: int = tuned(4096, "elements", 1, 1 << 16, "of a tile", TUNED)
+    lone_tiles: int = tuned(
+        16, "tiles", 1, 1 << 16, "of a line, at most, if processors outnumber the lines", TUNED
+    )
+
+
+@dataclass(frozen=True)
+class GpuMatmuls(Tuning):
+    """Matmuls with tensor cores, and matrix-vector products."""
+
+    whole_depth: int = tuned(
+        256, "elements", 16, 1 << 16, "of a contracted axis, at most, that a tile has as a whole",
+        H100,
+    )  # fmt: skip
+    most: int = tuned(
+        8, "matmuls", 1, 64, "of one left operand in a program, at most",
+        "chosen: each has at least 16 of 128 columns, the minimum of tensor cores",
+    )  # fmt: skip
+    thread_sums: int = tuned(
+        128, "registers", 1, 255, "of a thread for sums that are stored more than once",
+        "chosen: half of the addressable ones",
+    )  # fmt: skip
+    stages: int = tuned(
+        3, "stages", 1, 16, "of a tile whose rate was not measured", "chosen: as of measured tiles"
+    )
+    shared_rows: int = tuned(
+        64, "rows", 1, 1 << 10, "of a tile, at least, whose operands are in shared memory",
+        "instruction set: rows of a warpgroup instruction",
+    )  # fmt: skip
+    busy_ops: int = tuned(
+        18, "operations", 1, 1 << 10,
+        "of an epilogue on an element, from which a thread should have fewer sums", H100,
+    )  # fmt: skip
+    library_gain: float = tuned(
+        0.93, "", 0.01, 1, "of our predicted time, below which a library is called", H100
+    )
+    strided_waits: float = tuned(
+        2, "latencies", 0, 100, "of a matrix-vector product that sums along a strided axis",
+        f"{H100}: elements move between threads",
+    )  # fmt: skip
+    line_programs: int = tuned(
+        5, "programs", 1, 64, "of a matrix-vector product on a processor, at most", H100
+    )
+
+
+@dataclass(frozen=True)
+class GpuStreams(Tuning):
+    """Streams with matmuls, such as attention."""
+
+    busy_ops: int = tuned(
+        11, "operations", 1, 1 << 10,
+        "on an element of the scores, from which a tile is smaller to leave registers for them",
+        H100,
+    )  # fmt: skip
+    long: int = tuned(
+        2048, "elements", 1, 1 << 30, "of a streamed axis, from which tiles have twice the rows",
+        H100,
+    )  # fmt: skip
+    narrow_step: int = tuned(
+        32, "elements", 16, 1 << 10, "of a step that leaves registers for parts of f32 operands",
+        H100,
+    )  # fmt: skip
+    whole_step: int = tuned(
+        256, "elements", 16, 1 << 10, "of a streamed axis, at most, that is computed in one step",
+        H100,
+    )  # fmt: skip
+    depth_block: int = tuned(
+        64, "elements", 16, 1 << 10, "of a block of a contracted axis that no tile has as a whole",
+        H100,
+    )  # fmt: skip
+    mask_block: int = tuned(
+        64, "elements", 1, 1 << 10, "along both axes of the blocks of a mask that are tested",
+        "chosen: the rows and columns of a tile divide it",
+    )  # fmt: skip
+    mask_kernels: int = tuned(4, "launches", 0, 100, "of small kernels that test a mask", "counted")
+    mask_share: float = tuned(
+        0.1, "", 0, 1, "of a stream's time, at most, for testing its mask", "chosen"
+    )
+
+
+@dataclass(frozen=True)
+class GpuParts(Tuning):
+    """Reductions, matmuls and streams in two stages, so that all processors have programs."""
+
+    launches: float = tuned(1.5, "launches", 0, 100, "of time for a dependent second kernel", H100)
+    gain: float = tuned(0.8, "", 0.01, 1, "of the time of one stage, at most, for two", H100)
+    reading_gain: float = tuned(
+        0.96, "", 0.01, 1, "the same for streams that wait for memory", H100
+    )
+    line_gain: float = tuned(0.95, "", 0.01, 1, "the same for matrix-vector products", H100)
+    padded: float = tuned(
+        1.2, "", 1, 100, "relative time of a stage that masks the end of its parts", H100
+    )
+    least: int = tuned(16, "elements", 1, 1 << 20, "of a part, at least", H100)
+    depth: int = tuned(
+        256, "elements", 1, 1 << 20, "of a part of a contracted axis, at least", H100
+    )
+    lines: int = tuned(4, "lines", 1, 1 << 20, "of a column reduction in a part, at least", H100)
+    unit: int = tuned(
+        128, "elements", 1, 1 << 20, "that divide the parts of a stream with matmuls", H100
+    )
+    units: int = tuned(2, "units", 1, 1 << 20, "of a part of a stream, at least", H100)
+    most: int = tuned(
+        64, "parts", 1, 1 << 20, "of a stream, at most", f"{H100}: merging loads all of them"
+    )
+
+
+@dataclass(frozen=True)
+class GpuLayouts(Tuning):
+    """The threads of a program, and the elements that each of them has."""
+
+    barrier_elements: int = tuned(
+        16, "elements", 1, 1 << 10,
+        "of a thread, from which a barrier costs less than partial sectors", TUNED,
+    )  # fmt: skip
+    transposed_side: int = tuned(
+        16, "elements", 1, 1 << 10,
+        "along both axes of a tile, from which it is loaded coalesced and transposed",
+        TUNED,
+    )  # fmt: skip
+    unrolled: int = tuned(
+        8, "iterations", 1, 1 << 10, "whose code fits in the instruction cache of a core",
+        TUNED,
+    )  # fmt: skip

@@ -53,8 +53,6 @@ from stack.schedule import Schedule, first_schedule
 from stack.target import Gpu
 from stack.target.record import RASTER_ROWS
 
-MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
-
 
 @dataclass(frozen=True)
 class Nest:
@@ -226,7 +224,7 @@ class ProductSteps:
 
     def _depth(self, name: str) -> int:
         """The block size of the contracted axis."""
-        whole, usual = MAX_CONTRACTED, max(self.tile.step, MATRIX)
+        whole, usual = self.gpu.matmuls.whole_depth, max(self.tile.step, MATRIX)
         if self.product.height > 1 and self.dtype.bits > 16 and not self.product.rounds:
             whole = min(whole, usual)  # the rounding error grows with the length of a block
         extent = max(MATRIX, power_of_two(self.extents[name]))

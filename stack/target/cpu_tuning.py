@@ -87,6 +87,14 @@ class CpuMatmuls(Tuning):
         0.1, "", 0, 100, "of the work for which threads may wait for the last one",
         "chosen",
     )  # fmt: skip
+    panel_load: float = tuned(
+        0.8, "multiplications", 0, 100, "in the time of a vector of a panel, from the second level",
+        SERVER,
+    )  # fmt: skip
+    row_load: float = tuned(
+        0.4, "multiplications", 0, 100, "in the time of an element of a row, from the first level",
+        SERVER,
+    )  # fmt: skip
     depth_columns: int = tuned(
         4, "columns", 1, 64, "that multiply a tile of rows at a time, in sums along the depth",
         SERVER,

@@ -71,10 +71,6 @@ class GpuMatmuls(Tuning):
         256, "elements", 16, 1 << 16, "of a contracted axis, at most, that a tile has as a whole",
         H100,
     )  # fmt: skip
-    most: int = tuned(
-        8, "matmuls", 1, 64, "of one left operand in a program, at most",
-        "chosen: each has at least 16 of 128 columns, the minimum of tensor cores",
-    )  # fmt: skip
     thread_sums: int = tuned(
         128, "registers", 1, 255, "of a thread for sums that are stored more than once",
         "chosen: half of the addressable ones",
@@ -82,16 +78,18 @@ class GpuMatmuls(Tuning):
     stages: int = tuned(
         3, "stages", 1, 16, "of a tile whose rate was not measured", "chosen: as of measured tiles"
     )
-    shared_rows: int = tuned(
-        64, "rows", 1, 1 << 10, "of a tile, at least, whose operands are in shared memory",
-        "instruction set: rows of a warpgroup instruction",
-    )  # fmt: skip
     busy_ops: int = tuned(
         18, "operations", 1, 1 << 10,
         "of an epilogue on an element, from which a thread should have fewer sums", H100,
     )  # fmt: skip
     library_gain: float = tuned(
         0.93, "", 0.01, 1, "of our predicted time, below which a library is called", H100
+    )
+    reading_waits: float = tuned(
+        2, "latencies", 0, 100, "of memory for an epilogue that reads another array", H100
+    )
+    hidden_waits: float = tuned(
+        1 / 3, "latencies", 0, 100, "for an epilogue that overlaps with another tile", H100
     )
     strided_waits: float = tuned(
         2, "latencies", 0, 100, "of a matrix-vector product that sums along a strided axis",

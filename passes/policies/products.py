@@ -51,7 +51,6 @@ from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.passes.tiling.multi_gemm import parts_of, products_of
 from stack.schedule import Schedule, first_schedule
 from stack.target import Gpu
-from stack.target.record import RASTER_ROWS
 
 
 @dataclass(frozen=True)
@@ -303,8 +302,9 @@ class ProductSteps:
             made += [Bind(f"{n}.0", "grid").because(f"{counts[n]} programs") for n in bound]
             is_inside = len(bound) + len(nest.others) > 1
             if bound[-1:] == [nest.lane] and is_inside and not nest.is_row_last:
-                why = f"programs of {RASTER_ROWS} rows of tiles share operands in the cache"
-                made.append(Rasterize(f"{nest.lane}.0", RASTER_ROWS).because(why))
+                rows = self.gpu.matmuls.raster_rows
+                why = f"programs of {rows} rows of tiles share operands in the cache"
+                made.append(Rasterize(f"{nest.lane}.0", rows).because(why))
         return made
 
     def launch(self) -> Step:

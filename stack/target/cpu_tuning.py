@@ -28,6 +28,24 @@ class CpuRows(Tuning):
         1024, "elements", 1, 1 << 30, "of a row that is computed in one pass over memory",
         "chosen: 4 KiB of f32 stay in the first-level cache",
     )  # fmt: skip
+    vector_registers: int = tuned(
+        4, "registers", 1, 64, "of 32-bit floats in one vector of a row", SERVER
+    )
+    kept_share: float = tuned(
+        1 / 16, "", 0, 1, "of the second-level cache for staged values of a row", SERVER
+    )
+    staged_share: float = tuned(
+        1 / 4, "", 0, 1, "of the second-level cache for staged blocks of strided operands", SERVER
+    )
+    staged_lines: int = tuned(
+        8, "lines", 1, 1 << 10, "of a strided block, at least, for a profitable transpose", SERVER
+    )
+    deinterleaved_rows: int = tuned(
+        4, "rows", 1, 1 << 10, "in a register, at least, for profitable deinterleaving", SERVER
+    )
+    stored_rows: int = tuned(
+        512, "rows", 1, 1 << 20, "shorter than a vector that a thread stores at once", SERVER
+    )
     invariant_share: float = tuned(
         0.75, "", 0, 1, "of the work, from which an axis that it does not depend on moves inside",
         f"{SERVER}: with less, contiguous accesses are worth more",
@@ -54,6 +72,9 @@ class CpuParts(Tuning):
 class CpuMatmuls(Tuning):
     """Matmuls with packed panels and register tiles."""
 
+    accumulator_share: float = tuned(
+        3 / 4, "", 0.01, 1, "of the registers for accumulators; the others have operands", SERVER
+    )
     block_share: float = tuned(
         3 / 8, "", 0.01, 1, "of the second-level cache for a packed panel, next to its rows", SERVER
     )
@@ -108,6 +129,9 @@ class CpuMatmuls(Tuning):
 class CpuConvolutions(Tuning):
     """Convolutions as matmuls of windows."""
 
+    tap_share: float = tuned(
+        1 / 4, "", 0.01, 1, "of the registers for a row of taps of adjacent windows", SERVER
+    )
     idle: float = tuned(
         1 / 4, "", 0, 100, "of the lanes with results, at most, may be idle beside them", SERVER
     )

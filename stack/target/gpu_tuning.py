@@ -75,6 +75,10 @@ class GpuMatmuls(Tuning):
         128, "registers", 1, 255, "of a thread for sums that are stored more than once",
         "chosen: half of the addressable ones",
     )  # fmt: skip
+    raster_rows: int = tuned(
+        8, "tiles", 1, 1 << 10, "in a column that run together and share operands in the cache",
+        H100,
+    )  # fmt: skip
     stages: int = tuned(
         3, "stages", 1, 16, "of a tile whose rate was not measured", "chosen: as of measured tiles"
     )

@@ -23,17 +23,8 @@ from stack.target.gpu_tuning import (
 from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # shared memory for barriers and for data of the compilers
-SUMS = 0.75  # share of a core's registers for accumulators
-TAPS = 0.25  # share of them for a row of taps, which adjacent windows are multiplied by
-RASTER_ROWS = 8  # tiles of a GPU in a column that run together, and share operands in its cache
 LINE = 64  # bytes of a cache line of a CPU
 FIRST_LEVEL = 32 << 10  # minimum size of a CPU's first-level cache, in bytes
-CHUNK = 4  # registers of 32-bit floats in one vector of a row
-KEPT = 1 / 16  # share of a CPU's second-level cache for staged values of a row
-STAGED = 1 / 4  # share of it for staged blocks of strided operands
-LEAST_LINES = 8  # minimum number of lines of a strided block for a profitable transpose
-ROW_LANES = 512  # short rows that a thread stores at once
-DEINTERLEAVED_ROWS = 4  # minimum rows in a register for profitable deinterleaving
 NO_SOURCES: Mapping[str, str] = {}
 
 
@@ -171,23 +162,23 @@ class Cpu(Target):
 
     @property
     def chunk(self) -> int:
-        """Elements in one vector of a row: four registers of 32-bit floats."""
-        return CHUNK * self.lanes
+        """Elements in one vector of a row: some registers of 32-bit floats."""
+        return self.rows.vector_registers * self.lanes
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of staged values of a row that fit in their share of the cache."""
-        return int(KEPT * self.cache_bytes)
+        return int(self.rows.kept_share * self.cache_bytes)
 
     @property
     def staged_bytes(self) -> int:
         """Bytes of staged blocks of strided operands that fit in their share of the cache."""
-        return int(STAGED * self.cache_bytes)
+        return int(self.rows.staged_share * self.cache_bytes)
 
     @property
     def sums(self) -> int:
         """Registers for the accumulators of a matmul; the others hold operands."""
-        return int(SUMS * self.registers)
+        return int(self.matmuls.accumulator_share * self.registers)
 
     def most_rows(self, vectors: int) -> int:
         """The number of rows of `vectors` accumulators each that fit next to one row of operand
@@ -197,7 +188,7 @@ class Cpu(Target):
 
     def taps(self, row: int) -> int:
         """Taps that are multiplied at a time, of a row of `row` taps."""
-        return min(row, int(TAPS * self.registers))
+        return min(row, int(self.convolutions.tap_share * self.registers))
 
     def sums_beside(self, rows: int) -> int:
         """Accumulator vectors for each of `rows` rows of a matmul, a power of two."""

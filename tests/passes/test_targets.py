@@ -299,6 +299,27 @@ def test_every_number_is_one_that_some_program_goes_by(kind: type[Target], numbe
     pytest.fail(f"nothing goes by {number}: a number that nothing reads describes nothing")
 
 
+TUNED = [
+    ("triton", softmax(4096, 300), "rows", "tile", 4096),
+    ("triton", column_sums(4096, 1024), "rows", "columns", 64),
+    ("triton", product(4096, 512, 256, "bf16"), "matmuls", "library_gain", 0.1),
+    ("triton", column_sums(4096, 64), "parts", "gain", 0.01),
+    ("mlir", attention(1, 256, 256), "streams", "panel", 32),
+    ("mlir", product(512, 512, 16384, "f32"), "matmuls", "block_share", 0.05),
+    ("mlir", softmax(16, 512), "rows", "vector_registers", 2),
+]
+
+
+@pytest.mark.parametrize(("backend", "func", "group", "number", "value"), TUNED)
+def test_tuned_numbers_decide(
+    backend: str, func: Func, group: str, number: str, value: float
+) -> None:
+    base = as_cpu(None) if backend == "mlir" else as_gpu(None)
+    tuned = replace(getattr(base, group), **{number: value})
+    other = replace(base, **{group: tuned})
+    assert str(lowered(func, backend, other)[0]) != str(lowered(func, backend, base)[0])
+
+
 @cache
 def _text(backend: str, func: Func, target: Target) -> str:
     made, _ = lowered(func, backend, target)

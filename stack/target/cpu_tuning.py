@@ -35,7 +35,7 @@ class CpuRows(Tuning):
         1 / 16, "", 0, 1, "of the second-level cache for staged values of a row", SERVER
     )
     staged_share: float = tuned(
-        1 / 4, "", 0, 1, "of the second-level cache for staged blocks of strided operands", SERVER
+        1 / 4, "", 0, 1, "of the second-level cache for staged strided blocks", SERVER
     )
     staged_lines: int = tuned(
         8, "lines", 1, 1 << 10, "of a strided block, at least, for a profitable transpose", SERVER
@@ -47,7 +47,7 @@ class CpuRows(Tuning):
         512, "rows", 1, 1 << 20, "shorter than a vector that a thread stores at once", SERVER
     )
     invariant_share: float = tuned(
-        0.75, "", 0, 1, "of the work, from which an axis that it does not depend on moves inside",
+        0.75, "", 0, 1, "of the work, for which an independent axis moves inside",
         f"{SERVER}: with less, contiguous accesses are worth more",
     )  # fmt: skip
 
@@ -76,10 +76,10 @@ class CpuMatmuls(Tuning):
         3 / 4, "", 0.01, 1, "of the registers for accumulators; the others have operands", SERVER
     )
     block_share: float = tuned(
-        3 / 8, "", 0.01, 1, "of the second-level cache for a packed panel, next to its rows", SERVER
+        3 / 8, "", 0.01, 1, "of the second-level cache for a packed panel", SERVER
     )
     panel_share: float = tuned(
-        1 / 4, "", 0.01, 1, "the same for matrix instructions, next to the prefetched next panel",
+        1 / 4, "", 0.01, 1, "the same for matrix instructions, which prefetch a panel",
         SERVER,
     )  # fmt: skip
     kept_share: float = tuned(
@@ -97,7 +97,7 @@ class CpuMatmuls(Tuning):
     )
     slow_rows: int = tuned(
         4, "rows", 0, 1 << 20,
-        "at most, for which memory is slower than vector instructions of bf16",
+        "at most, that bf16 vector instructions multiply",
         "tuned on a server with AMX",
     )  # fmt: skip
     split_rows: int = tuned(
@@ -117,7 +117,7 @@ class CpuMatmuls(Tuning):
         SERVER,
     )  # fmt: skip
     depth_columns: int = tuned(
-        4, "columns", 1, 64, "that multiply a tile of rows at a time, in sums along the depth",
+        4, "columns", 1, 64, "with a tile of rows, in sums along the depth",
         SERVER,
     )  # fmt: skip
     column_cost: float = tuned(
@@ -136,7 +136,7 @@ class CpuConvolutions(Tuning):
         1 / 4, "", 0, 100, "of the lanes with results, at most, may be idle beside them", SERVER
     )
     padded_taps: float = tuned(
-        2, "windows", 1, 100, "at most, after padding taps with zeros to multiples of the stride",
+        2, "windows", 1, 100, "of taps, at most, after padding to multiples of the stride",
         SERVER,
     )  # fmt: skip
     load: float = tuned(
@@ -144,11 +144,11 @@ class CpuConvolutions(Tuning):
         "chosen",
     )  # fmt: skip
     copied_taps: int = tuned(
-        16, "taps", 1, 1 << 20, "of a depthwise window, from which copies to channels last pay",
+        16, "taps", 1, 1 << 20, "of a depthwise window, from which channels last pay",
         SERVER,
     )  # fmt: skip
     copied_reads: float = tuned(
-        2, "reads", 0, 1 << 20, "of an element, from which a padded copy with channels last pays",
+        2, "reads", 0, 1 << 20, "of an element, from which a padded copy pays",
         SERVER,
     )  # fmt: skip
 

@@ -10,38 +10,37 @@ from dataclasses import dataclass
 
 from stack.target.fields import Tuning, tuned
 
-H100 = "measured on an H100"
-TUNED = "tuned on an H100 and an H200"
+TUNED = "tuned on an H100 or an H200"
 
 
 @dataclass(frozen=True)
 class GpuRows(Tuning):
     """Elementwise work, and reductions along rows or columns."""
 
-    tile: int = tuned(1024, "elements", 1, 1 << 16, "of a tile of elementwise work", H100)
+    tile: int = tuned(1024, "elements", 1, 1 << 16, "of a tile of elementwise work", TUNED)
     gathered_tile: int = tuned(
         4096, "elements", 1, 1 << 16, "of a tile of gathered rows",
-        f"{H100}: large tiles hide the latency of the indices",
+        f"{TUNED}: large tiles hide the latency of the indices",
     )  # fmt: skip
     transposed_side: int = tuned(
-        64, "elements", 1, 256, "along both axes of a tile that transposes", H100
+        64, "elements", 1, 256, "along both axes of a tile that transposes", TUNED
     )
-    columns: int = tuned(128, "columns", 1, 4096, "of a tile of a column reduction", H100)
+    columns: int = tuned(128, "columns", 1, 4096, "of a tile of a column reduction", TUNED)
     column_in_tile: int = tuned(
-        16, "elements", 1, 4096, "of a reduced column, at most, for a tile with all of it", H100
+        16, "elements", 1, 4096, "of a reduced column, at most, for a tile with all of it", TUNED
     )
     address_registers: int = tuned(
-        24, "registers", 0, 255, "of a thread for other values than tiles", H100
+        24, "registers", 0, 255, "of a thread for other values than tiles", TUNED
     )
     whole_share: float = tuned(
-        0.5, "", 0, 1, "of a thread's registers for a row whose tiles all stay in them", H100
+        0.5, "", 0, 1, "of a thread's registers, for a row that stays in them", TUNED
     )
     prefetch_share: float = tuned(
-        0.25, "", 0, 1, "of shared memory, at most, for the prefetched tiles of a column reduction",
-        H100,
+        0.25, "", 0, 1, "of shared memory, at most, to prefetch a column reduction",
+        TUNED,
     )  # fmt: skip
-    warp_elements: int = tuned(512, "elements", 1, 1 << 16, "of a tile for each warp", H100)
-    warps: int = tuned(16, "warps", 1, 64, "of a program, at most", H100)
+    warp_elements: int = tuned(512, "elements", 1, 1 << 16, "of a tile for each warp", TUNED)
+    warps: int = tuned(16, "warps", 1, 64, "of a program, at most", TUNED)
 
 
 @dataclass(frozen=True)
@@ -69,38 +68,38 @@ class GpuMatmuls(Tuning):
 
     whole_depth: int = tuned(
         256, "elements", 16, 1 << 16, "of a contracted axis, at most, that a tile has as a whole",
-        H100,
+        TUNED,
     )  # fmt: skip
     thread_sums: int = tuned(
         128, "registers", 1, 255, "of a thread for sums that are stored more than once",
         "chosen: half of the addressable ones",
     )  # fmt: skip
     raster_rows: int = tuned(
-        8, "tiles", 1, 1 << 10, "in a column that run together and share operands in the cache",
-        H100,
+        8, "tiles", 1, 1 << 10, "in a column that share operands in the cache",
+        TUNED,
     )  # fmt: skip
     stages: int = tuned(
         3, "stages", 1, 16, "of a tile whose rate was not measured", "chosen: as of measured tiles"
     )
     busy_ops: int = tuned(
         18, "operations", 1, 1 << 10,
-        "of an epilogue on an element, from which a thread should have fewer sums", H100,
+        "of an epilogue on an element, from which sums are fewer", TUNED,
     )  # fmt: skip
     library_gain: float = tuned(
-        0.93, "", 0.01, 1, "of our predicted time, below which a library is called", H100
+        0.93, "", 0.01, 1, "of our predicted time, below which a library is called", TUNED
     )
     reading_waits: float = tuned(
-        2, "latencies", 0, 100, "of memory for an epilogue that reads another array", H100
+        2, "latencies", 0, 100, "of memory for an epilogue that reads another array", TUNED
     )
     hidden_waits: float = tuned(
-        1 / 3, "latencies", 0, 100, "for an epilogue that overlaps with another tile", H100
+        1 / 3, "latencies", 0, 100, "for an epilogue that overlaps with another tile", TUNED
     )
     strided_waits: float = tuned(
         2, "latencies", 0, 100, "of a matrix-vector product that sums along a strided axis",
-        f"{H100}: elements move between threads",
+        f"{TUNED}: elements move between threads",
     )  # fmt: skip
     line_programs: int = tuned(
-        5, "programs", 1, 64, "of a matrix-vector product on a processor, at most", H100
+        5, "programs", 1, 64, "of a matrix-vector product on a processor, at most", TUNED
     )
 
 
@@ -110,24 +109,24 @@ class GpuStreams(Tuning):
 
     busy_ops: int = tuned(
         11, "operations", 1, 1 << 10,
-        "on an element of the scores, from which a tile is smaller to leave registers for them",
-        H100,
+        "on a score, from which a tile is smaller",
+        TUNED,
     )  # fmt: skip
     long: int = tuned(
         2048, "elements", 1, 1 << 30, "of a streamed axis, from which tiles have twice the rows",
-        H100,
+        TUNED,
     )  # fmt: skip
     narrow_step: int = tuned(
         32, "elements", 16, 1 << 10, "of a step that leaves registers for parts of f32 operands",
-        H100,
+        TUNED,
     )  # fmt: skip
     whole_step: int = tuned(
         256, "elements", 16, 1 << 10, "of a streamed axis, at most, that is computed in one step",
-        H100,
+        TUNED,
     )  # fmt: skip
     depth_block: int = tuned(
         64, "elements", 16, 1 << 10, "of a block of a contracted axis that no tile has as a whole",
-        H100,
+        TUNED,
     )  # fmt: skip
     mask_block: int = tuned(
         64, "elements", 1, 1 << 10, "along both axes of the blocks of a mask that are tested",
@@ -143,26 +142,26 @@ class GpuStreams(Tuning):
 class GpuParts(Tuning):
     """Reductions, matmuls and streams in two stages, so that all processors have programs."""
 
-    launches: float = tuned(1.5, "launches", 0, 100, "of time for a dependent second kernel", H100)
-    gain: float = tuned(0.8, "", 0.01, 1, "of the time of one stage, at most, for two", H100)
+    launches: float = tuned(1.5, "launches", 0, 100, "of time for a dependent second kernel", TUNED)
+    gain: float = tuned(0.8, "", 0.01, 1, "of the time of one stage, at most, for two", TUNED)
     reading_gain: float = tuned(
-        0.96, "", 0.01, 1, "the same for streams that wait for memory", H100
+        0.96, "", 0.01, 1, "the same for streams that wait for memory", TUNED
     )
-    line_gain: float = tuned(0.95, "", 0.01, 1, "the same for matrix-vector products", H100)
+    line_gain: float = tuned(0.95, "", 0.01, 1, "the same for matrix-vector products", TUNED)
     padded: float = tuned(
-        1.2, "", 1, 100, "relative time of a stage that masks the end of its parts", H100
+        1.2, "", 1, 100, "relative time of a stage that masks the end of its parts", TUNED
     )
-    least: int = tuned(16, "elements", 1, 1 << 20, "of a part, at least", H100)
+    least: int = tuned(16, "elements", 1, 1 << 20, "of a part, at least", TUNED)
     depth: int = tuned(
-        256, "elements", 1, 1 << 20, "of a part of a contracted axis, at least", H100
+        256, "elements", 1, 1 << 20, "of a part of a contracted axis, at least", TUNED
     )
-    lines: int = tuned(4, "lines", 1, 1 << 20, "of a column reduction in a part, at least", H100)
+    lines: int = tuned(4, "lines", 1, 1 << 20, "of a column reduction in a part, at least", TUNED)
     unit: int = tuned(
-        128, "elements", 1, 1 << 20, "that divide the parts of a stream with matmuls", H100
+        128, "elements", 1, 1 << 20, "that divide the parts of a stream with matmuls", TUNED
     )
-    units: int = tuned(2, "units", 1, 1 << 20, "of a part of a stream, at least", H100)
+    units: int = tuned(2, "units", 1, 1 << 20, "of a part of a stream, at least", TUNED)
     most: int = tuned(
-        64, "parts", 1, 1 << 20, "of a stream, at most", f"{H100}: merging loads all of them"
+        64, "parts", 1, 1 << 20, "of a stream, at most", f"{TUNED}: merging loads all of them"
     )
 
 
@@ -172,11 +171,11 @@ class GpuLayouts(Tuning):
 
     barrier_elements: int = tuned(
         16, "elements", 1, 1 << 10,
-        "of a thread, from which a barrier costs less than partial sectors", TUNED,
+        "of a thread, from which barriers beat partial sectors", TUNED,
     )  # fmt: skip
     transposed_side: int = tuned(
         16, "elements", 1, 1 << 10,
-        "along both axes of a tile, from which it is loaded coalesced and transposed",
+        "along both axes of a tile, from which loads are coalesced",
         TUNED,
     )  # fmt: skip
     unrolled: int = tuned(

@@ -88,6 +88,7 @@ class Gpu(Target):
     Attributes:
         tiles: tiles for which compilers generate fast code, with their rates; some for each kind of
             matmul.
+        rows, mixes, scans, matmuls, streams, parts, layouts: tuned numbers for kinds of kernels.
     """
 
     processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
@@ -139,6 +140,7 @@ class Cpu(Target):
 
     Attributes:
         refused: a feature that it has but this process may not use, in words.
+        rows, parts, matmuls, convolutions, streams: tuned numbers for kinds of kernels.
     """
 
     cores: int = number("", 1, 1 << 12, "threads to divide the work among")

@@ -8,12 +8,16 @@ from functools import cache
 
 import numpy as np
 import pytest
+from nest_cases import around
+from stream_harness import prepared, streamed
 
 import stack.plugins as plugins
 from stack.ir import Builder, Func, param, tensor
+from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
 from stack.ir.types import BF16
 from stack.passes.gpu_products.tile_choice import Tile
+from stack.passes.policies.cpu_streams import CpuStreams
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load
@@ -250,6 +254,21 @@ def test_what_is_lowered_for_another_cpu_means_the_same(
         np.testing.assert_allclose(
             made.interpret(*arrays), func.interpret(*arrays), rtol=1e-4, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("keys", [250, 331])
+def test_panels_that_no_instruction_divides_are_multiplied_in_f32(
+    keys: int, rng: np.random.Generator
+) -> None:
+    """Scores of a panel are in local memory: their rows need no copy."""
+    func = prepared(attention(1, 40, keys, "bf16"))
+    (stream,) = (n for n in streamed(func)[0].nodes if n.op == "stream")
+    kernel = around(CpuStreams(stream, as_cpu(load("amx"))).kernel())
+    arrays = [round_bf16(rng.standard_normal(p.tensor.shape, np.float32)) for p in func.params]
+    q, k, v = (a.astype(np.float64) for a in arrays)
+    scores = np.exp(q @ k.swapaxes(1, 2))
+    want = scores / scores.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(kernel.interpret(*arrays), want, rtol=2e-2, atol=2e-2)
 
 
 # ---- every number counts

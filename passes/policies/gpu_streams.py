@@ -26,7 +26,7 @@ from stack.passes.policies.rows import arithmetic
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import StreamShape, stream_shape
+from stack.passes.positions.stream_shape import stream_shape
 from stack.passes.steps.all import (
     Assume,
     Bind,
@@ -67,10 +67,6 @@ def has_products(stream: Node) -> bool:
 class ProductStreams(Stepped[Gpu]):
     """Lowers a stream with matrix products."""
 
-    def shape(self) -> StreamShape:
-        """Returns the roles of its axes. Raises CannotTile."""
-        return stream_shape(stream_index_maps(*self.group.blocks), True)
-
     def policy(self) -> StreamPolicy:
         """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
         for dot in contractions(self.group.blocks[0].nodes):
@@ -79,7 +75,8 @@ class ProductStreams(Stepped[Gpu]):
             *outer, last = [static(sizes[name]) for name in rule.reduced] or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
                 raise CannotTile(f"a dot over several axes, the last of {last} elements")
-        return StreamPolicy(self.group, self.shape(), self.target)
+        shape = stream_shape(stream_index_maps(*self.group.blocks), True)
+        return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: Made) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
 from stack.errors import UsageError
@@ -75,8 +76,9 @@ class Stepped(ABC, Generic[Machine]):
     def __init__(self, group: Node, target: Machine) -> None:
         self.group, self.target = group, target
 
+    @cached_property
     def nest(self) -> Node:
-        """Returns the plain loop nest. Raises CannotTile."""
+        """The plain loop nest. Raises CannotTile."""
         return plain_nest(self.group, self.target)
 
     @abstractmethod
@@ -85,7 +87,7 @@ class Stepped(ABC, Generic[Machine]):
 
     def made(self) -> Made:
         """Returns the kernel with its steps. Raises CannotTile."""
-        made = Made(self.nest(), self.target)
+        made = Made(self.nest, self.target)
         try:
             self.take(made)
         except IllegalStep as why:

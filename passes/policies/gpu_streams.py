@@ -156,7 +156,8 @@ class StreamSteps:
         Programs along an axis on which a large array does not depend load the same elements of it.
         Such axes are innermost, the shortest of them last.
         """
-        large = [p for p in nest.blocks[0].params if _bytes(p) > self.gpu.cache_bytes]
+        params = nest.blocks[0].params
+        large = [p for p in params if static(p.tensor.bytes) > self.gpu.cache_bytes]
         told: dict[Node, set[str]] = {p: set() for p in large}
         for load in filter(is_load, nest.blocks[0].all_nodes):
             if load.args[0] in told:
@@ -251,10 +252,6 @@ class StreamSteps:
 def _is_table(load: Node) -> bool:
     """True if one index depends on several loop variables."""
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
-
-
-def _bytes(memory: Node) -> int:
-    return static(memory.tensor.size) * memory.dtype.bytes
 
 
 __all__ = ["ProductStreams", "has_products"]

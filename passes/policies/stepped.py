@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stack.errors import UsageError
 from stack.ir.node import Node
@@ -19,17 +19,8 @@ from stack.schedule import is_list, schedules_of
 from stack.target import Cpu, Target
 
 NEST = "the plain loop nest"
-WHOLE = "lowered without steps"
 Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 Machine = TypeVar("Machine", bound=Target)
-
-
-class Lowering(Protocol):
-    """Builds the kernel of one group."""
-
-    def kernel(self) -> Node:
-        """Returns the kernel node. Raises CannotTile."""
-        ...
 
 
 class Made:
@@ -131,28 +122,23 @@ def plain_nest(group: Node, target: Target) -> Node:
     return nest.rebuilt(attrs={**nest.attrs, "level": "loop"})
 
 
-def shown(node: Node, target: Target, lowering_of: Callable[[Node], Lowering]) -> Shown:
+def shown(node: Node, lowering_of: Callable[[Node], Stepped[Any]]) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
     Args:
         node: a group, or an op that fusion left on its own.
-        target: the target.
-        lowering_of: returns the lowering of a group for the target.
+        lowering_of: returns the lowering of a group for a target.
 
     Returns:
-        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
-        are not lowered step by step have the nest and the kernel only. The list is empty for a node
-        without a generated kernel, such as a library call.
+        For each kernel the text of the step, the reason of the policy and the kernel. The list is
+        empty for a node without a generated kernel, such as a library call.
     """
     if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
         return []
     group = alone(node) if is_bare(node) else node
     try:
-        made = lowering_of(group)
-        if isinstance(made, Stepped):
-            return made.shown()
-        return [(NEST, "", plain_nest(group, target)), (WHOLE, "", made.kernel())]
-    except (CannotTile, IllegalStep):
+        return lowering_of(group).shown()
+    except CannotTile:
         return []
 
 

@@ -339,7 +339,7 @@ def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
     """The eviction hints for results that do not fit in the cache."""
     made: list[Step] = []
     for i, result in enumerate(results):
-        size = static(result.tensor.size) * result.dtype.bytes
+        size = static(result.tensor.bytes)
         if size > gpu.cache_bytes:
             why = f"{size >> 20} MiB exceed the cache of {gpu.cache_bytes >> 20} MiB"
             made.append(Evict(f"o{i}", "first").because(why))

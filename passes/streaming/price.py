@@ -86,7 +86,7 @@ def _check(stream: Node, gpu: Gpu) -> None:
     lowering = stream_lowering(stream, gpu)
     try:
         lowering.policy()
-        lowering.nest()
+        _ = lowering.nest
     except CannotTile as why:
         raise Refusal(str(why)) from why
 

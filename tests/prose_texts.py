@@ -72,7 +72,7 @@ def files() -> list[str]:
     """The tracked Python files and pages; links to folders are left out."""
     command = ["git", "ls-files", "-co", "--exclude-standard", "*.py", "*.md"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    return sorted(name for name in names.splitlines() if (ROOT / name).is_file())
+    return sorted(name for name in set(names.splitlines()) if (ROOT / name).is_file())
 
 
 def texts(path: str) -> Iterator[Text]:

@@ -12,8 +12,8 @@ from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.cpu_streams import CpuStreams
 from stack.passes.policies.step_lowering import (
-    Lowering,
     Shown,
+    StepLowering,
     UserSteps,
     check_list,
     shown,
@@ -26,7 +26,7 @@ from stack.schedule import Policy
 from stack.target import Cpu, Target, as_cpu
 
 
-def lowering_of(group: Node, cpu: Cpu) -> Lowering:
+def lowering_of(group: Node, cpu: Cpu) -> StepLowering[Cpu]:
     """Returns the lowering of a fusion group or a stream. Raises CannotTile."""
     if written(group):
         return UserSteps(group, cpu)
@@ -77,4 +77,4 @@ def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
 def shown_cpu_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
     cpu = as_cpu(target)
-    return shown(node, cpu, lambda group: lowering_of(group, cpu))
+    return shown(node, lambda group: lowering_of(group, cpu))

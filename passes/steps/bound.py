@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import constant, make, results_of
+from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
 from stack.passes.steps.bounds import Bound, Bounds, bounds_in, extreme
@@ -157,6 +158,7 @@ def _is_free(loop: Node) -> bool:
 NOTHING = Limits(Bounds(), ())
 
 
+@once_in
 def _limits(block: Block) -> Limits:
     """The limits that masks in the body of an online loop set to its iterations.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
+from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     choice,
@@ -57,6 +58,7 @@ class MaskAssumptions:
         return found
 
 
+@once_in
 def assumed(block: Block) -> MaskAssumptions | None:
     """The assumptions; None if no large negative mask hides elements from all states."""
     states = states_of(block)

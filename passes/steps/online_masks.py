@@ -10,11 +10,12 @@ is hidden counts as nothing: an infinity there does not become a nan.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
 from stack.ir.builder import constant, make
+from stack.ir.equivalence import once_in
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import (
@@ -46,8 +47,10 @@ class HidingMask(NamedTuple):
         return self.select.args[0]
 
 
-def masks_of(block: Block) -> Iterator[HidingMask]:
+@once_in
+def masks_of(block: Block) -> Sequence[HidingMask]:
     """The selections in the body of an online loop that hide elements from all states."""
+    found: list[HidingMask] = []
     for node in block.all_nodes:
         chosen = choice(node)
         if chosen is None or not node.dtype.is_float:
@@ -55,7 +58,8 @@ def masks_of(block: Block) -> Iterator[HidingMask]:
         for shown, fill in ((2, chosen.yes), (1, chosen.no)):
             value = splat(fill)
             if value in (0.0, -math.inf) and hides(block, node, value):
-                yield HidingMask(node, shown)
+                found.append(HidingMask(node, shown))
+    return found
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:

@@ -14,13 +14,13 @@ from typing import NamedTuple, cast
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
-from stack.explore.check import ReferenceResults
 from stack.explore.saved_run import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
 from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_loop
+from stack.rewrite.truth import Truth
 from stack.run.backend import Backend
 from stack.target import Target
 
@@ -195,7 +195,7 @@ def check_steps(kernel: KernelSteps) -> Iterator[tuple[int, str]]:
             f"the nest of %{kernel.value} has {turns(nest)} iterations, too many to interpret (at"
             f" most {MOST_TURNS}); give smaller inputs with -i"
         )
-    truth = ReferenceResults(nest)
+    truth = Truth(nest)
     for number, step in enumerate(kernel.steps[1:], 1):
         problems = (truth.verdict("", kind, step.func) for kind in truth.kinds)
         yield number, next((f"{v.problem} ({v.kind})" for v in problems if v.problem), "")

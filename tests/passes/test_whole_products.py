@@ -9,8 +9,8 @@ import pytest
 from rule_cases import Kept, Rewrites, func
 
 import stack
-from stack.explore.check import ReferenceResults
 from stack.rewrite import Pipeline
+from stack.rewrite.truth import Truth
 from stack.target import load
 
 torch = pytest.importorskip("torch")
@@ -81,7 +81,7 @@ def test_rewrites(name: str) -> None:
     made = Pipeline("pad_rows").run(program, check=True, target=SHORT).func
     want = func(params, after)
     assert made.results == want.results, f"{made}\n{want}"
-    assert ReferenceResults(program).problem(made) == ""
+    assert Truth(program).problem(made) == ""
     assert Pipeline("pad_rows").run(made, target=SHORT).func is made
 
 

@@ -25,6 +25,7 @@ from stack.commands import (
 )
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
+from stack.explore.terminal import viewed
 from stack.hosted import add_file
 from stack.run.refused import own_error
 
@@ -93,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for file in args.plugin:
             add_file(file)
-        return int(args.run(args))
+        with viewed(is_whole=getattr(args, "wide", False)):
+            return int(args.run(args))
     except StackError as error:
         print(f"stackc: error: {report_failure(error)}", file=sys.stderr)
         return error.exit_code

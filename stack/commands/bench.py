@@ -152,6 +152,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--reproducers", metavar="DIR", help="write a standalone script for each peer that fails"
     )
+    common.add_wide(parser)
     common.add_json(parser, SCHEMA)
 
 

@@ -48,6 +48,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or a step as y.step3")
     parser.add_argument("--kernel", metavar="NAME", help="print the code of this kernel")
     parser.add_argument("--no-lines", action="store_true", help="print no source lines")
+    common.add_wide(parser, common.EACH)
     common.add_json(parser, "stack.run/1")
 
     parser = common.command(subparsers, "diff", run_diff, "what changed between two stages", DIFF)

@@ -13,6 +13,7 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
+from stack.explore.terminal import Loud, filled, ratio_cell
 from stack.ir.node import Func
 from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
@@ -237,7 +238,7 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
             [
                 row["system"],
                 row["via"],
-                "ok" if row["ok"] else "NO",
+                "ok" if row["ok"] else Loud("NO"),
                 row["kernels"],
                 row["library_calls"],
                 None if row["compile_s"] is None else number(row["compile_s"]),
@@ -250,7 +251,8 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
             ]
         )
     head = ["system", "via", "ok", "kernels", "library", "compile s", "run ms", "spread", "vs ours"]
-    return table([*head, "peak", "error", "vs eager"], rows)
+    drop = ["vs eager", "library", "peak", "spread", "kernels", "compile s"]
+    return table([*head, "peak", "error", "vs eager"], rows, drop=drop)
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
@@ -258,7 +260,7 @@ def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
     found = ratio(own["rounds_ms"], row["rounds_ms"])
-    return "noisy" if found.is_noisy else f"{found.median:.2f}x"
+    return "noisy" if found.is_noisy else ratio_cell(found.median)
 
 
 def _error_text(value: float | None) -> str:
@@ -274,12 +276,12 @@ def legend(comparison: Comparison) -> str:
     )
     columns = (
         "error: largest difference from a double precision run, relative to the largest value."
-        " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
-        " call, caches empty for each system.\nvs ours: by rounds; noisy if these ratios vary by"
-        f" more than {100 * NOISY:.0f} %. via ir: our function\nreplayed; native: the user's"
+        " compile s: from the user's program (via ir: from our function) to the end of the first"
+        " call, caches empty for each system. vs ours: by rounds; noisy if these ratios vary by"
+        f" more than {100 * NOISY:.0f} %. via ir: our function replayed; native: the user's"
         " own program; own: ours, called as its user calls it."
     )
-    return columns + "\n" + "\n".join(counts)
+    return filled(columns + "\n" + "\n".join(counts), indent="")
 
 
 def describe(comparison: Comparison) -> str:
@@ -287,9 +289,9 @@ def describe(comparison: Comparison) -> str:
     notes = [f"{r['system']}/{r['via']}: {r['note']}" for r in comparison.rows if r["note"]]
     return "\n\n".join(
         [
-            comparison.device,
+            filled(comparison.device),
             comparison_table(comparison),
-            *(["\n".join(notes)] if notes else []),
+            *([filled("\n".join(notes))] if notes else []),
             legend(comparison),
             "fusion groups by source line (numbers of kernels; L: a library call)",
             alignment_table(comparison.func, comparison.groups),

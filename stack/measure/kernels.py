@@ -7,8 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from stack.explore.dump import intensity, source_text
-from stack.explore.table import scaled, table
+from stack.explore.dump import intensity
+from stack.explore.kernel_rows import kernel_rows
+from stack.explore.table import scaled
 from stack.ir.node import Func
 from stack.measure.roofline import Ceilings, matmul_flops
 from stack.measure.timing import Timing
@@ -60,29 +61,21 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """Formats a line for each kernel, and one for all.
+    """Formats a line for each kernel, and one for all. Kernels of equal layers share a line.
 
     A share above 100 % means that the kernel's data was still in a cache.
     """
-    rows: list[list[object]] = []
-    known = times if times is not None else [None] * len(kernels)
-    total = sum(times) if times is not None else None
-    for kernel, taken in zip(kernels, known, strict=True):
-        floor = floor_of(kernel, ceilings, dtype)
-        rows.append(
-            [
-                kernel.name,
-                kernel.kind,
-                *_work(kernel.flops, kernel.bytes),
-                *_time(taken, floor, total),
-                source_text(list(kernel.source)),
-            ]
-        )
-    flops, moved = sum(k.flops for k in kernels), sum(k.bytes for k in kernels)
-    floors = sum(floor_of(k, ceilings, dtype) for k in kernels)
-    rows.append(["all", "", *_work(flops, moved), *_time(total, floors, total), ""])
-    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "share", "of roof", "source"]
-    return table(head, rows, widest=40)
+    whole = sum(times) if times is not None else None
+
+    def cells(held: Sequence[Kernel], numbers: Sequence[int]) -> list[object]:
+        taken = sum(times[i] for i in numbers) if times is not None else None
+        floor = sum(floor_of(k, ceilings, dtype) for k in held)
+        work = _work(sum(k.flops for k in held), sum(k.bytes for k in held))
+        return [*work, *_time(taken, floor, whole)]
+
+    head = ["flops", "bytes", "flop/byte", "time", "share", "of roof"]
+    drop = ["flop/byte", "flops"]
+    return kernel_rows(kernels, head, cells, drop, has_total=True, widest=40)
 
 
 def _work(flops: float, moved: float) -> list[object]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import stack.plugins as plugins
+from stack.commands.help_text import Help
 from stack.errors import UsageError, unknown_name
 from stack.explore.lowering import Settings
 from stack.explore.target import Target, resolve
@@ -29,7 +30,7 @@ def command(
         name,
         help=summary,
         description=textwrap.dedent(text).strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument(
         "--plugin",

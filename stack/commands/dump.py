@@ -158,7 +158,8 @@ def _print_steps(
 ) -> bool:
     """Prints the steps of each kernel; with --all also the kernel after each step.
 
-    Equal kernels, as those of equal layers, are printed once, unless --wide is given. With --check, compares each step with the loop nest. Returns True if a step is wrong.
+    Equal kernels, as those of equal layers, are printed once, unless --wide is given. With --check,
+    compares each step with the loop nest. Returns True if a step is wrong.
     """
     if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
         raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
@@ -168,7 +169,7 @@ def _print_steps(
     keys = ((k.told(), k.steps[-1].func) for k in found)
     for group in [[i] for i in range(len(found))] if args.wide else alike(keys):
         kernel = found[group[0]]
-        print(f"\n{kernel}")
+        print("\n" + filled(str(kernel), " " * 10))
         if len(group) > 1:
             print(filled(f"  the same for {', '.join(f'%{found[i].value}' for i in group[1:])}"))
         for number, step in enumerate(kernel.steps if args.all else ()):

@@ -13,6 +13,7 @@ from stack.run.backend import Kernel
 from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
+SHOWN = 3  # values of equal layers that are named
 CAPTURED = "captured"  # its notes say so if a training step is not cut by our passes
 
 
@@ -32,7 +33,7 @@ def stage_table(manifest: Manifest) -> str:
                 entry["pass"],
             ]
         )
-    head = ["stage", "ms", "ops", "groups", "changed", "file", "pass pipeline"]
+    head = ["stage", "time ms", "ops", "groups", "changed", "file", "pass pipeline"]
     return table(head, rows, widest=72, drop=["file", "changed"], wrap=())
 
 
@@ -81,7 +82,8 @@ def derivations(manifest: Manifest) -> list[str]:
     found: list[str] = []
     for group in alike(map(base_name, told)):
         others = list(dict.fromkeys(told[i].split(" ", 1)[0] for i in group))[1:]
-        same = f"\n(the same holds for {', '.join(others)})" if others else ""
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        same = f"\n(the same holds for {', '.join(others[:SHOWN])}{more})" if others else ""
         found.append(told[group[0]] + same)
     return found
 

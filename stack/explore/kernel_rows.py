@@ -60,7 +60,7 @@ def kernel_rows(
         ["kernel", "kind", *calls, *names, *modules, "source"],
         rows,
         widest,
-        drop=[*drop, *plain],
+        drop=[*plain, *drop],
         note=note if is_folded else "",
     )
 

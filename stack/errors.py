@@ -149,6 +149,7 @@ def unknown_name(
     `shown` lists the names in another form, for example with their defaults; `see` is the command
     that lists many of them.
     """
+    known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     if len(known) > MOST_LISTED:

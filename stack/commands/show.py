@@ -72,6 +72,10 @@ def run_show(args: argparse.Namespace) -> int:
         return _show_run(load_run(left), args)
     if args.stage or args.kernel:
         raise UsageError(f"{path} is not the folder of a run, so it has no stages and no kernels")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"{path} is a Python file: `stackc dump {path}:NAME` compiles a program in it"
+        )
     text = str(files.load(path))
     print((without_lines(text) if args.no_lines else text).rstrip())
     return 0

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def view() -> View:
 
 
 @contextmanager
-def viewed(is_whole: bool) -> Iterator[None]:
+def viewed(is_whole: bool) -> Generator[None, None, None]:
     """Prints tables as a command does: within the width, or whole with `--wide`; with colours."""
     width = None if is_whole else terminal_width() or PIPE
     token = _VIEW.set(View(width, is_whole, has_colours(), "--wide shows all"))

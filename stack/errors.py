@@ -164,7 +164,7 @@ def unknown_name(
 def _likeness(name: str, known: str) -> tuple[bool, float]:
     """Ranks names that contain the word first, then by their common letters."""
     a, b = name.lower(), known.lower()
-    return a in b, difflib.SequenceMatcher(None, a, b).ratio()
+    return a in b, difflib.SequenceMatcher(None, b, a).ratio()
 
 
 POISONED = 3  # exit code of a process that has lost its device

@@ -108,6 +108,8 @@ def _side(spec: str, stage: str | None) -> tuple[str, str]:
     left, colon, name = spec.rpartition(":")
     if colon and is_run(Path(left)):
         return spec, stage_text(load_run(left), name)
+    if colon and not path.exists():
+        raise UsageError(f"{spec}: {left} is not the folder of a run, and there is no such file")
     try:
         return spec, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -53,7 +53,16 @@ def table(
     lines.append("  ".join("-" * w for w in widths.values()))
     for row in cells:
         lines += _lines(row, widths, columns)
-    return "\n".join([*lines, *_last(note, head, columns, widths)])
+    hidden = [name for i, name in enumerate(head) if i not in widths]
+    is_cut = width is not None and any(
+        _is_cut(row[i], w, columns[i]) for row in cells for i, w in widths.items()
+    )
+    return "\n".join([*lines, *_last(note, hidden, is_cut)])
+
+
+def _is_cut(text: str, width: int, column: Column) -> bool:
+    """True if a cell, or a word of one that wraps, is longer than its column."""
+    return any(len(part) > width for part in (text.split() if column.is_prose else [text]))
 
 
 def _lines(row: Sequence[str], widths: dict[int, int], columns: Sequence[Column]) -> list[str]:
@@ -70,15 +79,11 @@ def _lines(row: Sequence[str], widths: dict[int, int], columns: Sequence[Column]
     return lines
 
 
-def _last(
-    note: str, head: Sequence[str], columns: Sequence[Column], widths: dict[int, int]
-) -> list[str]:
+def _last(note: str, hidden: Sequence[str], is_cut: bool) -> list[str]:
     """Tells which columns are hidden and if cells are cut."""
-    hidden = [name for i, name in enumerate(head) if i not in widths]
-    is_cut = any(w < columns[i].natural and not columns[i].is_prose for i, w in widths.items())
     parts = [note] if note else []
     parts += [f"hidden: {', '.join(hidden)}"] if hidden else []
-    parts += ["long cells are cut"] if is_cut and view().width is not None else []
+    parts += ["long cells are cut"] if is_cut else []
     way_out = f" ({view().way_out})" if view().way_out else ""
     return [filled("; ".join(parts) + way_out)] if parts else []
 

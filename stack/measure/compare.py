@@ -281,7 +281,7 @@ def legend(comparison: Comparison) -> str:
         f" more than {100 * NOISY:.0f} %. via ir: our function replayed; native: the user's"
         " own program; own: ours, called as its user calls it."
     )
-    return filled(columns + "\n" + "\n".join(counts), indent="")
+    return columns + "\n" + "\n".join(counts)
 
 
 def describe(comparison: Comparison) -> str:
@@ -292,7 +292,7 @@ def describe(comparison: Comparison) -> str:
             filled(comparison.device),
             comparison_table(comparison),
             *([filled("\n".join(notes))] if notes else []),
-            legend(comparison),
+            filled(legend(comparison), indent=""),
             "fusion groups by source line (numbers of kernels; L: a library call)",
             alignment_table(comparison.func, comparison.groups),
         ]

@@ -19,6 +19,7 @@ SHOW = """
 
     examples:
       stackc show r1                   the tables of the run
+      stackc show r1 --wide            every column, and a row for each kernel of equal layers
       stackc show r1 fused             a stage (captured, imported, ..., asm)
       stackc show r1 fused --no-lines  no source lines
       stackc show g1 out.step3         the kernel of %out after step 3; step0: its loop nest

@@ -12,6 +12,7 @@ from stack.explore.terminal import Loud, filled, painted, view
 
 _NUMBER = re.compile(
     r"[-+~<>]?\d[\d.,]*(?:e[-+]?\d+)?(?:\s?(?:%|x|ms|s|us|k|M|G|[kMGT]i?B|B))?|x \d+"
+    r"|\d+\.\d+x \(\d+\.\d+ to \d+\.\d+(?:, noisy)?\)"  # a ratio with its quartiles
 )
 _DIGITS = re.compile(r"\d+(?:\.\d+)*(?:e[-+]?\d+)?")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import textwrap
@@ -76,12 +75,16 @@ class Loud(str):
     """A text that has to be noticed: a fallback, a wrong result, a lost comparison."""
 
 
-def ratio_cell(value: float | None, is_ours: bool = True) -> str:
-    """Formats the time of another system relative to a row's; ours has to be noticed below one."""
-    if value is None or math.isnan(value):
+def ratio_cell(ratio: str | None, is_ours: bool = True) -> str:
+    """Formats how the time of another system compares to a row's, as `0.87x (0.85 to 0.90)`.
+
+    A comparison that ours loses has to be noticed, unless it is noisy.
+    """
+    if not ratio:
         return "-"
-    text = f"{value:.2f}x"
-    return Loud(text) if is_ours and float(text[:-1]) < 1 else text
+    median, times, _ = ratio.partition("x")
+    is_lost = bool(times) and float(median) < 1 and "noisy" not in ratio
+    return Loud(ratio) if is_ours and is_lost else ratio
 
 
 def painted(text: str, original: str) -> str:

@@ -10,12 +10,18 @@ import numpy as np
 from stack.explore.dump import intensity
 from stack.explore.kernel_rows import kernel_rows
 from stack.explore.table import scaled
+from stack.explore.terminal import filled
 from stack.ir.node import Func
 from stack.measure.roofline import Ceilings, matmul_flops
 from stack.measure.timing import Timing
 from stack.run.backend import Executable, Kernel
 
 ROUNDS = 15
+ABOVE = 1.02  # share of the roof above which the roof cannot be right
+UNDER_LOAD = (
+    "a share of the roof above 100 %: the roof was measured under load, or the data of the kernel"
+    " was still in a cache; measure again on an idle machine"
+)
 
 
 class Work(Protocol):
@@ -61,9 +67,9 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """Formats a line for each kernel, and one for all. Kernels of equal layers share a line.
+    """Formats a line for each kernel, and one for all, and says if the roof was measured low.
 
-    A share above 100 % means that the kernel's data was still in a cache.
+    Kernels of equal layers share a line.
     """
     whole = sum(times) if times is not None else None
 
@@ -75,7 +81,18 @@ def kernel_report(
 
     head = ["flops", "bytes", "flop/byte", "time", "share", "of roof"]
     drop = ["flop/byte", "flops"]
-    return kernel_rows(kernels, head, cells, drop, has_total=True, widest=40)
+    text = kernel_rows(kernels, head, cells, drop, has_total=True, widest=40)
+    if not above_roof(kernels, times, ceilings, dtype):
+        return text
+    return f"{text}\n{filled(UNDER_LOAD)}"
+
+
+def above_roof(
+    kernels: Sequence[Work], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
+) -> bool:
+    """True if a kernel took less time than the roof allows: then the roof was measured too low."""
+    pairs = zip(kernels, times or (), strict=False)
+    return any(taken and floor_of(k, ceilings, dtype) > ABOVE * taken for k, taken in pairs)
 
 
 def _work(flops: float, moved: float) -> list[object]:

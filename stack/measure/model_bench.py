@@ -315,14 +315,13 @@ def listing(rows: Sequence[Row]) -> str:
     lines: list[list[object]] = []
     for case in by_case(rows):
         for row in case:
-            ratio = row["ratio_to_best_peer"]
             lines.append(
                 [
                     " ".join(str(v) for v in row["case"].values()),
                     row["system"],
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    ratio_cell(ratio, row["system"].startswith("stack-")),
+                    ratio_cell(row["ratio_text"], row["system"].startswith("stack-")),
                     None if row["compile_s"] is None else number(row["compile_s"]),
                     scaled(row["peak_bytes"], "B"),
                     _error(row["error"]),

@@ -252,14 +252,17 @@ def test_fallbacks_and_lost_comparisons_are_red(columns: pytest.MonkeyPatch) -> 
     columns.setenv("FORCE_COLOR", "1")
     with viewed(is_whole=False):
         text = describe(manifest())
-        ratios = table(["case", "ratio"], [["a", ratio_cell(0.5)], ["b", ratio_cell(2.0)]])
+        ratios = table(["case", "ratio"], [["a", ratio_cell("0.50x")], ["b", ratio_cell("2.00x")]])
     red = re.findall(r"\x1b\[31m([^\x1b]*)\x1b\[0m", text)
     assert red[0].strip() == "fallback"
     assert red[1].startswith("coverage: 2610 ops")
     assert len(red) == 2
     assert re.findall(r"\x1b\[31m\s*([^\x1b]*)\x1b\[0m", ratios) == ["0.50x"]
-    assert isinstance(ratio_cell(0.99), Loud)
-    assert not isinstance(ratio_cell(0.999), Loud)
+    assert isinstance(ratio_cell("0.99x (0.98 to 1.00)"), Loud)
+    assert not isinstance(ratio_cell("1.00x (0.98 to 1.00)"), Loud)
+    assert not isinstance(ratio_cell("0.50x (0.20 to 1.00, noisy)"), Loud)
+    assert not isinstance(ratio_cell("0.99x", is_ours=False), Loud)
+    assert not isinstance(ratio_cell("-"), Loud)
     assert ratio_cell(None) == "-"
     columns.setenv("NO_COLOR", "1")
     with viewed(is_whole=False):

@@ -179,7 +179,7 @@ def test_kernels_that_differ_are_not_one_row() -> None:
 
 def test_times_of_equal_layers_are_summed() -> None:
     kernels = [
-        Kernel("dot", "generated", flops=2e6, bytes=1e3, source=("a.py:1",), modules=(f"h.{i}",))
+        Kernel("dot", "generated", flops=2e5, bytes=1e3, source=("a.py:1",), modules=(f"h.{i}",))
         for i in range(3)
     ]
     ceilings = Ceilings({"f32": 1e12}, {1: 1e9}, 1, "made up")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder
+from stack.ir.lines import with_lines
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import (
     contractions,
@@ -62,7 +63,7 @@ class Tile(BlockPass):
         changed: dict[Node, Replacement] = {}
         kernel_of = OnceAlike(lambda group: self._kernel(group, log))
         for node in block.nodes:
-            group = alone(node) if is_bare(node) else node
+            group = alone(node, block.locs.get(node, ())) if is_bare(node) else node
             if not (is_generated(group) or is_stream(group)):
                 continue
             try:
@@ -87,7 +88,7 @@ class Tile(BlockPass):
         if is_fusion(group) and not written(group):
             for dot in contractions(group.blocks[0].nodes):
                 check_worth(dot, log.cpu)
-        return tile_group(group, log.cpu)
+        return with_lines(tile_group(group, log.cpu))
 
     def _tell(self, dot: Node, name: str, log: Log) -> None:
         """Log the tile of a matmul, and its instruction or registers."""

@@ -46,7 +46,8 @@ TEXT = """
     Prints a table of the stages (the pass or tool that produced each one, its time, ops and fusion
     groups) and a table of the kernels with their source lines. Then come the coverage (compiled,
     sent to a library, or fallen back to the framework) and the compile time by phase. With -o,
-    writes everything to a folder: one file per stage, kernels/, and manifest.json. IR stages
+    writes everything to a folder: one file per stage, kernels/, decisions.json (of each pass) and
+    manifest.json. IR stages
     (*.stack) can be parsed again.
 
     examples:

@@ -106,6 +106,7 @@ class Log:
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
     told: set[Note] = field(default_factory=set[Note], repr=False)
+    missed: set[object] = field(default_factory=set[object], repr=False)
     choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
     inexact: Inexact = EXACT  # how far the rules that were applied may change results
 
@@ -133,9 +134,12 @@ class Log:
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:
         """Records a near match (verbose logs only)."""
         if self.verbose:
+            if (rule, reason, node) in self.missed:
+                return
             entry = Miss(rule, reason, print_node(node, scope), scope.locs.get(node, ()))
-            if entry not in self.misses:
+            if entry not in self.missed:
                 self.misses.append(entry)
+            self.missed.update(((rule, reason, node), entry))
 
     def note(self, text: str, source: Lines = ()) -> None:
         """Records free text, such as a decision and its reason; ignores repetitions."""

@@ -287,15 +287,19 @@ def find_pass(name: str) -> type[Pass]:
     return found
 
 
-def parse_pipeline(text: str) -> list[Pass]:
-    """Parses `name{option=value, ...},name`. Raises UsageError with the known names."""
-    parser = _Parser(text)
+def parse_pipeline(text: str, defaults: Mapping[str, Pass] | None = None) -> list[Pass]:
+    """Parses `name{option=value, ...},name`. Raises UsageError with the known names.
+
+    Options that are not given are those of `defaults`, passes by name.
+    """
+    parser = _Parser(text, defaults or {})
     return parser.pipeline()
 
 
 class _Parser:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, defaults: Mapping[str, Pass]) -> None:
         self.text = text
+        self.defaults = defaults
         self.tokens: list[str] = []
         at = 0
         stripped = text.rstrip()
@@ -348,7 +352,8 @@ class _Parser:
                 self.expect("=")
                 options[name] = self.value()
             self.expect("}")
-        return build(cls, options)
+        base = self.defaults.get(cls.name)
+        return build(cls, options, base if type(base) is cls else None)
 
     def value(self) -> str | tuple[str, ...]:
         if self.peek() != "[":

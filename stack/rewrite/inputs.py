@@ -38,13 +38,13 @@ TIES = (-1.5, -0.0, 0.0, 0.5, 1.0)
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7, 31)
 ONE_IN = 16  # elements that are special
 MOST = 2
+OVERFLOWING = ("mixed", "limits", "huge")
 # Kinds that are left out, by kinds of ops: where a sum overflows, its order matters, and so does
 # whether its products are rounded.
-_UNORDERED = ("mixed", "limits", "huge")
 LEFT_OUT = {
     "reduction": ("mixed", "limits"),
-    "contraction": _UNORDERED,
-    "foreign": _UNORDERED,
+    "contraction": OVERFLOWING,
+    "foreign": OVERFLOWING,
 }
 
 

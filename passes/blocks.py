@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
 from stack.passes.control import BlockPass
@@ -12,11 +13,11 @@ from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.gpu_products.unfused import unfuse_gemms
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
-from stack.passes.tile import check_code
+from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.log import Log
+from stack.rewrite.log import Lines, Log
 from stack.target import Gpu
 
 
@@ -45,10 +46,11 @@ class Blocks(BlockPass):
             is_own = is_generated(node) and not is_given_to_library(node)
             if not (is_bare(node) or is_own or is_stream(node)):
                 continue
+            lines = block.locs.get(node, ())
             try:
-                kernel = self._checked(self._kernel(node, log.gpu))
+                kernel = self._checked(self._kernel(node, lines, log.gpu))
             except CannotTile as why:
-                name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+                name = block.names.get(node, node.op)
                 parts = smaller(node, log.target, True) if node.blocks else None
                 if parts is not None and log.spend("parts", lines):
                     log.note(f"{name} becomes smaller groups: {why}", lines)
@@ -57,7 +59,8 @@ class Blocks(BlockPass):
                 log.note(f"{name} stays as it is: {why}", lines)
                 continue
             shown = f"%{block.names.get(node, node.op)}"
-            if log.spend("blocks", block.locs.get(node, ()), shown):
+            if log.spend("blocks", lines, shown):
+                note_width(alone(node) if is_bare(node) else node, log)
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
@@ -71,7 +74,7 @@ class Blocks(BlockPass):
                 raise CannotTile(f"no tile product of {node.args[0].dtype} in {node.dtype}")
         return kernel
 
-    def _kernel(self, node: Node, gpu: Gpu) -> Node:
-        group = alone(node) if is_bare(node) else node
+    def _kernel(self, node: Node, lines: Lines, gpu: Gpu) -> Node:
+        group = alone(node, lines) if is_bare(node) else node
         check_code(group, self.refuse)
-        return lowering_of(group, gpu).kernel()
+        return with_lines(lowering_of(group, gpu).kernel())

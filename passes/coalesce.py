@@ -64,7 +64,7 @@ class Coalesce(BlockPass):
     def _merged(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            group = node if is_stream(node) else group_of(node)
+            group = node if is_stream(node) else group_of(node, block.locs.get(node, ()))
             if group is None:
                 continue
             axes = _Axes(group)

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from stack.errors import VerifyError
 from stack.ir.builder import rebuild_block
+from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
 from stack.ir.traits import is_kernel, is_loop
@@ -37,8 +38,8 @@ class Distribute(BlockPass):
     def change(self, block: Block, log: Log) -> Block:
         if log.cpu.refused:
             log.note(log.cpu.refused)
-        loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, log.cpu))
-        prepacked_of = OnceAlike(lambda kernel: distribute_prepacked(kernel, log.cpu))
+        loops_of = OnceAlike(lambda kernel: with_lines(distribute_kernel(kernel, log.cpu)))
+        prepacked_of = OnceAlike(lambda kernel: with_lines(distribute_prepacked(kernel, log.cpu)))
 
         @cache
         def counted(params: tuple[Node, ...], results: tuple[Node, ...], kept: bool) -> Counts:

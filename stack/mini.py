@@ -41,7 +41,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import prod
+from math import copysign, nan, prod
 from pathlib import Path
 from typing import Any, cast
 
@@ -121,7 +121,7 @@ def from_line(source: str) -> Generator[None]:
 def make(op: str, *args: Node, source: str = "", **attrs: Any) -> Node:
     """Returns the node of an op. Raises MiniError if its operands do not fit."""
     items = tuple(sorted(attrs.items()))
-    key = (op, args, items)
+    key = (op, args, repr(items))  # as text, since -0.0 == 0.0
     node = _INTERNED.get(key)
     if node is None:
         type_ = OPS[op].infer(args, attrs)
@@ -767,13 +767,15 @@ RewriteRule = Callable[[Node], "Node | None"]
 
 
 def _is(node: Node, value: float) -> bool:
-    return node.is_scalar_const and node["value"] == value
+    """True for the scalar constant of this value and sign: 0.0 is not -0.0."""
+    found = float(node["value"]) if node.is_scalar_const else nan
+    return found == value and copysign(1.0, found) == copysign(1.0, value)
 
 
 def no_op(node: Node) -> Node | None:
-    """x * 1, x / 1, x + 0 and x - 0 are x."""
+    """x * 1, x / 1, x + -0.0 and x - 0.0 are x. x + 0.0 is not: -0.0 + 0.0 is 0.0."""
     if node.op in ("mul", "div", "add", "sub"):
-        neutral = 1.0 if node.op in ("mul", "div") else 0.0
+        neutral = {"mul": 1.0, "div": 1.0, "add": -0.0, "sub": 0.0}[node.op]
         x, y = node.args
         if _is(y, neutral) and x.type == node.type:
             return x

@@ -147,7 +147,8 @@ class Printer(Accesses):
             return
         outer, lines = self.location, self.block.locs.get(node, ())
         if self.readable:
-            if lines:
+            if lines and lines != self.shown:
+                self.shown = lines
                 self.lines.append(f"{'  ' * self.depth}// {', '.join(lines)}")
             if not _is_memory(node) and not is_loop(node):
                 self.hint = value_name(self.block, node, self.memories)

@@ -65,6 +65,7 @@ class Statements:
         self.is_located = origin is not None
         # location of the current statement; a kernel of one source line has it everywhere
         self.location = location(origin) if origin and len(origin) == 1 else ""
+        self.shown: tuple[str, ...] = ()  # the source lines of the last comment
         self.cpu = cpu
         self.uses: set[Function] = set()
         self.top: list[str] = []  # constants and stack memory, printed first

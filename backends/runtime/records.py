@@ -48,7 +48,7 @@ def describe_kernel(
     """
     return _Printed(
         text if callable(text) else lambda: text,
-        lambda: float(node.attrs.get("flops") or _flops_of_kernel(node)),
+        lambda: _flops_of_kernel(node),
         name,
         "generated",
         "",

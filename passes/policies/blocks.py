@@ -48,19 +48,19 @@ def stream_lowering(stream: Node, gpu: Gpu) -> ProductStreams | RowStreams:
 
 
 # the kinds of groups: the first one whose test is true builds the kernel
-LOWERINGS: list[tuple[Callable[[Node], bool], Maker]] = [
-    (lambda group: bool(written(group)), ByHand),
-    (is_stream, stream_lowering),
-    (lambda group: any(map(is_running, group.blocks[0].nodes)), GpuScans),
-    (lambda group: space_of(group.blocks[0]) is not None, MixedRows),
-    (lambda group: bool(contractions(group.blocks[0].nodes)), Products),
-    (lambda _: True, Rows),
+LOWERINGS: list[tuple[Callable[[Node, Gpu], bool], Maker]] = [
+    (lambda group, _: bool(written(group)), ByHand),
+    (lambda group, _: is_stream(group), stream_lowering),
+    (lambda group, _: any(map(is_running, group.blocks[0].nodes)), GpuScans),
+    (lambda group, gpu: space_of(group.blocks[0], gpu) is not None, MixedRows),
+    (lambda group, _: bool(contractions(group.blocks[0].nodes)), Products),
+    (lambda _, __: True, Rows),
 ]
 
 
 def lowering_of(group: Node, gpu: Gpu) -> Stepped[Gpu]:
     """Returns the lowering of a group. Raises CannotTile."""
-    return next(made for takes, made in LOWERINGS if takes(group))(group, gpu)
+    return next(made for takes, made in LOWERINGS if takes(group, gpu))(group, gpu)
 
 
 def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
@@ -104,7 +104,7 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
     if is_stream(group):
         return stream_lowering(group, gpu).policy()
     body = group.blocks[0]
-    if any(map(is_running, body.nodes)) or space_of(body) is not None:
+    if any(map(is_running, body.nodes)) or space_of(body, gpu) is not None:
         return None
     return Rows(group, gpu).policy()
 

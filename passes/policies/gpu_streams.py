@@ -55,9 +55,6 @@ from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Schedule
 from stack.target import Gpu
 
-MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
-CONTRACTED_BLOCK = 64  # elements of a block of a longer one
-
 
 def has_products(stream: Node) -> bool:
     """True if a stream computes matrix products."""
@@ -212,7 +209,8 @@ class StreamSteps:
         """The block size of an axis that a tile has as a whole, if it fits."""
         extent = self.extents[name]
         block = max(MATRIX, power_of_two(extent))
-        return block if name in self.lanes or extent <= MAX_CONTRACTED else CONTRACTED_BLOCK
+        is_whole = name in self.lanes or extent <= self.gpu.matmuls.whole_depth
+        return block if is_whole else self.gpu.streams.depth_block
 
     def sums(self) -> list[Step]:
         """The steps that compute the sums of a tile."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
+from stack.ir.lines import with_lines
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
     contractions,
@@ -65,12 +66,20 @@ class Build:
         ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
         blocks = (
             masks_as_selects(self._block(params, list(states.values()))),
-            correct_block(self.normal, {s: n.type for s, n in states.items()}),
+            self._correct(states),
             self._block([*ends, *params], results),
         )
         kinds = dict.fromkeys(s.kind for s in self.normal.states if s.kind != "count")
         node = make("stream", list(self.args), {"name": "_".join(kinds)}, blocks)
-        return Built(node, tuple(outputs))
+        return Built(with_lines(node), tuple(outputs))
+
+    def _correct(self, states: dict[State, Node]) -> Block:
+        """Returns the block `correct`; each result has the source lines of its state."""
+        made = correct_block(self.normal, {s: n.type for s, n in states.items()})
+        old = self.region.graph.block.locs
+        pairs = zip(made.results, states, strict=True)
+        locs = {result: old[s.source] for result, s in pairs if s.source in old}
+        return Block(made.params, made.results, made.names, locs)
 
     def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
         """Returns a block with the names and source lines of the nodes that its nodes replace."""

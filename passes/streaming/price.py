@@ -31,9 +31,6 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
-VISIBLE = 0.55  # share of visible panels if positions limit them: a triangle and its border
-CORRECTION = 4  # instructions per vector, one cycle each: load, multiply, add, store
-
 
 @dataclass(frozen=True)
 class Price:
@@ -115,8 +112,9 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     held = max(rows, cpu.lanes)  # a partly filled register takes as long
     fill = programs * held / shared * column_cost(held // cpu.lanes, cpu)
     panels = programs * math.ceil(extent / schedule.block("k"))
-    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
-    visible = VISIBLE if lowering.is_limited else 1
+    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes
+    corrections *= cpu.streams.correction
+    visible = cpu.streams.visible if lowering.is_limited else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     launch = cpu.launch * cpu.clock
     streamed = launch + visible * ((work + elements) * fill + corrections)

@@ -7,6 +7,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_formula, is_generated
 from stack.ir.types import I64, TensorType
+from stack.rewrite.log import Lines
 
 
 def is_bare(node: Node) -> bool:
@@ -18,22 +19,24 @@ def is_bare(node: Node) -> bool:
     return by_kind or is_contraction(node) or is_positions
 
 
-def alone(node: Node) -> Node:
-    """Wraps one op in a fusion group."""
+def alone(node: Node, lines: Lines = ()) -> Node:
+    """Wraps one op in a fusion group. `lines` are its source lines."""
     b = Builder()
     params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
     if node.op == "argreduce":
         result = _first_position(b, node, params[0])
     else:
         result = b.op(node.op, params, node.attrs, hint=node.type)
+    if lines:
+        b.locs[result] = lines
     attrs = {"kind": "loop", "name": node.op}
     return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
 
 
-def group_of(node: Node) -> Node | None:
+def group_of(node: Node, lines: Lines = ()) -> Node | None:
     """Returns a group itself, a contraction wrapped in a group, or None for all other nodes."""
     if is_contraction(node):
-        return alone(node)
+        return alone(node, lines)
     return node if is_generated(node) else None
 
 

@@ -40,8 +40,8 @@ WHERE = """
 EXPLAIN = """
     Explain what each pass did to a line: what it rewrote there, which groups it formed, which
     fusions it refused and which rules nearly applied. With two, A and B: why one kernel computes
-    both, or why not. The saved stages are read and their passes run again, so neither the
-    framework nor the model is needed.
+    both, or why not. The answers are the decisions that the run recorded, so neither the
+    framework nor the model, its weights and plug-ins are needed.
 
     examples:
       stackc explain r1 transformer.py:42

@@ -21,6 +21,7 @@ from stack.ir.parser import parse
 from stack.ir.verifier import verify
 from stack.run.backend import Backend, Executable
 from stack.run.compile import walk_stages
+from stack.run.decisions import Decisions
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
 from stack.target import Target
@@ -45,6 +46,9 @@ class HeldRun(SavedRun):
         if found is None:
             raise UsageError(f"stage {name!r} is another compiler's text, not IR")
         return found
+
+    def decisions(self, stage: str) -> list[Decisions]:
+        return self.run[stage].decisions
 
     @cached_property
     def sources(self) -> dict[str, str]:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.ir.node import Func
-from stack.ir.storage import encode
-from stack.rewrite.check import random_inputs
+from stack.ir.storage import decode, encode
+from stack.phases import phase
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
@@ -35,6 +38,7 @@ from stack.run.steer import Stages
 from stack.run.targets import target_of
 from stack.run.weights import STAGE as WEIGHTS
 from stack.run.weights import split, with_weights
+from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Gpu
 from stack.target import Target as Machine
@@ -46,6 +50,20 @@ def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
     params = captured.func.params
     args = tuple(encode(a, p.dtype) for a, p in zip(drawn, params, strict=True))
     return replace(captured, args=args)
+
+
+def own_inputs(captured: Captured, frontend: Frontend) -> list[np.ndarray]:
+    """Returns a program's weights and example arguments, as the interpreter takes them.
+
+    Returns none for a function from IR text, which has no arguments of its own.
+    """
+    if not captured.bound and not captured.args:
+        return []
+    arrays = [*captured.bound, *captured.flatten(*captured.args)]
+    params = captured.func.params
+    return [
+        decode(frontend.to_numpy(a, p.dtype), p.dtype) for a, p in zip(arrays, params, strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,7 @@ class Settings:
         return self.chosen.get("hosted", "cost")
 
 
+@phase("capture")
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
     """Imports a target; returns it with the frontend that was used."""
     if isinstance(target, Program):
@@ -104,20 +123,25 @@ def label(target: Target) -> str:
     return str(target.folder) if isinstance(target, SavedRun) else target.spec
 
 
+def compile_program(target: Program, settings: Settings) -> Compiled:
+    """Compiles a program as its users do."""
+    compiled = Compiled(
+        target.fn,
+        {"frontend": target.frontend, "dynamic": settings.dynamic},
+        backend=settings.backend,
+        passes=settings.passes,
+        strict=settings.strict,
+        label=target.spec,
+        **settings.options,
+    )
+    compiled.prepare(*target.args)
+    return compiled
+
+
 def compile_target(target: Target, settings: Settings) -> Run:
     """Compiles a target to something that runs, and returns the record."""
     if isinstance(target, Program):
-        compiled = Compiled(
-            target.fn,
-            {"frontend": target.frontend, "dynamic": settings.dynamic},
-            backend=settings.backend,
-            passes=settings.passes,
-            strict=settings.strict,
-            label=target.spec,
-            **settings.options,
-        )
-        compiled.prepare(*target.args)
-        return compiled.run
+        return compile_program(target, settings).run
     return graph_of(*capture(target, settings), target, settings).run
 
 
@@ -142,6 +166,7 @@ def _refuse_freeze(settings: Settings) -> None:
         raise UsageError("freeze=true needs a program that is compiled completely and runs here")
 
 
+@phase("rest")
 def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """Lowers to one stage without the backend's compiler, which need not be installed."""
     _refuse_freeze(settings)
@@ -195,6 +220,7 @@ def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
     return [*first, *forming, *lowering], target_of(backend, settings.options)
 
 
+@phase("rest")
 def inspect_target(target: Target, settings: Settings) -> Run:
     """Builds all stages for a machine that may be absent; runs nothing."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
@@ -203,6 +229,7 @@ def inspect_target(target: Target, settings: Settings) -> Run:
     return _inspect(run, backend, replace(settings, passes=passes))
 
 
+@phase("rest")
 def inspect_again(run: Run, settings: Settings) -> Run:
     """Compiles the imported function of a run for a machine that may be absent."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
@@ -232,6 +259,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         hosted=settings.prefer,
         schedules=schedules_in(options),
     )
+    run.kernels = with_work(run.kernels, run.functions)
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))

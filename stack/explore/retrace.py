@@ -1,22 +1,27 @@
-"""Run the passes of a saved run again, with a unique mark on every node of the program.
+"""Trace the nodes of a saved run's program through its stages, by a unique mark on each node.
 
 Several values can share a source line. So the lines are replaced by marks, one for each imported
 node, and the recorded pipelines run again. The engine carries marks as it carries lines, so each
 value can be traced to its exact nodes.
+
+A pass may have used what a saved run lacks: weights, a plug-in, measured times. If a stage does not
+come out as it was recorded, its recorded function and decisions count; see `recorded_marks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 
-from stack.errors import UsageError
+from stack.errors import StackError, UsageError
+from stack.explore.diff import without_lines
 from stack.explore.saved import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.node import walk as walk_blocks
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.pipeline import Pipeline, Record
+from stack.rewrite.pipeline import Pipeline, Record, Result
+from stack.run.decisions import Decisions
 from stack.target import Target
 
 Marks = Mapping[str, "Origin"]
@@ -98,18 +103,120 @@ def follow(
 
 
 def retrace(run: SavedRun) -> Retraced:
-    """Runs the pipelines of a saved run again, from its imported function.
+    """Follows marks through the stages of a saved run, from its imported function.
 
-    A stage chosen by measurement has no pipeline and is skipped; it changes only schedules. Raises
-    UsageError if the run has no IR text to start from.
+    Raises UsageError if the run has no IR text to start from.
     """
     stages = [name for name in run.stages if run.is_ir(name)]
     if not stages:
         raise UsageError(f"{run.folder} has no stage of IR text to start from")
-    passes = [(name, str(run.stage(name)["pass"])) for name in stages[1:]]
-    found = follow(run.func(stages[0]), passes, machine_of(run))
+    func, origins = marked(run.func(stages[0]))
+    steps: list[Step] = []
+    machine = machine_of(run)
+    for name in stages[1:]:
+        recorded = run.func(name)
+        result = _again(func, str(run.stage(name)["pass"]), machine)
+        if result is not None and _is_same(result.func, recorded):
+            steps.extend(Step(name, record) for record in result.records)
+            func = result.func
+            continue
+        after = recorded_marks(func, recorded)
+        steps.extend(
+            Step(name, _with_marks(decisions, func, after, origins))
+            for decisions in run.decisions(name)
+        )
+        func = after
     kinds = {f"%{k['stage_node']}": str(k["kind"]) for k in run.kernels if k["stage_node"]}
-    return replace_fields(found, kinds=kinds)
+    return Retraced(origins, tuple(steps), func, kinds)
+
+
+def _again(func: Func, passes: str, machine: Target | None) -> Result | None:
+    """Runs a pipeline again; None if it cannot run here, as without the file of a pass."""
+    try:
+        return Pipeline(passes).run(func, verify=False, verbose=True, target=machine)
+    except StackError:
+        return None
+
+
+def _is_same(func: Func, recorded: Func) -> bool:
+    return without_lines(str(func)) == without_lines(str(recorded))
+
+
+def recorded_marks(before: Func, after: Func) -> Func:
+    """Gives the nodes of a recorded stage the marks that nodes of their name had before it.
+
+    A node of a new group has the name that it had outside of the group.
+    """
+    known: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for path, block, node in _named(before.body, ()):
+        known[path] = tuple(dict.fromkeys((*block.locs.get(node, ()), *_inside(node))))
+    done: dict[Block, Block] = {}
+
+    def mark(block: Block, path: tuple[str, ...]) -> Block:
+        if block in done:
+            return done[block]
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if any(not b.is_open for b in node.blocks):
+                own = (*path, block.names.get(node, ""))
+                blocks = [b if b.is_open else mark(b, own) for b in node.blocks]
+                changed[node] = Replacement(node.rebuilt(blocks=blocks))
+        found = replace(block, changed) if changed else block
+        locs = {
+            node: known.get((*path, name)) or known.get((name,), ())
+            for node, name in found.names.items()
+        }
+        done[block] = Block(found.params, found.results, found.names, locs)
+        return done[block]
+
+    return Func(after.name, mark(after.body, ()), after.level)
+
+
+def _named(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Block, Node]]:
+    """Yields the nodes of a block and of the closed blocks in it, with the names around them."""
+    for node, name in block.names.items():
+        yield (*path, name), block, node
+        for inner in node.blocks:
+            if not inner.is_open:
+                yield from _named(inner, (*path, name))
+
+
+def _inside(node: Node) -> Iterator[str]:
+    """Yields the marks in the closed blocks of a node."""
+    for block in node.blocks:
+        for inner, _ in walk_blocks(block):
+            for marks in inner.locs.values():
+                yield from marks
+
+
+def _with_marks(
+    made: Decisions, before: Func, after: Func, origins: Mapping[str, Origin]
+) -> Record:
+    """The record of a pass that did not run again, with marks in place of source lines.
+
+    Of a rewrite the node is known. All else is about each node of its source lines.
+    """
+    by_name = {f"%{name}": before.body.locs.get(n, ()) for n, name in before.body.names.items()}
+
+    def marks(lines: Iterable[str]) -> tuple[str, ...]:
+        asked = set(lines)
+        return tuple(mark for mark, o in origins.items() if not asked.isdisjoint(o.source))
+
+    return Record(
+        made.name,
+        before,
+        after if made.rewrites else before,
+        0.0,
+        tuple(replace_fields(r, source=by_name.get(r.node) or marks(r.source))
+              for r in made.rewrites),
+        tuple(replace_fields(m, source=marks(m.source)) for m in made.misses),
+        tuple(replace_fields(f, source=marks(f.source)) for f in made.formed),
+        tuple(
+            replace_fields(r, source=marks(r.source), between=tuple(map(marks, r.between)))
+            for r in made.refused
+        ),
+        tuple(replace_fields(n, source=marks(n.source)) for n in made.remarks),
+    )  # fmt: skip
 
 
 def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:

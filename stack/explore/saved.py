@@ -16,6 +16,10 @@ from stack.ir.files import CONSTANTS, load_constants
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.trusted import inside, read_text
+from stack.run.decisions import FILE as DECISIONS
+from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
+from stack.run.decisions import Decisions
+from stack.run.decisions import read as read_decisions
 from stack.run.record import SCHEMA
 from stack.target import Target, load
 
@@ -77,6 +81,23 @@ class SavedRun:
     def kernels(self) -> list[dict[str, Any]]:
         """The kernel entries of the manifest."""
         return list(self.manifest["kernels"])
+
+    def decisions(self, stage: str) -> list[Decisions]:
+        """Returns the decisions of each pass of a stage."""
+        try:
+            return read_decisions(self._decisions.get(stage, ()))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise UsageError(f"{self.folder / DECISIONS} is damaged: {error!r}") from error
+
+    @cached_property
+    def _decisions(self) -> Mapping[str, Any]:
+        try:
+            held = json.loads(self._read(DECISIONS))
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{self.folder / DECISIONS} cannot be read: {error}") from error
+        if not isinstance(held, dict) or held.get("schema") != DECISIONS_SCHEMA:  # pyright: ignore[reportUnknownMemberType]
+            raise UsageError(f"{self.folder / DECISIONS} is not {DECISIONS_SCHEMA!r}")
+        return cast("dict[str, Any]", held)["stages"]
 
     def note(self, title: str) -> str:
         """Returns a note by its title, such as "guards", or "" if there is none."""

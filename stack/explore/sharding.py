@@ -18,6 +18,7 @@ from stack.ir.node import Func, Node, walk
 from stack.ir.sharding import Sharding
 from stack.ir.types import TensorType
 from stack.rewrite import Pipeline
+from stack.run.decisions import decided
 from stack.run.record import Run, Stage
 from stack.sim import machine, simulate
 
@@ -39,10 +40,11 @@ def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str
         "spmd",
     )
     for name, text in zip(STAGES, pipelines, strict=True):
-        result = Pipeline(text).run(func)
+        result = Pipeline(text).run(func, verbose=True)
         notes = [note for record in result.records for note in record.notes]
         ms = sum(record.milliseconds for record in result.records)
-        run.add(Stage(name, result.func, passes=text, ms=ms, notes=notes))
+        made = decided(result.records)
+        run.add(Stage(name, result.func, passes=text, ms=ms, notes=notes, decisions=made))
         func = result.func
     placed = run["resharded"].func
     assert placed is not None

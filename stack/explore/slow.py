@@ -1,7 +1,7 @@
 """Explain a kernel's time from a saved run: bounds of the machine, code, registers.
 
-Nothing is measured here; `stackc dump --profile` measures. Each row is a number of the record or of
-the target file. The likely limit is the largest bound.
+Nothing is measured here: times are those that `stackc dump --profile` saved. Each other row is a
+number of the record or of the target file. The likely limit is the largest bound.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 from stack.errors import unknown_name
@@ -45,10 +46,6 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
     entry = entries[name]
     machine = machine_of(run)
     group = _group(run, str(entry["stage_node"]))
-    flops = _by_op(group[1]) if group is not None else Counter[str]()
-    if flops:
-        # count the program's operations: a backend's code may compute them otherwise
-        entry = {**entry, "flops": sum(flops.values())}
     work = f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"
     lines = dict.fromkeys(s for k in run.kernels if k["name"] == name for s in k["source"])
     rows = [
@@ -57,11 +54,12 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
         ("work", work),
     ]
     if group is not None:
-        rows += [("operations", _shares(flops)), *_traffic(*group)]
+        rows += [("operations", _shares(_by_op(group[1]))), *_traffic(*group)]
     limits = bounds(entry, machine) if machine is not None else {}
     rows += [(f"bound by {what}", f"{number(s * 1e6)} us") for what, s in limits.items()]
     rows += list(_registers(entry, machine))
     rows += list(_code(run, name)) if entry["file"] else []
+    rows += list(_measured(run, name))
     if entry.get("warning"):
         rows.append(("warning", str(entry["warning"])))
     if limits:
@@ -99,8 +97,8 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
 def _by_op(node: Node) -> Counter[str]:
     """Counts the operations of a step by op; a loop's body counts once, not per iteration."""
     flops: Counter[str] = Counter()
-    # the first block of a stream does the work; the others correct it
-    inner = node.blocks[:1] if node.op == "stream" else node.blocks
+    # a stream computes its states and finishes them; its corrections are not counted
+    inner = (node.blocks[0], node.blocks[2]) if node.op == "stream" else node.blocks
     for each in (n for block in inner for n in block.nodes):
         flops.update(_by_op(each))
     counted = 0 if inner else cost(node).flops
@@ -158,6 +156,16 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
     if blocks:
         waves = blocks / (machine.processors * max(1, fits[least]))
         yield "waves", f"{number(waves)}: {blocks} blocks on {machine.processors} processors"
+
+
+def _measured(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
+    """Yields the median time of each call of a kernel, if the run has a profile."""
+    profile: dict[str, Any] = run.manifest.get("profile") or {}
+    seconds: list[list[float]] = profile.get("seconds") or []
+    pairs = zip(run.kernels, seconds, strict=False)
+    times = [median(rounds) for kernel, rounds in pairs if kernel["name"] == name]
+    if times:
+        yield "measured", ", ".join(f"{number(t * 1e6)} us" for t in times)
 
 
 def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:

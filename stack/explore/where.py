@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun, machine_of
+from stack.explore.saved import SavedRun
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
-from stack.rewrite.pipeline import Pipeline, Record
+from stack.run.decisions import Decisions
 
 _LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
 
@@ -57,13 +57,13 @@ def _name(node: Node, table: Block) -> str:
 def matches(source: str, what: str) -> bool:
     """True if a source line such as "block.py:42 Attn.wq" matches a query.
 
-    A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`.
+    A module may be asked for as `Attn.wq`, `Attn/wq` or `wq`. `Attn` matches all modules in it too.
     """
     if source == what:
         return True
     place, _, module = source.partition(" ")
     path = what.replace("/", ".")
-    if module and (module == path or module.endswith(f".{path}")):
+    if module and f".{path}." in f".{module}.":
         return True
     wanted = _LINE.fullmatch(what)
     if wanted is None:
@@ -165,29 +165,20 @@ class Reason:
 
 
 def explain(run: SavedRun, what: str) -> list[Reason]:
-    """Runs each recorded pipeline again and returns what its passes did to a line.
+    """Returns what the passes of a run did to a line, from their recorded decisions.
 
-    Stages are read from the saved files, so neither the framework nor the model is needed.
+    No pass runs again, so neither the framework nor the model, its weights and plug-ins are needed.
     """
     lines = set(where(run, what).source)
-    reasons: list[Reason] = []
-    before: str | None = None
-    machine = machine_of(run)
-    for stage in run.stages:
-        if not run.is_ir(stage):
-            continue
-        pipeline = str(run.stage(stage)["pass"])
-        if before is not None and pipeline:
-            result = Pipeline(pipeline).run(
-                run.func(before), verify=False, verbose=True, target=machine
-            )
-            for record in result.records:
-                reasons.extend(Reason(stage, record.name, text) for text in _told(record, lines))
-        before = stage
-    return reasons
+    return [
+        Reason(stage, record.name, text)
+        for stage in run.stages
+        for record in run.decisions(stage)
+        for text in _told(record, lines)
+    ]
 
 
-def _told(record: Record, lines: set[str]) -> list[str]:
+def _told(record: Decisions, lines: set[str]) -> list[str]:
     def here(source: tuple[str, ...]) -> bool:
         return not lines.isdisjoint(source)
 

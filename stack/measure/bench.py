@@ -33,7 +33,7 @@ from stack.run.specs import parse_backends
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error", "kernels", "note", "rounds_ms"),
+    *("ratio_text", "compile_s", "error", "kernels", "note", "rounds_ms"),
 )
 OURS = ("generated", "hand")
 Row = dict[str, Any]
@@ -140,7 +140,11 @@ def bench(
                 _cold_rows(found, case, chosen, say)
             else:
                 own = backend or case.own or None
-                _run_rows(found, case, chosen, own, passes, rounds, ways, say)
+                before = len(found.rows)
+                try:
+                    _run_rows(found, case, chosen, own, passes, rounds, ways, say)
+                finally:
+                    say(line_of(found.rows[before:]))
         except KeyboardInterrupt:
             found.notes["interrupted, not finished"] = left
             break
@@ -193,6 +197,8 @@ def _run_rows(
         _take(found, case, comparison)
     finally:
         comparison.close()
+    if comparison.is_cut:
+        raise KeyboardInterrupt
 
 
 def _take(found: Bench, case: Case, comparison: Comparison) -> None:
@@ -265,7 +271,7 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
 def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
     """Fills in ratios and shares of rows (default: all), once all times and ceilings are known.
 
-    A ratio that varies by more than NOISY is left out, and the note of its row gives the spread.
+    A ratio that varies by more than NOISY is left out, and the note of its row gives its interval.
     """
     held = found.rows if rows is None else rows
     for case in by_case(held):
@@ -276,6 +282,7 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
                 best = min(ratios, key=lambda name: ratios[name].median)
                 noisy = _noisy(best, ratios[best])
                 row["ratio_to_best_peer"] = None if noisy else ratios[best].median
+                row["ratio_text"] = str(ratios[best])
                 row["note"] = "; ".join(filter(None, (row.get("note"), noisy)))
             limit = row.pop("limit_ms", None)
             if row["ms"] and limit:
@@ -283,7 +290,8 @@ def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
                 if limit > 1.02 * row["ms"]:
                     what = f"{row['row']} {row['case']}: {row['system']} took {row['ms']:.3g} ms"
                     floor = f"below the floor of {limit:.3g} ms"
-                    found.problems.append(f"{what}, {floor}: impossible, do not report it")
+                    why = "impossible, so the roof was measured under load; do not report it"
+                    found.problems.append(f"{what}, {floor}: {why}")
     for row in held:
         row.pop("is_ours", None)
 
@@ -292,8 +300,8 @@ def _noisy(system: str, found: Ratio) -> str:
     """Returns the note of a ratio that is too noisy, else ""."""
     if not found.is_noisy:
         return ""
-    share = 100 * found.spread / found.median
-    return f"noisy: the ratio of {system} varies by {share:.0f} % (limit: {100 * NOISY:.0f} %)"
+    share = f"more than {100 * NOISY:.0f} %"
+    return f"noisy: the ratio of {system} is {found}, its quartiles are {share} apart"
 
 
 def _ratio(other: Row, own: Row) -> Ratio:
@@ -307,6 +315,18 @@ def by_case(rows: Sequence[Row]) -> list[list[Row]]:
     for row in rows:
         found.setdefault(f"{row['row']} {row['case']}", []).append(row)
     return list(found.values())
+
+
+def line_of(rows: Sequence[Row]) -> str:
+    """Formats the rows of a case in one line, as soon as they are measured."""
+    own = next((r for r in rows if r["is_ours"] and r["ms"]), None)
+    told = [
+        f"{r['system']} {number(r['ms'])} ms"
+        + (f", {_ratio(r, own)} of ours" if own is not None and not r["is_ours"] else "")
+        for r in rows
+        if r["ms"]
+    ]
+    return "  " + ("; ".join(told) or "no times")
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -359,11 +379,11 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                 continue
             row = held[own]
             found = {s: _told(held.get(s), row) for s in columns}
-            noisy = any(found[s] == "noisy" for s in peers)
-            found["best"] = "noisy" if noisy else row["ratio_to_best_peer"]
+            rivals = [times for s in peers if (times := found[s]) is not None]
+            found["best"] = min(rivals, key=lambda times: times.median, default=None)
             for system, times in found.items():
-                if isinstance(times, float):
-                    ratios.setdefault((own, system), []).append(times)
+                if times is not None and not times.is_noisy:
+                    ratios.setdefault((own, system), []).append(times.median)
             shares = row["share_of_limit"]
             lines.append(
                 [
@@ -371,12 +391,12 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
                     row["kernels"],
-                    *(_times(times) for times in found.values()),
+                    *("-" if times is None else str(times) for times in found.values()),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
     for own in ours:
-        means = [_times(geomean(ratios.get((own, s), []))) for s in (*columns, "best")]
+        means = [_mean(ratios.get((own, s), [])) for s in (*columns, "best")]
         label = ["geometric mean"] if len(ours) == 1 else ["geometric mean", own]
         lines.append([*label, "", "", "", *means, ""])
     head = ["case"] if len(ours) == 1 else ["case", "ours"]
@@ -385,15 +405,12 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     return f"{name}: time of each system relative to ours (above 1.00x: ours is faster)\n{text}"
 
 
-def _told(row: Row | None, own: Row) -> float | str | None:
-    """Returns the ratio to our time, or "noisy" if it varies too much."""
+def _told(row: Row | None, own: Row) -> Ratio | None:
+    """Returns the ratio to our time, or None if one of them has no time."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
-    found = _ratio(row, own)
-    return "noisy" if found.is_noisy else found.median
+    return _ratio(row, own)
 
 
-def _times(value: float | str | None) -> str:
-    if isinstance(value, str):
-        return value
-    return "-" if value is None or math.isnan(value) else f"{value:.2f}x"
+def _mean(values: Sequence[float]) -> str:
+    return f"{geomean(values):.2f}x" if values else "-"

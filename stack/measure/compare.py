@@ -19,7 +19,7 @@ from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, peer_systems
-from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, ratio
+from stack.measure.timing import NOISY, ROUNDS, Interrupted, Timing, interleave, ratio
 from stack.processors import usable_processors
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
@@ -44,6 +44,7 @@ class Comparison:
     systems: list[System] = field(default_factory=list[System])
     run: Run | None = None
     given: Sequence[float] = ()
+    is_cut: bool = False  # an interrupt ended it: it has the systems and rounds until then
 
     @property
     def exit_code(self) -> int:
@@ -113,14 +114,22 @@ def compare(
             system.label = f"stack-{spec.label}" if len(own) > 1 else system.label
             system.label += f" {text}" if len(texts) > 1 else ""
             systems.append(system)
+    is_cut = False
     for peer in peers:
         taken = WAYS[:1] if peer.backend in ir_only else ways
-        found = peer_systems(first, peer, taken, say)
-        for other in programs[1:]:
-            if "native" in taken and all(s.via != "native" for s in found):
-                found.extend(peer_systems(other, peer, ("native",), say))
+        try:
+            found = peer_systems(first, peer, taken, say)
+            for other in programs[1:]:
+                if "native" in taken and all(s.via != "native" for s in found):
+                    found.extend(peer_systems(other, peer, ("native",), say))
+        except KeyboardInterrupt:
+            say(f"interrupted while {peer.label} compiled; again to stop at once")
+            is_cut = True
+            break
         systems.extend(found)
-    return measure(first, systems, rounds, say)
+    made = measure(first, systems, rounds, say)
+    made.is_cut |= is_cut
+    return made
 
 
 def measure(
@@ -131,7 +140,13 @@ def measure(
     say(f"timing {len(running)} systems in {rounds} interleaved rounds")
     timings: dict[int, Timing] = {}
     repeats = [s.runner.run for s in running if s.runner is not None]
-    for system, timing in zip(running, interleave(repeats, rounds), strict=True):
+    is_cut = False
+    try:
+        timed = interleave(repeats, rounds)
+    except Interrupted as stop:
+        say("interrupted; the rounds so far count")
+        timed, is_cut = stop.timings, True
+    for system, timing in zip(running, timed, strict=True):
         if isinstance(timing, Timing):
             timings[id(system)] = timing
         else:
@@ -142,7 +157,8 @@ def measure(
     graph = systems[0].graph
     groups = align(systems)
     run = graph.run if graph is not None else None
-    return Comparison(device_text(), program.func, rows, groups, systems, run, program.given)
+    given = program.given
+    return Comparison(device_text(), program.func, rows, groups, systems, run, given, is_cut)
 
 
 class Checks:
@@ -254,11 +270,10 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
-    """Formats the ratio to our time by rounds, or "noisy" if it varies too much."""
+    """Formats the ratio to our time by rounds: the median, its quartiles, and if it is noisy."""
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
-    found = ratio(own["rounds_ms"], row["rounds_ms"])
-    return "noisy" if found.is_noisy else f"{found.median:.2f}x"
+    return str(ratio(own["rounds_ms"], row["rounds_ms"]))
 
 
 def _error_text(value: float | None) -> str:
@@ -275,9 +290,9 @@ def legend(comparison: Comparison) -> str:
     columns = (
         "error: largest difference from a double precision run, relative to the largest value."
         " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
-        " call, caches empty for each system.\nvs ours: by rounds; noisy if these ratios vary by"
-        f" more than {100 * NOISY:.0f} %. via ir: our function\nreplayed; native: the user's"
-        " own program; own: ours, called as its user calls it."
+        " call, caches empty for each system.\nvs ours: the median and the quartiles of the rounds;"
+        f" noisy if these are more than {100 * NOISY:.0f} % apart. via ir: our\nfunction replayed;"
+        " native: the user's own program; own: ours, called as its user calls it."
     )
     return columns + "\n" + "\n".join(counts)
 
@@ -285,6 +300,8 @@ def legend(comparison: Comparison) -> str:
 def describe(comparison: Comparison) -> str:
     """Formats the tables of a comparison, with a legend."""
     notes = [f"{r['system']}/{r['via']}: {r['note']}" for r in comparison.rows if r["note"]]
+    if comparison.is_cut:
+        notes.append("interrupted: the systems and rounds until then")
     return "\n\n".join(
         [
             comparison.device,

@@ -9,7 +9,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
-from stack.measure.bench import Bench, by_case, entry_of, finish_rows
+from stack.measure.bench import Bench, by_case, entry_of, finish_rows, line_of
 from stack.measure.caches import empty_caches
 from stack.measure.child import Lost, Worker
 from stack.measure.gpu_ceilings import COPY, load_torch
@@ -77,8 +77,10 @@ class GpuBench:
             except StackError as error:
                 self.found.problems.append(f"{case.row} {case.title}: {error}")
                 return
+        before = len(self.found.rows)
         for entry in reply["entries"]:
             self._take(case, entry, reply)
+        self.say(line_of(self.found.rows[before:]))
         if reply["spoiled"]:
             self.worker.close()
             self.worker = Worker(self.say)
@@ -156,9 +158,7 @@ def listing(found: Bench) -> str:
     for rows in by_case(found.rows):
         title = " ".join(str(v) for v in rows[0]["case"].values())
         for row in rows:
-            share, ratio, error = (
-                row[k] for k in ("share_of_limit", "ratio_to_best_peer", "error")
-            )
+            share, error = row["share_of_limit"], row["error"]
             lines.append(
                 [
                     row["row"],
@@ -167,7 +167,7 @@ def listing(found: Bench) -> str:
                     row["kind"],
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    None if ratio is None else f"{ratio:.2f}x",
+                    row["ratio_text"],
                     None if share is None else f"{100 * share:.0f} %",
                     None if error is None else f"{error:.1e}",
                     scaled(row.get("peak_bytes"), "B"),

@@ -15,6 +15,11 @@ from stack.measure.timing import Timing
 from stack.run.backend import Executable, Kernel
 
 ROUNDS = 15
+ABOVE = 1.02  # share of the roof above which the roof cannot be right
+UNDER_LOAD = (
+    "a share of the roof above 100 %: the roof was measured under load, or the data of the kernel"
+    " was still in a cache; measure again on an idle machine"
+)
 
 
 class Work(Protocol):
@@ -60,10 +65,7 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """Formats a line for each kernel, and one for all.
-
-    A share above 100 % means that the kernel's data was still in a cache.
-    """
+    """Formats a line for each kernel, and one for all, and says if the roof was measured low."""
     rows: list[list[object]] = []
     known = times if times is not None else [None] * len(kernels)
     total = sum(times) if times is not None else None
@@ -82,7 +84,16 @@ def kernel_report(
     floors = sum(floor_of(k, ceilings, dtype) for k in kernels)
     rows.append(["all", "", *_work(flops, moved), *_time(total, floors, total), ""])
     head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "share", "of roof", "source"]
-    return table(head, rows, widest=40)
+    text = table(head, rows, widest=40)
+    return text if not above_roof(kernels, times, ceilings, dtype) else f"{text}\n{UNDER_LOAD}"
+
+
+def above_roof(
+    kernels: Sequence[Work], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
+) -> bool:
+    """True if a kernel took less time than the roof allows: then the roof was measured too low."""
+    pairs = zip(kernels, times or (), strict=False)
+    return any(taken and floor_of(k, ceilings, dtype) > ABOVE * taken for k, taken in pairs)
 
 
 def _work(flops: float, moved: float) -> list[object]:

@@ -314,14 +314,13 @@ def listing(rows: Sequence[Row]) -> str:
     lines: list[list[object]] = []
     for case in by_case(rows):
         for row in case:
-            ratio = row["ratio_to_best_peer"]
             lines.append(
                 [
                     " ".join(str(v) for v in row["case"].values()),
                     row["system"],
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    None if ratio is None else f"{ratio:.2f}x",
+                    row["ratio_text"],
                     None if row["compile_s"] is None else number(row["compile_s"]),
                     scaled(row["peak_bytes"], "B"),
                     _error(row["error"]),

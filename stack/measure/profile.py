@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
-from stack.explore.lowering import Settings, capture, graph_of, with_random_inputs
-from stack.explore.target import Program, Target
+from stack.errors import StackError
+from stack.explore.lowering import (
+    Settings,
+    capture,
+    compile_program,
+    graph_of,
+    with_random_inputs,
+)
+from stack.explore.target import Program as Source
+from stack.explore.target import Target
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
-from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
+from stack.measure.kernels import above_roof, kernel_report, kernel_timings, widest_dtype
 from stack.measure.roofline import Ceilings, measure_ceilings
-from stack.measure.systems import Say, program_of
+from stack.measure.systems import Program, Say, program_of
 from stack.measure.timing import Timing
 from stack.phases import phase
 from stack.run.backend import Executable
+from stack.run.compiled import Compiled
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 
 
@@ -32,23 +43,55 @@ class Profile:
     ceilings: Ceilings
     dtype: str
 
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of the run's manifest: the rounds of each kernel in order, and the ceilings."""
+        rounds = None if self.timings is None else [list(t.rounds) for t in self.timings]
+        return {"seconds": rounds, "dtype": self.dtype, "ceilings": asdict(self.ceilings)}
+
     def __str__(self) -> str:
         times = None if self.timings is None else [t.median for t in self.timings]
         return kernel_report(self.executable.kernels, times, self.ceilings, self.dtype)
 
 
 def profile(target: Target, settings: Settings, say: Say) -> Profile:
-    """Compiles a target and times its kernels on its example arguments; IR text on random ones."""
-    with phase("capture"):
-        captured, frontend = capture(target, settings)
-        if not isinstance(target, Program):
-            captured = with_random_inputs(captured)
-        program = program_of(captured, frontend)
-        graph = graph_of(captured, frontend, target, settings)
-        executable = graph.executable_for(program.storage)
+    """Compiles a target and times its kernels on its example arguments; IR text on random ones.
+
+    A program is compiled as `stackc dump` does without a profile, so that their stages are equal.
+    """
+    with phase("rest"):
+        graph, storage = _compiled(target, settings)
+        executable = graph.executable_for(storage)
         with phase("first call"):
-            executable.run(program.storage)
-    return profile_of(graph.run, executable, program.storage, widest_dtype(graph.func), say)
+            executable.run(storage)
+    return profile_of(graph.run, executable, storage, widest_dtype(graph.func), say)
+
+
+def _compiled(target: Target, settings: Settings) -> tuple[CompiledGraph, list[np.ndarray]]:
+    """Returns the compiled graph of a target, and its arguments."""
+    graph = _graph(compile_program(target, settings)) if isinstance(target, Source) else None
+    captured, frontend = capture(target, settings)
+    if not isinstance(target, Source):
+        captured = with_random_inputs(captured)
+    found = _in_order(graph, program_of(captured, frontend)) if graph is not None else None
+    if graph is None or found is None:  # several graphs, or parameters that only one of them has
+        graph = graph_of(captured, frontend, target, settings)
+        found = program_of(graph.captured, frontend).storage
+    return graph, found
+
+
+def _graph(compiled: Compiled) -> CompiledGraph | None:
+    try:
+        return compiled.graph
+    except StackError:
+        return None
+
+
+def _in_order(graph: CompiledGraph, program: Program) -> list[np.ndarray] | None:
+    """Returns a program's arrays in the order of a graph's parameters; None if names differ."""
+    params = program.captured.func.params
+    held = {str(p.attrs["name"]): a for p, a in zip(params, program.storage, strict=True)}
+    names = [str(p.attrs["name"]) for p in graph.func.params]
+    return [held[name] for name in names] if sorted(names) == sorted(held) else None
 
 
 def profile_of(
@@ -57,8 +100,17 @@ def profile_of(
     """Profiles a compiled program."""
     say("measuring kernels, and the ceilings of this machine")
     timings = kernel_timings(executable, storage)
+    ceilings = _ceilings(executable)
+    times = [t.median for t in timings or ()]
+    if above_roof(executable.kernels, times, ceilings, dtype):
+        say("a kernel is above the roof: measuring the ceilings again")
+        ceilings = ceilings.or_better(_ceilings(executable))
+    found = Profile(run, executable, timings, ceilings, dtype)
+    run.profile = found.as_dict()
+    return found
+
+
+def _ceilings(executable: Executable) -> Ceilings:
     if executable.device.startswith("cuda"):
-        ceilings = gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))
-    else:
-        ceilings = measure_ceilings(quick=True)
-    return Profile(run, executable, timings, ceilings, dtype)
+        return gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))
+    return measure_ceilings(quick=True)

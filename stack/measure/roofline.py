@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +37,12 @@ class Ceilings:
     copies: dict[int, float]
     threads: int
     how: str
+
+    @staticmethod
+    def read(held: Mapping[str, Any]) -> Ceilings:
+        """Reads the ceilings of a run's manifest."""
+        copies = {int(size): float(rate) for size, rate in held["copies"].items()}
+        return Ceilings(dict(held["flops"]), copies, int(held["threads"]), str(held["how"]))
 
     @property
     def bytes(self) -> float:

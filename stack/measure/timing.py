@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+
+from stack.errors import StackError
 
 ROUNDS = 7
 LEAST = 5
@@ -43,18 +45,28 @@ class Ratio:
     """
 
     median: float
-    spread: float  # distance between the quartiles
+    low: float  # the quartiles
+    high: float
+
+    def __str__(self) -> str:
+        noisy = ", noisy" if self.is_noisy else ""
+        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f}{noisy})"
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles."""
+        return self.high - self.low
 
     @property
     def is_noisy(self) -> bool:
-        """True if it varies too much to be reported."""
+        """True if it varies too much to be averaged with others."""
         return is_noisy(self.median, self.spread)
 
 
 def ratio(own: Sequence[float], other: Sequence[float]) -> Ratio:
     """Returns the ratio of `other` to `own` by rounds; surplus rounds are ignored."""
-    found = Timing(tuple(b / a for a, b in zip(own, other, strict=False)))
-    return Ratio(found.median, found.spread)
+    found = [b / a for a, b in zip(own, other, strict=False)]
+    return Ratio(*(quantile(found, share) for share in (0.5, 0.25, 0.75)))
 
 
 def is_noisy(time: float, spread: float | None) -> bool:
@@ -71,6 +83,14 @@ def quantile(values: Sequence[float], share: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+class Interrupted(KeyboardInterrupt):
+    """An interrupt while systems are timed; `timings` are those of the rounds so far."""
+
+    def __init__(self, timings: list[Timing | Exception]) -> None:
+        super().__init__()
+        self.timings = timings
 
 
 # calls a system a number of times and returns the total seconds
@@ -112,7 +132,8 @@ def interleave(
 ) -> list[Timing | Exception]:
     """Times all systems in rounds; each round starts with a different one.
 
-    A system that raises is dropped, and its exception replaces its timing.
+    A system that raises is dropped, and its exception replaces its timing. Raises Interrupted,
+    with the rounds so far, for an interrupt after the first round.
     """
     rounds = max(rounds, LEAST)
     failed: dict[int, Exception] = {}
@@ -140,8 +161,24 @@ def interleave(
                 except Exception as error:
                     failed[i] = error
             gc.collect()
+    except KeyboardInterrupt:
+        found = _timings(times, failed)
+        if not any(isinstance(timing, Timing) for timing in found):
+            raise
+        raise Interrupted(found) from None
     finally:
         gc.unfreeze()
         if was_enabled:
             gc.enable()
-    return [failed[i] if i in failed else Timing(tuple(times[i])) for i in range(len(systems))]
+    return _timings(times, failed)
+
+
+def _timings(
+    times: Sequence[Sequence[float]], failed: Mapping[int, Exception]
+) -> list[Timing | Exception]:
+    """Returns the timing of each system, or the reason why it has none."""
+    late = StackError("interrupted before its first round")
+    return [
+        failed.get(i) or (Timing(tuple(rounds)) if rounds else late)
+        for i, rounds in enumerate(times)
+    ]

@@ -108,9 +108,13 @@ class Report:
 
 
 def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
-    """Builds the report of a saved or new run. `timings` has an entry per kernel, or none."""
+    """Builds the report of a saved or new run. `timings` has an entry per kernel, or none: then
+    those of the run's profile are taken.
+    """
     run = held(given) if isinstance(given, Run) else given
     manifest = run.manifest
+    profile = manifest.get("profile") or {}
+    timings = timings or [Timing(tuple(rounds)) for rounds in profile.get("seconds") or ()]
     stages = tuple(_stage(run, entry) for entry in manifest["stages"])
     texts = [run.kernel_text(str(k["name"])) if k["file"] else "" for k in run.kernels]
     known: list[Timing | None] = [*timings] or [None] * len(texts)
@@ -126,12 +130,9 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         coverage=manifest["coverage"],
         compile_s=float(manifest.get("compile_s") or 0.0),
         steps=tuple(steps_of(run)),
+        ceilings=Ceilings.read(profile["ceilings"]) if profile else None,
+        dtype=str(profile.get("dtype", "f32")),
     )
-
-
-def with_profile(report: Report, ceilings: Ceilings, dtype: str) -> Report:
-    """Adds the ceilings of the machine to a report."""
-    return replace(report, ceilings=ceilings, dtype=dtype)
 
 
 def with_comparison(report: Report, comparison: Comparison) -> Report:

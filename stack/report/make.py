@@ -8,10 +8,10 @@ from stack.explore.lowering import Settings, compile_target, inspect_target, is_
 from stack.explore.target import Target
 from stack.measure.compare import Comparison
 from stack.measure.kernels import widest_dtype
-from stack.measure.profile import Profile, profile, profile_of
+from stack.measure.profile import profile, profile_of
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import Program, Say
-from stack.report.content import Report, report_of, with_comparison, with_profile
+from stack.report.content import Report, report_of, with_comparison
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
@@ -26,7 +26,7 @@ def fresh_report(target: Target, settings: Settings) -> Report:
 
 def profiled_report(target: Target, settings: Settings, say: Say) -> Report:
     """Compiles a target and times its kernels."""
-    return _profiled(profile(target, settings, say))
+    return report_of(profile(target, settings, say).run)
 
 
 def compared_report(found: Comparison, program: Program, say: Say) -> Report:
@@ -36,9 +36,4 @@ def compared_report(found: Comparison, program: Program, say: Say) -> Report:
         raise StackError("the comparison has no run of our compiler to show")
     dtype = widest_dtype(found.func)
     made = profile_of(found.run, own.runner.executable, program.storage, dtype, say)
-    return with_comparison(_profiled(made), found)
-
-
-def _profiled(made: Profile) -> Report:
-    report = report_of(made.run, made.timings or ())
-    return with_profile(report, made.ceilings, made.dtype)
+    return with_comparison(report_of(made.run), found)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.rewrite.check import EXACT, Inexact
 from stack.rewrite.verdict import Reason
 from stack.schedule import Choice
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
@@ -105,7 +106,9 @@ class Log:
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
     told: set[Note] = field(default_factory=set[Note], repr=False)
+    missed: set[object] = field(default_factory=set[object], repr=False)
     choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
+    inexact: Inexact = EXACT  # how far the rules that were applied may change results
 
     @property
     def gpu(self) -> Gpu:
@@ -124,12 +127,19 @@ class Log:
         self.rewrites.append(Rewrite(rule, source, node))
         return True
 
+    def allow(self, inexact: Inexact) -> None:
+        """States that what was rewritten is inexact by design, and how far it may be off."""
+        self.inexact |= inexact
+
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:
         """Records a near match (verbose logs only)."""
         if self.verbose:
+            if (rule, reason, node) in self.missed:
+                return
             entry = Miss(rule, reason, print_node(node, scope), scope.locs.get(node, ()))
-            if entry not in self.misses:
+            if entry not in self.missed:
                 self.misses.append(entry)
+            self.missed.update(((rule, reason, node), entry))
 
     def note(self, text: str, source: Lines = ()) -> None:
         """Records free text, such as a decision and its reason; ignores repetitions."""
@@ -146,6 +156,7 @@ class Log:
         self.refused += other.refused
         self.notes += other.notes
         self.choices += other.choices
+        self.allow(other.inexact)
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -77,10 +77,15 @@ def option_text(value: Any) -> str:
     return repr(value)
 
 
-def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
-    """A pass from option texts. Raises UsageError, which lists the options."""
+def build(
+    cls: type[Pass], options: dict[str, str | tuple[str, ...]], base: Pass | None = None
+) -> Pass:
+    """A pass from option texts. Raises UsageError, which lists the options.
+
+    The other options are those of `base`, a pass of this class, or the defaults.
+    """
     if not options:
-        return cls()
+        return base or cls()
     known = {spec.name: spec for spec in option_fields(cls)}
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -95,7 +100,8 @@ def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
             raise UsageError(
                 f"option {name!r} of pass {cls.name!r} takes {wanted}, not {text!r}"
             ) from None
-    return cls(**values)
+    kept = {name: getattr(base, name) for name in known} if base is not None else {}
+    return cls(**{**kept, **values})
 
 
 def _convert(text: str | tuple[str, ...], hint: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from inspect import getdoc
 from typing import Any
@@ -19,10 +20,10 @@ class Kernel:
     """One unit of execution: a generated or handwritten kernel, a library call, or a framework
     call.
 
-    `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
-    `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
-    stage. `resources` is its use of GPU resources: registers, spilled and shared bytes, threads.
-    `warning` is the assembler's performance warning.
+    `flops` and `bytes` are counted from the axis rules, see `stack.run.work`. `ops` are op names of
+    the fusion body; `source` are lines such as "block.py:42"; `stage_node` is the name of its node
+    in the last stage. `resources` is its use of GPU resources: registers, spilled and shared bytes,
+    threads. `warning` is the assembler's performance warning.
     """
 
     name: str
@@ -36,6 +37,12 @@ class Kernel:
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
+
+    def with_flops(self, flops: float) -> Kernel:
+        """The same kernel with another count of operations; its text is not computed."""
+        made = copy(self)
+        made.__dict__["flops"] = flops
+        return made
 
     def __repr__(self) -> str:
         lines = ", ".join(self.source) or "no source line"

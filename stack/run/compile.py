@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 import stack.plugins as plugins
 from stack.errors import BackendMissing, UnsupportedOp, UsageError, unknown_name
 from stack.ir.node import Func
+from stack.phases import phase
 from stack.releases import install_hint, warn_if_untested
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
+from stack.run.decisions import decided
 from stack.run.frontend import Entry, Frontend
 from stack.run.frozen import build_parts, stages_with
 from stack.run.record import Run, Stage
@@ -22,6 +24,7 @@ from stack.run.refused import capture_as_eager
 from stack.run.retreat import compile_or_retreat
 from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
+from stack.run.work import with_work
 from stack.schedule import schedules_in
 from stack.target import Target
 
@@ -219,7 +222,7 @@ def build(
     def lowered(func: Func) -> Func:
         return walk_stages(func, lowering, run, target)
 
-    return compile_or_retreat(groups, backend, run, lowered, make, target)
+    return compile_or_retreat(groups, backend, run, lowered, phase("backend")(make), target)
 
 
 def stages_after(name: str, stages: Stages) -> Stages:
@@ -252,7 +255,7 @@ def walk_stages(
         pipeline = Pipeline(spec)
         spelled = spec if isinstance(spec, str) else pipeline.text
         given = schedules if pipeline.takes_schedules else None
-        result = pipeline.run(func, target=target, schedules=given)
+        result = pipeline.run(func, verbose=True, target=target, schedules=given)
         rewrites: dict[str, int] = {}
         for record in result.records:
             for rewrite in record.rewrites:
@@ -269,6 +272,8 @@ def walk_stages(
                 rewrites=rewrites,
                 notes=notes,
                 choices=[choice for record in result.records for choice in record.choices],
+                decisions=decided(result.records),
+                inexact=result.inexact,
             )
         )
         func = result.func
@@ -357,6 +362,8 @@ def compile_func(
         after=after,
         weights=weights if freeze else None,
     )
+    if backend.peer is None:
+        executable.kernels = with_work(executable.kernels, run.functions)
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

@@ -14,8 +14,12 @@ from typing import Any
 from stack.errors import unknown_name
 from stack.ir.node import Func
 from stack.phases import phases_now
+from stack.rewrite.check import EXACT, Inexact
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
+from stack.run.decisions import FILE as DECISIONS
+from stack.run.decisions import SCHEMA as DECISIONS_SCHEMA
+from stack.run.decisions import Decisions
 from stack.run.frontend import Captured
 from stack.run.sources import lines_of, source_files
 from stack.schedule import Choice
@@ -48,7 +52,8 @@ class Stage:
 
     `passes` is the pipeline that led here, `changed` is True if it changed anything, `ms` is its
     time. `rewrites` counts by rule, `notes` are the passes' notes: derivations, decisions,
-    refusals. `choices` are the schedules that were considered. A text may be computed lazily.
+    refusals. `choices` are the schedules that were considered, `decisions` those of each pass.
+    `inexact` is how far its rules may change results. A text may be computed lazily.
     """
 
     name: str
@@ -60,6 +65,8 @@ class Stage:
     rewrites: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list[Choice])
+    decisions: list[Decisions] = field(default_factory=list[Decisions])
+    inexact: Inexact = EXACT
 
     @property
     def text(self) -> str:
@@ -119,6 +126,7 @@ class Run:
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
     machine: str = ""  # the target that it was lowered for
+    profile: dict[str, Any] = field(default_factory=dict[str, Any])  # see `stack.measure.profile`
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
     phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
 
@@ -126,6 +134,11 @@ class Run:
     def stages(self) -> list[str]:
         """Stage names in order."""
         return [s.name for s in self.records]
+
+    @property
+    def functions(self) -> list[Func]:
+        """The stages of our IR in order."""
+        return [s.func for s in self.records if s.func is not None]
 
     def __getitem__(self, name: str) -> Stage:
         for stage in self.records:
@@ -135,7 +148,7 @@ class Run:
 
     def cover(self, imported: Func) -> None:
         """Counts how the ops of the imported function run; see `coverage_of`."""
-        lowered = [s.func for s in self.records if s.func is not None]
+        lowered = self.functions
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
     def func(self, name: str) -> Func:
@@ -211,8 +224,8 @@ class Run:
     @property
     def sources(self) -> dict[str, str]:
         """The user's files that source lines name, if this process has read them."""
-        first = next((s.func for s in self.records if s.func is not None), None)
-        return source_files(lines_of(first)) if first is not None else {}
+        functions = self.functions
+        return source_files(lines_of(functions[0])) if functions else {}
 
     def manifest(self) -> dict[str, Any]:
         """The content of manifest.json."""
@@ -261,7 +274,13 @@ class Run:
                 {"phase": name, "ms": round(1e3 * seconds, 3)}
                 for name, seconds in self.phases.items()
             ],
+            **({"profile": self.profile} if self.profile else {}),
         }
+
+    def decisions(self) -> dict[str, Any]:
+        """The content of decisions.json: by stage, the decisions of each pass."""
+        held = {s.name: [d.as_dict() for d in s.decisions] for s in self.records if s.decisions}
+        return {"schema": DECISIONS_SCHEMA, "stages": held}
 
     def save(self, folder: str | Path) -> Path:
         """Writes every stage, kernel and note, and manifest.json last. Returns the folder."""
@@ -280,13 +299,14 @@ class Run:
         for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):
             if entry["file"]:
                 replace_file(root / entry["file"], kernel.text.encode())
-        save_constants([s.func for s in self.records if s.func is not None], root)
+        save_constants(self.functions, root)
         told = {s.name: "\n\n".join(s.notes) + "\n" for s in self.records if s.notes}
         if self.notes or told:
             (root / "notes").mkdir(exist_ok=True)
             for title, text in (*self.notes.items(), *told.items()):
                 path = root / "notes" / f"{_file_name(title)}.txt"
                 replace_file(path, text.encode())
+        replace_file(root / DECISIONS, (json.dumps(self.decisions(), indent=1) + "\n").encode())
         replace_file(root / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
         return root
 

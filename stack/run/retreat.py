@@ -20,6 +20,7 @@ from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
+from stack.run.decisions import decided
 from stack.run.record import Run, Stage
 from stack.target import Target
 
@@ -62,9 +63,10 @@ def compile_or_retreat(
             begin = time.perf_counter()
             del run.records[start:]
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
-            result = Pipeline(backend.lowering.retreat).run(marked, target=target)
+            result = Pipeline(backend.lowering.retreat).run(marked, verbose=True, target=target)
             groups = stage.func = result.func
             stage.notes += [str(note) for record in result.records for note in record.notes]
+            stage.decisions += decided(result.records)
             stage.ms += (time.perf_counter() - begin) * 1e3
             run.add(stage)
 

@@ -6,10 +6,12 @@ Stages keep their names, so that a run with changes can be compared with one wit
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 from stack.errors import UsageError, unknown_name
-from stack.rewrite.pipeline import Pipeline
+from stack.rewrite.passes import Pass
+from stack.rewrite.pipeline import Pipeline, parse_pipeline
 
 DEFAULT = "default"
 Passes = str | Pipeline
@@ -24,39 +26,63 @@ def is_default(passes: Passes) -> bool:
 
 
 def steer(stages: Stages, passes: str) -> Stages:
-    """The stages of a backend with passes added at the end of a stage, and other passes removed.
+    """The stages of a backend with some passes removed, replaced or added.
 
     Args:
-        passes: `default`, then items in order: `+PASS@STAGE` (stage "fused" by default), `-PASS` in
-            all stages. PASS is a name with options, or `file.py:Class`.
+        passes: `default`, then items in order: `-PASS` in all stages, `+PASS@STAGE` (stage "fused"
+            by default). PASS is a name with options, or `file.py:Class`. An added pass takes the
+            place of the pass that was removed last from its stage; otherwise it comes at the end.
+            The options of a pass that is removed and added again stay, unless they are given.
 
     Raises:
         UsageError: for an item of another form, and for unknown names, with the closest one.
     """
     _, *items = (item.strip() for item in _ITEM.findall(passes))
-    found = {name: Pipeline(spec) for name, spec in stages}
-    changed: dict[str, Pipeline] = {}
+    found = {name: _Stage(list(Pipeline(spec).passes)) for name, spec in stages}
     for item in items:
         added = _ADDED.fullmatch(item)
         if added is not None:
             stage = added["stage"] or "fused"
             if stage not in found:
                 raise unknown_name("no stage", stage, found)
-            found[stage] = changed[stage] = Pipeline([*found[stage].passes, added["spec"]])
+            found[stage].add(added["spec"])
         elif item.startswith("-"):
-            for stage in _without(found, item[1:]):
-                changed[stage] = found[stage]
+            _remove(found.values(), item[1:])
         else:
             raise UsageError(f"{item!r} is neither +PASS@STAGE nor -PASS, after {DEFAULT!r}")
-    return [(name, changed.get(name, spec)) for name, spec in stages]
+    return [
+        (name, Pipeline(found[name].passes) if found[name].changed else spec)
+        for name, spec in stages
+    ]
 
 
-def _without(found: dict[str, Pipeline], name: str) -> list[str]:
-    """Removes a pass from every stage; returns the stages that had it."""
-    held = [stage for stage, p in found.items() if any(one.name == name for one in p.passes)]
-    if not held:
-        known = {one.name for pipeline in found.values() for one in pipeline.passes}
+@dataclass
+class _Stage:
+    """The passes of a stage while it changes. `place` is where the next pass is added."""
+
+    passes: list[Pass]
+    place: int | None = None  # None: at the end
+    removed: dict[str, Pass] = field(default_factory=dict[str, Pass])
+    changed: bool = False
+
+    def add(self, spec: str) -> None:
+        """Adds a pass where another was removed, or at the end."""
+        (made,) = parse_pipeline(spec, self.removed)
+        place = len(self.passes) if self.place is None else self.place
+        self.passes.insert(place, made)
+        self.place = None if self.place is None else place + 1
+        self.changed = True
+
+    def remove(self, name: str) -> bool:
+        """Removes a pass wherever it occurs. Returns False if it does not occur."""
+        gone = [i for i, each in enumerate(self.passes) if each.name == name]
+        for i in reversed(gone):
+            self.removed[name], self.place = self.passes.pop(i), i
+        self.changed |= bool(gone)
+        return bool(gone)
+
+
+def _remove(stages: Iterable[_Stage], name: str) -> None:
+    known = {each.name for stage in stages for each in stage.passes}
+    if not any([stage.remove(name) for stage in stages]):
         raise unknown_name("no stage runs pass", name, known)
-    for stage in held:
-        found[stage] = Pipeline([one for one in found[stage].passes if one.name != name])
-    return held

@@ -18,6 +18,7 @@ from stack.ir.node import Func, Node, unique_name
 from stack.ir.storage import decode, encode
 from stack.rewrite.engine import copied
 from stack.rewrite.pipeline import Pipeline
+from stack.run.decisions import decided
 from stack.run.frontend import Captured, Frontend
 from stack.run.record import Stage
 
@@ -42,7 +43,7 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
     """A captured program after passes that see its bound arrays, and the record of these passes."""
     start = time.perf_counter()
     frozen = _frozen(captured, frontend)
-    result = Pipeline(passes).run(frozen)
+    result = Pipeline(passes).run(frozen, verbose=True)
     func, held = _thawed(result.func)
     bound = [frontend.from_numpy(encode(n.attrs["value"].array, n.dtype), n.dtype) for n in held]
     if captured.device != "cpu":
@@ -55,7 +56,8 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
         changed=result.func is not frozen,
         ms=(time.perf_counter() - start) * 1e3,
         rewrites={rule: rewrites.count(rule) for rule in rewrites},
-        notes=[note for record in result.records for note in record.notes],  # pyright: ignore
+        notes=[note for record in result.records for note in record.notes],
+        decisions=decided(result.records),
     )
     made = copy(captured)
     made.func, made.bound = func, bound

@@ -11,7 +11,7 @@ import pytest
 from stack.cli import main
 from stack.demos.cpu_rows import block
 from stack.errors import UsageError
-from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean
+from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean, line_of
 from stack.measure.cold import cold_compile
 from stack.measure.cpu import cpu_cases
 from stack.measure.plots import plot_bench
@@ -90,11 +90,20 @@ def test_no_ratio_where_it_moves_between_rounds() -> None:
     found = rounds(stack=STILL, xla=[2 * t for t in MOVES], eager=[4 * t for t in STILL])
     ours, _, eager = found.rows
     assert ours["ratio_to_best_peer"] is None
-    assert "noisy: the ratio of xla varies by 10 % (limit: 5 %)" in ours["note"]
+    assert "noisy: the ratio of xla is 2.00x (2.00 to 2.20, noisy)" in ours["note"]
+    assert ours["ratio_text"] == "2.00x (2.00 to 2.20, noisy)"
     assert eager["ratio_to_best_peer"] is None  # the best other is the one that moves
     line = next(one for one in describe(found).splitlines() if one.startswith("1 "))
-    assert line.count("noisy") == 2  # xla, and with it the best
-    assert "4.00x" in line  # against eager, which holds still
+    assert line.count("2.00x (2.00 to 2.20, noisy)") == 2  # xla, and with it the best
+    assert "4.00x (4.00 to 4.00)" in line  # against eager, which does not vary
+    (mean,) = [one for one in describe(found).splitlines() if one.startswith("geometric mean")]
+    assert mean.split()[-2:] == ["4.00x", "-"]  # noisy ratios are not averaged
+
+
+def test_a_row_is_told_as_soon_as_it_is_measured() -> None:
+    rows = [entry("stack-mlir", 2.0, True), entry("xla", 3.0), entry("tvm", None)]
+    assert line_of(rows) == "  stack-mlir 2.00 ms; xla 3.00 ms, 1.50x (1.50 to 1.50) of ours"
+    assert line_of(rows[2:]) == "  no times"
 
 
 def test_a_machine_of_two_speeds_makes_ratios() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 
@@ -11,7 +12,7 @@ import pytest
 import stack
 from stack.errors import StackError
 from stack.ir import Builder, constant, param, tensor
-from stack.measure.reference import error_of, reference, widen
+from stack.measure.reference import error_of, reference
 from stack.measure.roofline import (
     Ceilings,
     floor_seconds,
@@ -19,7 +20,8 @@ from stack.measure.roofline import (
     matmul_flops,
     memory_elements,
 )
-from stack.measure.timing import Timing, interleave, quantile, repeat, warm_up
+from stack.measure.timing import Interrupted, Timing, interleave, quantile, repeat, warm_up
+from stack.rewrite.wide import widen
 
 CEILINGS = Ceilings({"f32": 1e9, "bf16": 4e9}, {1 << 10: 1e10, 1 << 20: 1e9}, 1, "made up")
 
@@ -129,6 +131,29 @@ def test_a_system_that_fails_drops_out() -> None:
     assert isinstance(good, Timing)
     assert isinstance(failed, RuntimeError)
     assert len(calls) == 5
+
+
+def test_an_interrupt_keeps_the_rounds_so_far() -> None:
+    calls = itertools.count()
+
+    def first(count: int) -> float:
+        return 0.01 * count
+
+    def second(count: int) -> float:
+        if next(calls) == 6:  # the warm-up, and two calls in each round
+            raise KeyboardInterrupt
+        return 0.02 * count
+
+    with pytest.raises(Interrupted) as caught:
+        interleave([first, second], rounds=5, window=0.0, warm=0.0)
+    assert [len(t.rounds) for t in caught.value.timings if isinstance(t, Timing)] == [3, 2]
+    with pytest.raises(KeyboardInterrupt) as early:
+        interleave([_interrupt], rounds=5, window=0.0, warm=0.0)
+    assert not isinstance(early.value, Interrupted)
+
+
+def _interrupt(_: int) -> float:
+    raise KeyboardInterrupt
 
 
 def test_elements_of_memory() -> None:

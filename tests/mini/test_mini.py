@@ -115,6 +115,10 @@ TURN = (1, 0)
         (mini.make("mul", X, mini.const(1.0)), X),
         (mini.make("mul", X, mini.const(2.0)), None),
         (mini.make("sub", X, mini.const(0.0)), X),
+        (mini.make("sub", X, mini.const(-0.0)), None),
+        (mini.make("add", X, mini.const(-0.0)), X),
+        (mini.make("add", X, mini.const(0.0)), None),
+        (mini.make("add", mini.const(0.0), X), None),
         (mini.make("sub", mini.const(0.0), X), None),
         (mini.make("div", mini.const(1.0), X), None),
         (mini.make("neg", mini.make("neg", X)), X),
@@ -161,6 +165,20 @@ def test_nan_ties_and_infinities() -> None:
     joint = mini.grad(mini.trace(lambda x: mini.sum(mini.max(x, axis=1)), x))
     _, slope = mini.compile(joint)(np.array([[1, 0, 1], [2, 3, 0]], np.float32))
     np.testing.assert_array_equal(slope, [[0.5, 0, 0.5], [0, 1, 0]])
+
+
+def test_the_sign_of_zero_is_kept() -> None:
+    x = np.array([-0.0, 0.0, 1.0], np.float32)
+
+    def program(x: Any) -> Any:
+        sums = (x + 0.0, 0.0 + x, x - 0.0, x - -0.0, x + -0.0, 0.0 - x)
+        return tuple(1.0 / s for s in sums)
+
+    with np.errstate(divide="ignore"):
+        expected, found = program(x), mini.compile(program, x)(x)
+        traced = mini.trace(program, x).interpret(x)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(traced, expected)
 
 
 def test_kernels_know_their_lines_and_their_cost() -> None:

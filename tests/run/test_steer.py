@@ -15,9 +15,11 @@ import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.ir import Func
 from stack.rewrite import Log, Pipeline
+from stack.run.backend import Backend
 from stack.run.steer import is_default, steer
 
-STAGES = (("canonical", "inline,canonicalize"), ("fused", "fuse{max_inputs=8}"), ("loop", "memory"))
+FUSED = "fuse{max_inputs=8},coalesce"
+STAGES = (("canonical", "inline,canonicalize"), ("fused", FUSED), ("loop", "memory"))
 TEXT = """func @f(%x: f32[8, 8]) -> (f32[8, 8]) at tensor {
   %y = exp(%x) : f32[8, 8]
   %z = neg(%y) : f32[8, 8]
@@ -49,10 +51,18 @@ class Mine(stack.Pass):
     [
         ("default", {}),
         ("default,-canonicalize", {"canonical": "inline"}),
-        ("default, +unfuse@fused", {"fused": "fuse{max_inputs=8},unfuse"}),
+        ("default, +unfuse@fused", {"fused": "fuse{max_inputs=8},coalesce,unfuse"}),
         ("default,+fold{max_work=5, max_elements=2}@canonical,-inline",
          {"canonical": "canonicalize,fold{max_elements=2, max_work=5}"}),
-        ("default,-fuse,+fuse{multi_gemm=true}", {"fused": "fuse{multi_gemm=true}"}),
+        ("default,-fuse,+fuse{multi_gemm=true}",
+         {"fused": "fuse{max_inputs=8, multi_gemm=true},coalesce"}),
+        ("default,-fuse,+fuse{max_inputs=4}", {"fused": "fuse{max_inputs=4},coalesce"}),
+        ("default,-fuse,+unfuse@fused", {"fused": "unfuse,coalesce"}),
+        ("default,-fuse,+unfuse,+fold", {"fused": "unfuse,fold,coalesce"}),
+        ("default,-coalesce,-fuse,+unfuse", {"fused": "unfuse"}),
+        ("default,-canonicalize,+fold@canonical,+unfuse",
+         {"canonical": "inline,fold", "fused": "fuse{max_inputs=8},coalesce,unfuse"}),
+        ("default,-coalesce,+coalesce", {"fused": "fuse{max_inputs=8},coalesce"}),
     ],
 )  # fmt: skip
 def test_stages_keep_their_names(text: str, expected: dict[str, str]) -> None:
@@ -87,6 +97,16 @@ def test_a_function_of_the_ir_is_compiled_and_steered() -> None:
     assert "fusion" not in steered.run["fused"].text
     np.testing.assert_allclose(steered(x), -np.exp(x), rtol=1e-6)
     assert stack.trace(func) is func
+
+
+def test_a_pass_that_is_removed_and_added_again_changes_nothing() -> None:
+    backend: Backend = plugins.load("stack.backends", "mlir")
+    for name in ("fuse", "layout"):
+        (stage,) = [s for s, spec in backend.lowering.stages if name in spec.split("{")[0]]
+        found = steer(backend.lowering.stages, f"default,-{name},+{name}@{stage}")
+        assert [(s, str(Pipeline(p))) for s, p in found] == [
+            (s, str(Pipeline(p))) for s, p in backend.lowering.stages
+        ]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,73 @@
+"""What the passes of a run decided: rewrites, near matches, groups, refusals and notes.
+
+`stackc explain` reads decisions and runs no pass: a pass may have used weights, plug-ins, measured
+times or a machine that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+from stack.rewrite.log import Formed, Miss, Note, Refused, Rewrite
+from stack.rewrite.pipeline import Record
+
+SCHEMA = "stack.decisions/1"
+FILE = "decisions.json"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The decisions of one pass. `name` is the pass with its options."""
+
+    name: str
+    rewrites: tuple[Rewrite, ...] = ()
+    misses: tuple[Miss, ...] = ()
+    formed: tuple[Formed, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    remarks: tuple[Note, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of the file; empty lists are left out."""
+        return {name: held for name, held in asdict(self).items() if held}
+
+
+_KINDS: dict[str, type[Any]] = {
+    "rewrites": Rewrite,
+    "misses": Miss,
+    "formed": Formed,
+    "refused": Refused,
+    "remarks": Note,
+}
+
+
+def decided(records: Iterable[Record]) -> list[Decisions]:
+    """Returns the decisions of passes that have just run."""
+    return [
+        Decisions(r.name, r.rewrites, r.misses, r.formed, r.refused, r.remarks) for r in records
+    ]
+
+
+def read(entries: Sequence[Mapping[str, Any]]) -> list[Decisions]:
+    """Reads the decisions of one stage from its entries in the file."""
+    found: list[Decisions] = []
+    for entry in entries:
+        held = {
+            name: tuple(_entry(kind, each) for each in entry.get(name, ()))
+            for name, kind in _KINDS.items()
+        }
+        found.append(Decisions(str(entry["name"]), **held))
+    return found
+
+
+def _entry(kind: type[Any], held: Mapping[str, Any]) -> Any:
+    values = {f.name: _frozen(held[f.name]) for f in fields(kind) if f.name in held}
+    return kind(**values)
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of a file as tuples."""
+    if isinstance(value, list):
+        return tuple(_frozen(each) for each in cast("list[Any]", value))
+    return value

@@ -1,0 +1,58 @@
+"""Count the operations of kernels: those of the program, not of the code that computes them.
+
+Generated code computes more than the program: tiles are padded, and loops compute addresses. The
+last tensor-level stage has one step for each kernel, under the same name; its operations count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stack.ir.alike import once_alike
+from stack.ir.cost import cost
+from stack.ir.node import Func, Node, walk
+from stack.ir.traits import is_input
+from stack.run.backend import Kernel
+
+# nodes by name, each with the names of its operands that are computed
+Steps = dict[str, tuple[Node, tuple[str, ...]]]
+
+
+def with_work(kernels: Sequence[Kernel], stages: Iterable[Func]) -> list[Kernel]:
+    """Returns the kernels with the operations of their steps in the last tensor-level stage.
+
+    A step that becomes several kernels keeps the counts of their code, which do not overlap.
+    """
+    formed: Func | None = None
+    lowered: Steps = {}
+    for func in stages:
+        if func.level == "tensor" and all(node.op != "kernel" for node in func.nodes):
+            formed = func
+        else:
+            lowered |= _by_name(func)
+    steps = _by_name(formed) if formed is not None else {}
+    return [_counted(kernel, steps, lowered) for kernel in kernels]
+
+
+def _by_name(func: Func) -> Steps:
+    found: Steps = {}
+    for block, node in walk(func.body):
+        args = tuple(block.names.get(a, "") for a in node.args if not is_input(a))
+        found.setdefault(block.names.get(node, ""), (node, args))
+    return found
+
+
+def _counted(kernel: Kernel, steps: Steps, lowered: Steps) -> Kernel:
+    step, made = steps.get(kernel.stage_node), lowered.get(kernel.stage_node)
+    if kernel.kind != "generated" or step is None or made is None:
+        return kernel
+    if any(n and n not in steps and lowered[n][0].op != "alloc" for n in made[1]):
+        return kernel  # another kernel computes a part of the step
+    return kernel.with_flops(step_flops(step[0]))
+
+
+@once_alike
+def step_flops(step: Node) -> float:
+    """Returns the operations of one step of a tensor-level function, or 0 for symbolic sizes."""
+    flops = cost(step).flops
+    return float(flops) if isinstance(flops, int) else 0.0

@@ -82,6 +82,12 @@ class SavedRun:
         """The kernel entries of the manifest."""
         return list(self.manifest["kernels"])
 
+    @property
+    def profile(self) -> dict[str, Any]:
+        """The measurements of a profiled run, see `stack.measure.profile`; {} if there are none."""
+        found: dict[str, Any] = self.manifest.get("profile", {})
+        return found
+
     def decisions(self, stage: str) -> list[Decisions]:
         """Returns the decisions of each pass of a stage."""
         try:

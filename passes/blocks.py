@@ -46,8 +46,8 @@ class Blocks(BlockPass):
             is_own = is_generated(node) and not is_given_to_library(node)
             if not (is_bare(node) or is_own or is_stream(node)):
                 continue
+            lines = block.locs.get(node, ())
             try:
-                lines = block.locs.get(node, ())
                 kernel = self._checked(self._kernel(node, lines, log.gpu))
             except CannotTile as why:
                 name = block.names.get(node, node.op)

@@ -13,7 +13,7 @@ from stack.passes.gpu_products.tile_choice import is_given_to_library
 from stack.passes.gpu_products.unfused import unfuse_gemms
 from stack.passes.policies.blocks import lowering_of
 from stack.passes.retreat import instead, smaller
-from stack.passes.tile import check_code
+from stack.passes.tile import check_code, note_width
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -60,6 +60,7 @@ class Blocks(BlockPass):
                 continue
             shown = f"%{block.names.get(node, node.op)}"
             if log.spend("blocks", lines, shown):
+                note_width(alone(node) if is_bare(node) else node, log)
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 

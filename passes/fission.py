@@ -37,8 +37,6 @@ from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
 from stack.target import Gpu
 
-MOST = 1  # most memory of the results, relative to the operands of the matmul
-
 
 @dataclass(frozen=True)
 class Fission(BlockPass):
@@ -135,7 +133,7 @@ class _Turns:
 def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
     """True if one matmul, written and read again, takes less time than one in each iteration."""
     sizes: list[Any] = [made.tensor.size, max(a.tensor.size for a in made.args)]  # pyright: ignore
-    if sizes[0] > MOST * sizes[1]:
+    if sizes[0] > sizes[1]:
         return False
     body = alone(node).blocks[0]
     try:

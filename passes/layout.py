@@ -48,9 +48,6 @@ _PLANS: tuple[tuple[str, ...], ...] = (
     ("sink", "hoist"),
 )
 
-TAPS = 16  # of a depthwise window, from which copies to channels last and back pay
-READS = 2  # of an element, from which a padded copy with channels last pays
-
 _Tried = dict[tuple[str, ...], tuple[Func, Log]]
 
 
@@ -149,11 +146,12 @@ def _stands_second(conv: Node, cpu: Cpu) -> bool:
     """True if a convolution with little reuse of its image is as fast with channels in front."""
     taps = prod(map(static, channels_second(conv.args[1].shape, conv.attrs)[2:]))
     if comes_last(conv):
-        return is_sum_of_taps(conv) and taps < READS * prod(conv.attrs["stride"])
+        reads = cpu.convolutions.copied_reads * prod(conv.attrs["stride"])
+        return is_sum_of_taps(conv) and taps < reads
     if are_apart(conv) or are_places(conv):
         return True
     fills_rows = is_sum_of_taps(conv) and static(conv.shape[-1]) >= cpu.lanes
-    return fills_rows and taps < TAPS
+    return fills_rows and taps < cpu.convolutions.copied_taps
 
 
 def _is_overlapping(conv: Node) -> bool:

@@ -56,7 +56,7 @@ class MixOrder(BlockPass):
                 if not _shares_lines(first, second) or _is_apart(first, second, users):
                     continue
                 pair = _Pair(first, second, users, block)
-                space = space_of(pair.body)
+                space = space_of(pair.body, log.gpu)
                 fits = space is not None and space.programs >= self.min_programs
                 if len(pair.args) > self.max_inputs or not (fits or pair.is_between(log.gpu)):
                     continue

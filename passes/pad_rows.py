@@ -20,7 +20,7 @@ from stack.ir.traits import contractions
 from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.control import BlockPass
 from stack.passes.cpu_products.whole_products import whole_product
-from stack.passes.gpu_products.tile_choice import PROLOGUE, best_seconds, product_of
+from stack.passes.gpu_products.tile_choice import best_seconds, product_of
 from stack.passes.tiling.bare import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, Simple, inline_block, replace, rewrite
@@ -90,7 +90,7 @@ def _lost(node: Node, gpu: Gpu) -> float:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
     except CannotTile:
         return 0.0
-    return max(0.0, expected - gpu.launch - PROLOGUE * gpu.latency) * (1 / gpu.element_share - 1)
+    return max(0.0, expected - gpu.launch - gpu.latency) * (1 / gpu.element_share - 1)
 
 
 def _copied(x: Node, gpu: Gpu) -> float:

@@ -31,9 +31,7 @@ from stack.ir.types import DType
 from stack.passes.cpu_loops.merged_sums import unmerged
 from stack.passes.cpu_loops.shared_sums import shared
 from stack.passes.gpu_products.tile_choice import Product, best_seconds, may_round
-from stack.passes.policies.reduction_loops import COLUMNS, MAX_WHOLE
-from stack.passes.policies.rows import LOOP_TILE
-from stack.passes.policies.stream_parts import STAGE, best_part, has_parts
+from stack.passes.policies.stream_parts import best_part, has_parts
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
@@ -42,13 +40,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import PART, part_of
 from stack.target import Cpu, Gpu
-
-DEPTH = 256  # fewest elements of a contracted axis in a part
-LEAST = 16  # fewest elements in a part
-LINES = 4  # fewest lines that a program walks over
-GAIN = 0.8  # most time of two stages, relative to one
-LINE_GAIN = 0.95  # likewise, for a matmul of one row: it waits for memory only
-PADDED = 1.2  # how much longer a stage takes if it has to mask its end
 
 
 @dataclass(frozen=True)
@@ -97,7 +88,7 @@ class SplitReductions(Pass):
             parts = _walk_parts([sizes[a] for a in axes], sizes[-1], scope.log.gpu)
         parts = parts or _best_parts(kept, extent, source.dtype, is_column, scope.log.gpu)
         own = [sizes[a] for a in axes]
-        split = _one_long(own, _split_axes(own, parts) or [1] * len(axes))
+        split = _one_long(own, _split_axes(own, parts) or [1] * len(axes), scope.log.gpu)
         if math.prod(split) < 2 or split == own:
             return None
         total = math.prod(split)
@@ -133,7 +124,7 @@ class SplitReductions(Pass):
             or self.parts
             or _best_dot_parts(node, inputs, output, sizes, depth, scope.log.gpu)
         )
-        if parts < 2 or depth % parts or depth // parts < LEAST:
+        if parts < 2 or depth % parts or depth // parts < scope.log.gpu.parts.least:
             return None
         scope.log.note(
             f"{_name(node, scope)}: a contracted axis of {depth} for"
@@ -154,7 +145,9 @@ class SplitReductions(Pass):
             return None
         asked = _asked(node, "k", extent, scope)
         parts = asked or self.parts
-        part = -(-extent // (parts * LEAST)) * LEAST if parts else best_part(node, scope.log.gpu)
+        gpu = scope.log.gpu
+        least = gpu.parts.least
+        part = -(-extent // (parts * least)) * least if parts else best_part(node, gpu)
         if not part or part >= extent:
             return None
         scope.log.note(
@@ -181,8 +174,9 @@ def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
     part = part_of(scope.log.schedules, name, axis)
     if part is None:
         return 0
-    if part and (part < LEAST or extent % part):
-        rule = f"the least is {LEAST}" if part < LEAST else f"which does not divide {extent}"
+    least = scope.log.gpu.parts.least
+    if part and (part < least or extent % part):
+        rule = f"the least is {least}" if part < least else f"which does not divide {extent}"
         text = scope.log.schedules[name]
         raise UsageError(f"%{name}: schedule {text!r}: axis {axis}: parts of {part}, {rule}")
     return extent // part if part else 1
@@ -219,7 +213,7 @@ def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
     if line < 2:
         return 0
     choices = [outer * d for d in range(1, sizes[-1]) if sizes[-1] % d == 0]
-    choices = [p for p in choices if gpu.processors // 4 < p <= total // LINES]
+    choices = [p for p in choices if gpu.processors // 4 < p <= total // gpu.parts.lines]
 
     def cost(parts: int) -> float:
         """Estimates the walk, and writing and reading partial sums in f32."""
@@ -237,7 +231,7 @@ def _seconds(programs: int, bytes_: float, gpu: Gpu) -> float:
 
 def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu) -> int:
     """Returns the number of parts in which a reduction is fastest; 1 for one stage."""
-    width = COLUMNS if is_column else max(1, LOOP_TILE // extent)
+    width = gpu.rows.columns if is_column else max(1, gpu.rows.tile // extent)
     width = min(width, kept)
     programs = -(-kept // width)
 
@@ -247,18 +241,19 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
         if parts == 1:
             return first
         if parts * rest != extent:
-            first *= PADDED
+            first *= gpu.parts.padded
         partial = wide(dtype).bytes
         second = _seconds(programs, width * parts * partial, gpu)
-        return first + STAGE * gpu.launch + second + kept * parts * partial / gpu.memory_rate
+        launches = gpu.parts.launches * gpu.launch
+        return first + launches + second + kept * parts * partial / gpu.memory_rate
 
     best = min(_candidates(extent, gpu), key=time)
-    return best if time(best) < GAIN * time(1) else 1
+    return best if time(best) < gpu.parts.gain * time(1) else 1
 
 
 def _candidates(extent: int, gpu: Gpu) -> list[int]:
     """Returns candidate numbers of parts: divisors of the axis, and powers of two."""
-    most = min(extent // LEAST, 4 * gpu.reducers * gpu.processors)
+    most = min(extent // gpu.parts.least, 4 * gpu.reducers * gpu.processors)
     return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
 
 
@@ -279,13 +274,13 @@ def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
     return None if math.prod(found) < 2 or whole else found
 
 
-def _one_long(sizes: Sequence[int], parts: list[int]) -> list[int]:
+def _one_long(sizes: Sequence[int], parts: list[int], gpu: Gpu) -> list[int]:
     """Returns parts that leave the first stage at most one long axis: a kernel walks along one."""
     parts = list(parts)
     while True:
         rests = [-(-s // p) for s, p in zip(sizes, parts, strict=True)]
         long = [i for i, rest in enumerate(rests) if rest > 1]
-        if len(long) < 2 or math.prod(map(power_of_two, rests)) <= MAX_WHOLE:
+        if len(long) < 2 or math.prod(map(power_of_two, rests)) <= gpu.tile_registers:
             return parts
         parts[long[0]] = sizes[long[0]]
 
@@ -350,11 +345,12 @@ def _best_dot_parts(
         if parts == 1:
             return expected
         partial = 8.0 * height * width * batch * parts  # written and read
-        return expected + STAGE * gpu.launch + partial / gpu.memory_rate
+        return expected + gpu.parts.launches * gpu.launch + partial / gpu.memory_rate
 
-    choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]
+    choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= gpu.parts.depth]
     best = min(choices or [1], key=time)
-    return best if time(best) < (LINE_GAIN if height == 1 else GAIN) * time(1) else 1
+    gain = gpu.parts.line_gain if height == 1 else gpu.parts.gain
+    return best if time(best) < gain * time(1) else 1
 
 
 def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, parts: int) -> Node:

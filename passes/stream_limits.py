@@ -34,10 +34,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
-KERNELS = 4  # small kernels that test a mask
-SHARE = 0.1  # most share of the stream's time
-SIDE = 64  # of a block: the rows and columns of a tile divide it
-
 
 @dataclass(frozen=True)
 class StreamLimits(Pass):
@@ -58,7 +54,7 @@ class StreamLimits(Pass):
             mask = _mask(node)
             if mask is None:
                 continue
-            intervals, span = _intervals(node, mask)
+            intervals, span = _intervals(node, mask, log.gpu)
             if not (self.always or _pays(node, intervals.read, log.gpu)):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
@@ -145,14 +141,14 @@ def _is_told(comparison: Node, place: Index) -> bool:
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 
 
-def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
+def _intervals(stream: Node, mask: Mask, gpu: Gpu) -> tuple[BlockIntervals, Span]:
     """Returns the mask's intervals on blocks of its streamed axis and the longest other one."""
     outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
     source = remade([mask.source], outside)[mask.source]
     shape = [static(mask.select.shape[a]) for a in mask.at]
     iter_vars = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
     rows = max((a for a in range(len(shape)) if a != mask.axis), key=lambda a: shape[a])
-    intervals = BlockIntervals(iter_vars, (rows, mask.axis), SIDE)
+    intervals = BlockIntervals(iter_vars, (rows, mask.axis), gpu.streams.mask_block)
     inner = iter(iter_vars)
     index = tuple(0 if s == 1 else next(inner) for s in source.shape)
     return intervals, intervals.span(source, index)
@@ -160,8 +156,10 @@ def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
 
 def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
     work = total(stream.blocks[0].nodes).flops
-    tested = read / gpu.memory_rate + KERNELS * gpu.launch
-    return isinstance(work, int | float) and tested < SHARE * work / gpu.bf16_rate
+    tested = read / gpu.memory_rate + gpu.streams.mask_kernels * gpu.launch
+    if not isinstance(work, int | float):
+        return False
+    return tested < gpu.streams.mask_share * work / gpu.bf16_rate
 
 
 def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) -> Node:

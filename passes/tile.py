@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.lines import with_lines
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import (
     contractions,
     is_fusion,
     is_generated,
     is_stream,
 )
+from stack.ir.types import BF16, F16
 from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.dot import find_dot, tile_mma
 from stack.passes.cpu_products.gemm import check_worth
@@ -24,12 +25,13 @@ from stack.passes.rules.update_producers import with_producer
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
+from stack.rewrite.check import WIDER
 from stack.rewrite.engine import Replacement, Scope, Simple, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.once import OnceAlike
 from stack.rewrite.verdict import Why
 
-__all__ = ["CannotTile", "Tile", "check_code", "tile_group"]
+__all__ = ["CannotTile", "Tile", "check_code", "note_width", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Tile(BlockPass):
                 if kernel is None:
                     continue
             if log.spend("tile", block.locs.get(node, ()), f"%{block.names.get(node, node.op)}"):
+                note_width(group, log)
                 dot = find_dot(kernel.blocks[0])
                 if dot is not None and dot.tensor.rank:
                     self._tell(dot, block.names.get(node, node.op), log)
@@ -105,6 +108,12 @@ class Tile(BlockPass):
             return self._kernel(split_dot(group)[1], log)
         except CannotTile:
             return None
+
+
+def note_width(group: Node, log: Log) -> None:
+    """States that a kernel keeps 16-bit floats in f32 between its ops."""
+    if any(t.dtype in (F16, BF16) for _, n in walk(group.blocks[0]) for t in n.types):
+        log.allow(WIDER)
 
 
 def check_code(group: Node, refuse: Sequence[str]) -> None:

@@ -12,17 +12,12 @@ from stack.ir.node import Block, topological
 from stack.ir.traits import in_windows, is_load, nest_of, unconverted
 from stack.passes.cpu_loops.counts import Counts
 from stack.passes.cpu_loops.dot import find_dot, reads, tile_mma
-from stack.passes.cpu_loops.pack import FEW_ROWS, Panel, run_of
+from stack.passes.cpu_loops.pack import Panel, run_of
 from stack.passes.cpu_loops.walk import walk_of
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Cpu
-
-SUMS_SHARE = 1 / 4  # of the L2 cache, for partial sums between blocks
-ROWS_SHARE = 1 / 2  # of the L2 cache, for the rows that all panels are multiplied with
-SPLIT_ROWS = 64  # a chunk with fewer rows packs longer than it multiplies
-IMBALANCE = 0.1  # share of the work for which threads may wait for the last one
 
 
 class GemmPlan:
@@ -102,7 +97,7 @@ class GemmPlan:
         if in_windows(panel.load):
             return True  # neighbouring positions are neighbouring lanes
         memory = panel.load.args[0]
-        is_few = self._all_rows() <= FEW_ROWS
+        is_few = self._all_rows() <= self.cpu.matmuls.few_rows
         if is_along_depth(self.dot):
             is_whole = panel.size(panel.contracted[-1]) % run_of(self.mma, self.cpu) == 0
             return is_few and is_whole and panel.lanes <= self.cpu.lanes
@@ -122,9 +117,9 @@ class GemmPlan:
         rows, most = self._all_rows(), extent_of(self.below[0])
         groups = 1
         if self.size:
-            held = int(SUMS_SHARE * self.cpu.cache_bytes)
+            held = int(self.cpu.matmuls.sums_share * self.cpu.cache_bytes)
             groups = -(-rows * self.panel.lanes * self.dot.dtype.bytes // held)
-        least = SPLIT_ROWS * self.speed
+        least = self.cpu.matmuls.split_rows * self.speed
         while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
             groups += 1
         return min(groups, most)
@@ -134,7 +129,7 @@ class GemmPlan:
         left, row = unconverted(self.dot.args[1 - self.right]), result_names(self.dot)[0]
         if self.rows == 1 or self.in_place or not self.below or not is_load(left):
             return 0
-        if self.left_bytes <= ROWS_SHARE * self.cpu.cache_bytes:
+        if self.left_bytes <= self.cpu.matmuls.rows_share * self.cpu.cache_bytes:
             return 0  # rows are still in the cache since the last panel
         where = left.args[self.left_names.index(row) - len(self.left_names)]
         return self.rows if self.below[-1].blocks[0].params[0] in where.vars else 0
@@ -166,4 +161,5 @@ class GemmPlan:
 def _uneven(chunks: int, cpu: Cpu) -> bool:
     """True if 2, 4, 8, ... threads, up to the number of cores, would have unbalanced work."""
     threads = (1 << i for i in range(1, cpu.cores.bit_length()))
-    return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in threads)
+    most = chunks * (1 + cpu.matmuls.imbalance)
+    return any(-(-chunks // t) * t > most for t in threads)

@@ -14,9 +14,7 @@ from stack.passes.tiling.frame import static
 from stack.target import Cpu, Mma
 
 PAIR = "pair"  # the axis of neighbours that are packed together
-BLOCK_SHARE = 3 / 8  # of the L2 cache, for a packed panel: it holds the rows too
 MOST_BLOCKS = 16  # limit of the search for a number of blocks that divides an axis
-FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
 def block_size(
@@ -34,7 +32,7 @@ def block_size(
     first = extents[0]
     whole = math.prod(extents) * lanes * width
     part = depth if len(extents) == 1 else 1
-    least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
+    least = -(-whole // int(cpu.matmuls.block_share * cpu.cache_bytes))
     if least == 1:
         return 0
     for count in range(least, min(MOST_BLOCKS * least, first) + 1):

@@ -18,15 +18,10 @@ from stack.ir.traits import is_elementwise, is_input, is_reduction
 from stack.ir.types import F64, DType
 from stack.passes.cpu_loops.short_axes import ends_short, is_across
 from stack.passes.rules.dot_layout import reshaped
-from stack.passes.tiling.frame import COMBINE, MAX_TILE, SPLIT_TILE, wide
+from stack.passes.tiling.frame import COMBINE, wide
 from stack.rewrite.engine import Scope
 from stack.rewrite.group import flops_of
 from stack.target import Cpu
-
-PIECES = 8  # parts for each core, so that threads are balanced
-LEAST = 16  # least elements of a part, as its result is written and read again
-THREADS = 2  # threads for which two stages must be profitable: more threads gain more
-GAIN = 0.8  # two stages may take this share of the time of one
 
 
 def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
@@ -44,8 +39,9 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
     kept = math.prod(sizes) // extent
     # a column reduction keeps contiguous lines: one thread takes a whole line, unless it is tiled
     line = math.prod(sizes[axes[-1] + 1 :])
-    rows = math.prod(sizes[: axes[0]]) * (-(-line // SPLIT_TILE) if line > MAX_TILE else 1)
-    if rows >= THREADS or not _pays(kept * extent * _work(source), cpu):
+    blocks = -(-line // cpu.rows.block) if line > cpu.rows.line else 1
+    rows = math.prod(sizes[: axes[0]]) * blocks
+    if rows >= cpu.parts.threads or not _pays(kept * extent * _work(source), cpu):
         return None
     if _is_stage(node, scope):
         return None
@@ -55,7 +51,7 @@ def shared(node: Node, op: Builder, scope: Scope) -> Node | None:
         scope.log.note(f"%{name}: {extent} elements for each of {kept} in {cut[1]} parts")
         return _by_lead(node, axes, *cut, scope)
     parts = _parts(extent, cpu)
-    if extent < LEAST * parts or not is_run:
+    if extent < cpu.parts.least * parts or not is_run:
         return None
     if extent % parts and not is_input(source):
         return None  # its operand would be computed in separate kernels for two slices
@@ -71,21 +67,21 @@ def _work(source: Node) -> float:
 def _pays(work: float, cpu: Cpu) -> bool:
     """True if a second kernel is profitable for so many operations, at one vector each cycle."""
     alone = work / (cpu.lanes * cpu.clock)
-    return alone / THREADS + 2 * cpu.launch < GAIN * alone
+    return alone / cpu.parts.threads + 2 * cpu.launch < cpu.parts.gain * alone
 
 
 def _parts(extent: int, cpu: Cpu) -> int:
-    """Picks the number of parts: about `PIECES` for each core, preferably a divisor of the axis."""
-    near = [p for p in _counts(cpu) if extent % p == 0 and extent >= LEAST * p]
-    return min(near, key=lambda p: _distance(p, cpu), default=PIECES * cpu.cores)
+    """Picks the number of parts: some for each core, preferably a divisor of the axis."""
+    near = [p for p in _counts(cpu) if extent % p == 0 and extent >= cpu.parts.least * p]
+    return min(near, key=lambda p: _distance(p, cpu), default=cpu.parts.each * cpu.cores)
 
 
 def _counts(cpu: Cpu) -> range:
-    return range(cpu.cores, PIECES * cpu.cores * PIECES)
+    return range(cpu.cores, cpu.parts.each**2 * cpu.cores)
 
 
 def _distance(parts: int, cpu: Cpu) -> float:
-    return abs(math.log(parts / (PIECES * cpu.cores)))
+    return abs(math.log(parts / (cpu.parts.each * cpu.cores)))
 
 
 def _lead(sizes: list[int], axes: list[int], cpu: Cpu) -> tuple[int, int] | None:

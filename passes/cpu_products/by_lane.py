@@ -13,8 +13,6 @@ from stack.ir.traits import in_windows, unconverted
 from stack.passes.tiling.contraction import Roles, operand_names
 from stack.target import Cpu
 
-LOAD = 0.5  # time of loading a vector from the L1 cache, relative to a multiplication
-
 
 def shared_tile(
     dot: Node, roles: Roles, lanes: Sequence[int], rows: int, cpu: Cpu
@@ -48,7 +46,7 @@ def shared_tile(
         places = {row * by + tap * apart for row in range(rows) for tap in range(taps)}
         loads = (len(places) + taps) / taps
         tiles = -(-height // rows) * -(-width // lanes)
-        return tiles * lanes * (rows + LOAD * loads), -lanes
+        return tiles * lanes * (rows + cpu.convolutions.load * loads), -lanes
 
     def most(lanes: int) -> int:
         vectors = max(1, lanes // cpu.lanes)

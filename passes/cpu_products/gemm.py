@@ -33,9 +33,6 @@ PREFERRED_ROWS = {4: 4, 2: 7, 1: 12}  # by vectors in a row: enough accumulators
 MOST_ROWS = max(PREFERRED_ROWS.values())
 # vectors in a row: LLVM splits vectors into scalars unless their size is a power of two
 WIDTHS = tuple(PREFERRED_ROWS)
-# times of loads, relative to a multiplication: a vector of the panel from the L2 cache, and an
-# element of a row from the L1 cache
-PANEL_LOAD, ROW_LOAD = 0.8, 0.4
 
 
 def most_rows(vectors: int, cpu: Cpu) -> int:
@@ -43,12 +40,13 @@ def most_rows(vectors: int, cpu: Cpu) -> int:
     return min(cpu.most_rows(vectors), MOST_ROWS)
 
 
-def tile_cost(rows: int, vectors: int) -> float:
+def tile_cost(rows: int, vectors: int, cpu: Cpu) -> float:
     """Returns the cost of one step along the contracted axes for a tile.
 
     A tile loads each of its vectors of the panel once, and one element for each of its rows.
     """
-    return rows * vectors + PANEL_LOAD * vectors + ROW_LOAD * rows
+    loads = cpu.matmuls.panel_load * vectors, cpu.matmuls.row_load * rows
+    return rows * vectors + loads[0] + loads[1]
 
 
 def column_cost(vectors: int, cpu: Cpu) -> float:
@@ -56,7 +54,7 @@ def column_cost(vectors: int, cpu: Cpu) -> float:
 
     def cost(vectors: int) -> float:
         rows = most_rows(vectors, cpu)
-        return tile_cost(rows, vectors) / (rows * vectors)
+        return tile_cost(rows, vectors, cpu) / (rows * vectors)
 
     return cost(vectors) / min(map(cost, WIDTHS))
 
@@ -73,7 +71,7 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu, height: int = 1) -> int:
 
     def cost(vectors: int) -> float:
         rows = pick_rows(height, vectors * vector, dtype, cpu)
-        return -(-extent // (vectors * vector)) * -(-height // rows) * tile_cost(rows, vectors)
+        return -(-extent // (vectors * vector)) * -(-height // rows) * tile_cost(rows, vectors, cpu)
 
     best = min(fits, key=lambda v: (cost(v), -v))
     wider = 2 * vector * cpu.cores
@@ -94,7 +92,7 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
     most = most_rows(vectors, cpu)
     least = min(PREFERRED_ROWS[vectors], most // 2 + 1)
-    return fitting_rows(extent, least, most, lambda rows: tile_cost(rows, vectors))
+    return fitting_rows(extent, least, most, lambda rows: tile_cost(rows, vectors, cpu))
 
 
 def memory_of(operand: Node) -> Node:

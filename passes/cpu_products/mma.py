@@ -13,15 +13,9 @@ from math import prod
 from stack.ir.contraction import is_along_depth, product_types
 from stack.ir.node import Node
 from stack.ir.traits import ends_with_taps
-from stack.passes.cpu_loops.pack import FEW_ROWS, block_size, run_of
+from stack.passes.cpu_loops.pack import block_size, run_of
 from stack.passes.tiling.contraction import Roles, operand_names, roles_of
 from stack.target import Cpu, Mma
-
-PANEL_SHARE = 1 / 4  # of the L2 cache, for a panel: it also holds the prefetched next panel
-KEPT_SHARE = 1 / 8  # the same if panels are packed only once: narrow ones cost no more then
-PANEL_ROWS = 0.5  # cost of reading columns in place, in rows of multiplications
-DEPTH_COLUMNS = 4  # columns multiplied with a tile of rows at a time, in sums along the depth
-SLOW_ROWS = 4  # rows up to which memory is the limit, not the slow vector instructions
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
@@ -36,7 +30,8 @@ def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
         return None
     few = rows * prod(sizes[n] for n in roles.outer)
     is_slow = known[0].rows > 1 and dot.dtype.is_float
-    if is_slow and few <= FEW_ROWS and (few > SLOW_ROWS or is_along_depth(dot)):
+    is_few = few <= cpu.matmuls.few_rows
+    if is_slow and is_few and (few > cpu.matmuls.slow_rows or is_along_depth(dot)):
         return None  # on such CPUs, vector ones have half the rate of multiply-adds
     if sums_along_depth(dot, cpu):
         vectors = (m for m in known if m.rows == 1)
@@ -56,7 +51,7 @@ def sums_along_depth(dot: Node, cpu: Cpu) -> bool:
     if roles.is_by_lane:
         return False
     rows = roles.sizes[roles.row] if roles.row else 1
-    is_few = rows * prod(roles.sizes[n] for n in roles.outer) <= FEW_ROWS // 2
+    is_few = rows * prod(roles.sizes[n] for n in roles.outer) <= cpu.matmuls.few_rows // 2
     return is_few and is_along_depth(dot) and roles.sizes[roles.contracted[-1]] % cpu.lanes == 0
 
 
@@ -73,8 +68,8 @@ def fitting_rows(extent: int, least: int, most: int, cost: Callable[[int], float
 def depth_tile(roles: Roles, cpu: Cpu) -> tuple[int, int]:
     """Picks the rows and columns of a tile that sums along the depth."""
     height = roles.sizes[roles.row] if roles.row else 1
-    most = cpu.most_rows(DEPTH_COLUMNS)
-    rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + PANEL_ROWS)
+    most = cpu.most_rows(cpu.matmuls.depth_columns)
+    rows = fitting_rows(height, most // 2 + 1, most, lambda r: r + cpu.matmuls.column_cost)
     return rows, min(cpu.lanes, 1 << (roles.sizes[roles.lane].bit_length() - 1))
 
 
@@ -94,7 +89,7 @@ def mma_lanes(
         is_kept: whether panels are packed once for all calls.
     """
     sizes = [mma.lanes << i for i in reversed(range(4))]
-    share = KEPT_SHARE if is_kept else PANEL_SHARE
+    share = cpu.matmuls.kept_share if is_kept else cpu.matmuls.panel_share
     most = share * cpu.cache_bytes // (prod(depths) * width)
     fits = [n for n in sizes if n <= min(extent, most) and block_size(depths, n, width, cpu) == 0]
     return min(

@@ -32,13 +32,11 @@ from stack.passes.rules.transposes import inverse, transposed
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
 
-MOST_TAPS = 2  # limit of taps after zero padding to a multiple of the stride, in window sizes
-
 
 def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
     """Rewrites a transposed convolution with channels second as one matmul; None if a library is
     to compute it."""
-    if not _has_phases(node):
+    if not _has_phases(node, cpu):
         return None
     at, steps, rank = node.attrs, node.attrs["lhs_dilation"], node.tensor.rank - 2
     sizes, image = _sizes(node), _sizes(node.args[0])
@@ -78,7 +76,7 @@ def product_of_phases(node: Node, cpu: Cpu) -> Node | None:
     return transposed(reshaped(cut, (node.shape[0], *sizes, outs)), inverse(behind))
 
 
-def _has_phases(node: Node) -> bool:
+def _has_phases(node: Node, cpu: Cpu) -> bool:
     """True if the image is dilated, and padding the taps to whole phases adds few zeros."""
     at, steps = node.attrs, node.attrs["lhs_dilation"]
     sizes = (*node.args[0].shape, *node.args[1].shape, *node.shape)
@@ -92,7 +90,7 @@ def _has_phases(node: Node) -> bool:
         return False
     window = _sizes(node.args[1])
     whole = prod(-(-k // s) * s for k, s in zip(window, steps, strict=True))
-    return any(s != 1 for s in steps) and whole <= MOST_TAPS * prod(window)
+    return any(s != 1 for s in steps) and whole <= cpu.convolutions.padded_taps * prod(window)
 
 
 def _of_one_phase(node: Node, x: Node, outer: list[int], low: list[int], high: list[int]) -> Node:

@@ -16,8 +16,6 @@ from stack.passes.rules.dot_layout import make_dot, reshaped
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
 
-IDLE = 1 / 4  # limit of idle lanes, relative to lanes that have results
-
 
 def why_library(conv: Node, cpu: Cpu) -> str:
     """Returns why a library is to compute a convolution; "" if a kernel of ours can."""
@@ -39,7 +37,8 @@ def fills_vectors(conv: Node, cpu: Cpu) -> bool:
     """True if few lanes idle in the vectors with the results of a position, or no more than in a
     library, which multiplies in the same tiles."""
     results, lanes = _results_and_lanes(conv, cpu)
-    return -results % lanes <= IDLE * results or any(missing_of_tiles(conv, cpu))
+    is_filled = -results % lanes <= cpu.convolutions.idle * results
+    return is_filled or any(missing_of_tiles(conv, cpu))
 
 
 def _results_and_lanes(conv: Node, cpu: Cpu) -> tuple[int, int]:

@@ -18,8 +18,7 @@ from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.operands import Operands
 from stack.passes.gpu_layout.share import Layout, Point, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_of
-
-UNROLLED = 8  # iterations whose code fits into the instruction cache next to the core
+from stack.target.gpu_tuning import GpuLayouts
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,12 @@ class Fma:
     memory: GlobalMemory
     operands: Operands
     is_direct: bool
+    tuning: GpuLayouts
 
     def multiply(self, matmul: Matmul, layout: Layout, start: ThreadValue) -> ThreadValue:
         """The sums of a matmul in a layout, added to `start`: a loop over the depth."""
         b = self.tiles.b
-        few = min(UNROLLED, matmul.depth)
+        few = min(self.tuning.unrolled, matmul.depth)
         outer, inner = (self._index(n) for n in (matmul.depth // few, few))
         depth = b.add(b.mul(outer, few), inner)
         operands = [

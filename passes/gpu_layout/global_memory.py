@@ -18,9 +18,7 @@ from stack.passes.gpu_layout.layouts import Layouts
 from stack.passes.gpu_layout.share import Layout, Share, ThreadValue
 from stack.passes.gpu_layout.shared_memory import SharedMemory, vector_attr
 from stack.passes.gpu_layout.values import Values
-
-LARGE = 16  # elements per thread from which a barrier costs less than partial sectors
-TRANSPOSED = 16  # extent of both axes from which a tile is loaded coalesced and transposed
+from stack.target.gpu_tuning import GpuLayouts
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,7 @@ class GlobalMemory:
     values: Values
     layouts: Layouts
     contiguity: Contiguity
+    tuning: GpuLayouts
 
     # ---- loads
 
@@ -127,7 +126,8 @@ class GlobalMemory:
         axis = max(range(len(vectors)), key=lambda i: vectors[i])
         lanes = prod(d.count for d in own[axis].digits if d.of_lanes)
         vector = min(vectors[axis], own[axis].vector)
-        is_large = prod(sizes_of(value.tensor)) >= LARGE * WARP * self.tiles.warps
+        least = self.tuning.barrier_elements * WARP * self.tiles.warps
+        is_large = prod(sizes_of(value.tensor)) >= least
         written = vector * lanes * value.dtype.bytes
         return is_large and vector < vectors[axis] and written < SECTOR_BYTES
 
@@ -197,7 +197,7 @@ class GlobalMemory:
 
     def _coalesced(self, tile: TensorType, own: Layout, vectors: Sequence[int]) -> Layout:
         """The layout of a tile, or a coalesced one if its lanes are strided in memory."""
-        wide = [i for i, s in enumerate(sizes_of(tile)) if s >= TRANSPOSED]
+        wide = [i for i, s in enumerate(sizes_of(tile)) if s >= self.tuning.transposed_side]
         best = max(range(tile.rank), key=lambda i: vectors[i])
         is_coalesced = not vectors[best] or _first_lane(own[best]) == 1
         if len(wide) < 2 or is_coalesced or tile.dtype is BOOL:

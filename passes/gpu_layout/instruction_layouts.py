@@ -18,7 +18,8 @@ from stack.passes.gpu_layout.attributes import Attributes
 from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.share import Digit, Layout, Share, share_of
 
-LANE_ROWS, LANE_COLUMNS = 4, 8  # threads of a warp that multiply without matrix instructions
+LANE_ROWS = 4  # threads of a warp along rows, without matrix instructions
+LANE_COLUMNS = WARP // LANE_ROWS
 
 
 # ---- matrix instructions

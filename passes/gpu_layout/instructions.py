@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction
-from stack.ir.warp_ops import GROUP, GROUP_ROWS
+from stack.ir.warp_ops import GROUP, GROUP_COLUMNS, GROUP_ROWS
 from stack.passes.gpu_layout.attributes import Attributes
 from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.instruction_layouts import (
@@ -20,8 +20,6 @@ from stack.passes.gpu_layout.instruction_layouts import (
 from stack.passes.gpu_layout.matmul import Matmul
 from stack.passes.gpu_layout.share import Layout
 from stack.target import Gpu
-
-WIDEST = 256  # columns of an instruction of a warpgroup
 
 
 class Instructions:
@@ -64,7 +62,7 @@ def _fits_warpgroups(matmul: Matmul, warps: int) -> bool:
     width = matmul.columns // across
     item = matmul.node.args[0].dtype.bytes
     line = swizzle_of(matmul.columns * item) // item
-    return 8 <= width <= WIDEST and (matmul.is_transposed[1] or width % line == 0)
+    return 8 <= width <= GROUP_COLUMNS and (matmul.is_transposed[1] or width % line == 0)
 
 
 def _accumulations(nodes: Sequence[Node]) -> dict[Node, Node]:

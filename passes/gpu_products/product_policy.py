@@ -10,7 +10,6 @@ from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.gpu_products.tile_choice import (
     LIBRARY,
-    LIBRARY_GAIN,
     Product,
     Tile,
     predicted,
@@ -19,9 +18,6 @@ from stack.passes.gpu_products.tile_choice import (
 )
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
-
-STAGES = 3  # for block sizes that were not measured
-LARGE = 128 * 256  # sums of a program, from which it has 8 warps instead of 4
 
 
 class ProductPolicy(Policy):
@@ -73,7 +69,7 @@ class ProductPolicy(Policy):
         }
         found |= {Schedule(instead=w): Prediction(s) for w, s in self.others.items()}
         # a library must be faster by a margin
-        margin = {LIBRARY: 1 / LIBRARY_GAIN}
+        margin = {LIBRARY: 1 / self.gpu.matmuls.library_gain}
         best = sorted(found, key=lambda s: found[s].seconds * margin.get(s.instead, 1))
         return [(schedule, found[schedule]) for schedule in best]
 
@@ -92,7 +88,8 @@ class ProductPolicy(Policy):
             warps, stages = best.warps, best.stages
         else:
             sums = made.block("m", 1) * made.block("n") * self.product.gemms
-            warps, stages = 8 if sums >= LARGE else 4, STAGES
+            warps = 8 if sums >= self.gpu.tile_registers else 4
+            stages = self.gpu.matmuls.stages
         made = replace(made, warps=made.warps or warps)
         return made if made.stages else self._limited(replace(made, stages=stages))
 
@@ -137,7 +134,7 @@ class ProductPolicy(Policy):
         ]
         if tile.rows > 1:
             sums = tile.sums(self.dtype)
-            found.append(Need("registers for sums", sums, self.gpu.registers // 2))
+            found.append(Need("registers for sums", sums, self.gpu.tile_registers))
         return found
 
     def _ranked(self) -> list[Tile]:

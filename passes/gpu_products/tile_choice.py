@@ -17,17 +17,12 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
-from stack.ir.warp_ops import LINE_BYTES, MATRIX, WARP
+from stack.ir.warp_ops import GROUP_ROWS, LINE_BYTES, MATRIX, WARP
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
 from stack.schedule import Prediction, Schedule, Split, schedules_of
 from stack.target import Gpu
 
-# memory latencies that a tile waits for: in its prologue; in an epilogue that reads another array;
-# and in an epilogue that overlaps with another tile
-PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
-ACROSS_WAITS = 2  # the same for one row that sums a strided axis: elements move between threads
-MOST_HELD = 128  # registers of a thread for sums: half of the addressable ones
 LIBRARY = "library"  # replaces the tile in a schedule if a library computes the matmul
 
 
@@ -74,8 +69,8 @@ class Tile:
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
         sums = held * self.sums(dtype)
-        of_threads = self.warps * WARP * MOST_HELD if held > 1 else sums
-        if not stages or sums > min(gpu.registers // 2, of_threads):
+        of_threads = self.warps * WARP * gpu.matmuls.thread_sums if held > 1 else sums
+        if not stages or sums > min(gpu.tile_registers, of_threads):
             return None
         return replace(self, stages=stages)
 
@@ -106,14 +101,10 @@ class Tile:
         return replace(tile, last=(last[0] or tile.rows, last[1] or tile.lanes))
 
 
-WIDE = 64  # rows from which tensor cores read operands from shared memory
 LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of multiply-adds without tensor cores
-LIBRARY_GAIN = 0.93  # a library is called if its time is below this share of ours
 # columns and depth of a tile of one row, for a contiguous and for a strided contracted axis
 ALONG = ((8, 512), (4, 1024))
 ACROSS = ((32, 256), (64, 128), (16, 256))
-MOST_PROGRAMS = 5  # programs of one row on a multiprocessor
-BUSY = 18  # scalar operations of an epilogue on an element, from which threads have fewer sums
 
 
 @dataclass(frozen=True)
@@ -240,7 +231,7 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     """Returns copies of a large tile, each with a smaller tile for the last, partial wave."""
     down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
     lines = whole_waves(down, across, gpu)
-    if tile.rows * tile.lanes < 128 * 256 or product.batch != 1 or lines in (0, down):
+    if tile.rows * tile.lanes < gpu.tile_registers or product.batch != 1 or lines in (0, down):
         return []
     return [replace(tile, last=(t.rows, t.lanes)) for t in measured_tiles(gpu, "tail")]
 
@@ -275,13 +266,12 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
     cached = programs * (tile.rows + lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / gpu.processors)  # an empty result has none
     rate = tile.rate
-    if product.rounds and product.across and tile.rows >= WIDE:
+    if product.rounds and product.across and tile.rows >= GROUP_ROWS:
         rate *= gpu.across_share
     own = flops * gpu.processors / (gpu.bf16_rate * rate)  # of a tile
     waves = -(-programs // gpu.processors)
-    prologue, end, hidden = (gpu.latency * w for w in (PROLOGUE, READING, HIDDEN))
-    if not product.reads:
-        end = prologue
+    hidden, prologue = gpu.matmuls.hidden_waits * gpu.latency, gpu.latency
+    end = gpu.matmuls.reading_waits * gpu.latency if product.reads else prologue
     busy = waves * (own + (hidden if tile.persistent else end))
     if tile.is_shared(dtype, gpu):
         busy = waves * (own + hidden)
@@ -303,11 +293,12 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
     programs = -(-product.width // tile.lanes) * product.batch
     own = lanes * product.depth * dtype.bytes
     under_way = (tile.stages - 1) * lanes * tile.step * dtype.bytes
-    slots = gpu.processors * min(MOST_PROGRAMS, max(1, gpu.operand_bytes // under_way))
+    fitting = max(1, gpu.operand_bytes // under_way)
+    slots = gpu.processors * min(gpu.matmuls.line_programs, fitting)
     is_short = product.across and tile.lanes * dtype.bytes < LINE_BYTES
     memory = gpu.memory_rate * (gpu.piece_share if is_short else 1.0)
     waves, left = divmod(programs, slots)
-    latency = gpu.latency * (ACROSS_WAITS if product.across else 1)
+    latency = gpu.latency * (gpu.matmuls.strided_waits if product.across else 1)
     last = max(left * own / memory, own * latency / under_way) if left else 0.0
     written = product.width * product.results * product.batch * dtype.bytes
     return gpu.launch + waves * slots * own / memory + last + written / gpu.memory_rate
@@ -316,7 +307,7 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
 def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     """Returns the tiles for a matmul, sorted by predicted time, the fastest first."""
     tiles = tiles_of(product, dtype, gpu)
-    is_busy = product.reads and product.work >= BUSY and not product.by_threads
+    is_busy = product.reads and product.work >= gpu.matmuls.busy_ops and not product.by_threads
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = measured_tiles(gpu, "reading")
     elif product.reads or product.horizontal > 1:

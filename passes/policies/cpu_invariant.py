@@ -16,16 +16,15 @@ from stack.passes.policies.cpu_plan import Plan, is_innermost
 from stack.passes.policies.stepped import Made
 from stack.passes.steps.all import Reorder
 from stack.passes.steps.loops import all_loops, axes, axis_of, is_memory, loops_along, starts_of
+from stack.target import Cpu
 
-SHARE = 3 / 4  # of the work that is invariant; with less, contiguous accesses are worth more
 
-
-def hoist(made: Made, plan: Plan, cores: int) -> bool:
+def hoist(made: Made, plan: Plan, cpu: Cpu) -> bool:
     """Move the axis with the largest share of invariant work inside the vector axis.
 
     Returns whether there is such an axis.
     """
-    axis = _invariant_axis(made.kernel, plan, cores)
+    axis = _invariant_axis(made.kernel, plan, cpu)
     if not axis:
         return False
     why = f"most of the work does not depend on {axis}"
@@ -39,7 +38,7 @@ def hoist(made: Made, plan: Plan, cores: int) -> bool:
     return True
 
 
-def _invariant_axis(kernel: Node, plan: Plan, cores: int) -> str:
+def _invariant_axis(kernel: Node, plan: Plan, cpu: Cpu) -> str:
     """The axis that most of the work does not depend on.
 
     "" if there is none, if the remaining iterations are fewer than the cores, or if the kernel
@@ -58,7 +57,8 @@ def _invariant_axis(kernel: Node, plan: Plan, cores: int) -> str:
     for outer in around:
         axis, var = axis_of(outer), outer.blocks[0].params[0]
         share = sum(w for n, w in work.items() if var not in n.vars) / sum(work.values())
-        if axis in plan.kept and share >= SHARE and programs // found[axis] >= cores:
+        is_invariant = share >= cpu.rows.invariant_share
+        if axis in plan.kept and is_invariant and programs // found[axis] >= cpu.cores:
             shares[axis] = share
     return max(shares, key=shares.__getitem__, default="")
 

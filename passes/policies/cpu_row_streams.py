@@ -17,7 +17,6 @@ from stack.passes.tiling.frame import CannotTile
 from stack.target import Cpu
 
 KEY = "r"  # the streamed axis of the nest
-PART = 1024  # elements of a part; 4 KiB of f32
 
 
 class CpuRowStreams(Stepped[Cpu]):
@@ -29,7 +28,7 @@ class CpuRowStreams(Stepped[Cpu]):
             raise CannotTile("its streamed axis has one element")
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         (kept, *_) = nests(made.kernel) or [[]]
-        key = self._cut(made, KEY, PART, "a part stays in the first-level cache")
+        key = self._cut(made, KEY, self.target.rows.part, "a part stays in the first-level cache")
         made.may(Blocked(key).because("states are rescaled once in a part"))
         lane = self._cut(made, key, self.target.chunk, f"a vector has {self.target.chunk} lanes")
         made.take(Vectorize(lane))

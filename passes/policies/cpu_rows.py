@@ -46,7 +46,7 @@ class CpuRows(Stepped[Cpu]):
         for axis in axes(made.kernel):
             made.may(ComputeWith(axis).because("shared operands are read once"))
         row = vectorize_rows(made, plan, self.target)
-        if hoist(made, plan, self.target.cores):
+        if hoist(made, plan, self.target):
             specialize(made, plan.kept, plan.kept[-1])
         elif row:
             specialize(made, plan.kept, row)

@@ -233,6 +233,8 @@ class CpuStreams(Stepped[Cpu]):
         """
         for product in _products(made.kernel, axis):
             rows = product.dot.operands[0]
+            if rows.memory not in made.kernel.blocks[0].params:
+                continue  # scores of a panel are in local memory already
             if rows.memory.dtype != F32 or not _is_run(rows, product.dot):
                 wide = "f32" if rows.memory.dtype != F32 else ""
                 step = StageMem(str(rows.memory.attrs["name"]), axis, wide)

@@ -22,7 +22,6 @@ from stack.passes.steps.loops import axes, axis_of, loops_along
 from stack.passes.steps.stage_mem import Strided, strided_accesses
 from stack.passes.tiling.frame import static
 from stack.target import Cpu
-from stack.target.record import DEINTERLEAVED_ROWS, LEAST_LINES, ROW_LANES
 
 
 def move_unit_stride_inward(made: Made, plan: Plan) -> None:
@@ -64,7 +63,8 @@ def strided_inputs(kernel: Node, plan: Plan, cpu: Cpu) -> Mapping[str, Strided]:
     }
     lines = min((_lines(a, cpu) for a in found.values()), default=0)
     footprint = sum(lines * a.shape[1] * a.dtype.bytes for a in found.values())
-    return found if lines >= LEAST_LINES and footprint <= cpu.staged_bytes else {}
+    fits = lines >= cpu.rows.staged_lines and footprint <= cpu.staged_bytes
+    return found if fits else {}
 
 
 def _lines(access: Strided, cpu: Cpu) -> int:
@@ -81,7 +81,7 @@ def stage_inputs(made: Made, plan: Plan, strided: Mapping[str, Strided], cpu: Cp
     if axis in plan.parallel:
         plan.parallel.remove(axis)
     if extent > lines:
-        even = (n for n in range(lines, LEAST_LINES - 1, -1) if extent % n == 0)
+        even = (n for n in range(lines, cpu.rows.staged_lines - 1, -1) if extent % n == 0)
         cut = Split(axis, next(even, lines), "peel").because("a block is as wide as a vector")
         made.take(cut)
         if extent >= 2 * cut.block:
@@ -118,8 +118,8 @@ def vectorize_rows(made: Made, plan: Plan, cpu: Cpu) -> str:
         return ""
     rows, row = plan.kept.pop(), plan.lane
     plan.parallel.remove(rows)
-    if axes(made.kernel)[rows] > ROW_LANES:
-        cut = Split(rows, ROW_LANES, "peel").because("threads share blocks of rows")
+    if axes(made.kernel)[rows] > cpu.rows.stored_rows:
+        cut = Split(rows, cpu.rows.stored_rows, "peel").because("threads share blocks of rows")
         made.take(cut)
         plan.parallel.append(cut.outer)
         rows = cut.inner
@@ -145,7 +145,8 @@ def _has_short_rows(kernel: Node, plan: Plan, cpu: Cpu) -> bool:
     if Reorder(plan.kept[-1], plan.lane).why_not(kernel, cpu):
         return False
     size = row * max(o.dtype.bytes for o in outputs)
-    return size * DEINTERLEAVED_ROWS < cpu.vector_bytes or _mostly_strided(kernel, plan)
+    is_short = size * cpu.rows.deinterleaved_rows < cpu.vector_bytes
+    return is_short or _mostly_strided(kernel, plan)
 
 
 def _mostly_strided(kernel: Node, plan: Plan) -> bool:

@@ -16,11 +16,8 @@ from stack.passes.steps.intervals import split_points
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import axes, axis_of, is_memory, loops_along, starts_of
 from stack.passes.steps.stage import computed_again
-from stack.passes.tiling.frame import MAX_TILE, SPLIT_TILE, is_expensive
+from stack.passes.tiling.frame import is_expensive
 from stack.target import Cpu
-
-LEAST_BLOCK = 256  # elements of a row that a thread takes, if that divides the row
-
 
 # ---- conditions
 
@@ -73,15 +70,16 @@ def vectorize(made: Made, plan: Plan, cpu: Cpu) -> None:
     longest = max(b - a for a, b in pairwise([0, *points, extent]))
     if longest < cpu.lanes:
         points = []  # one masked vector costs less than many short ones
-    if lanes and (plan.is_reduced or extent <= MAX_TILE):
+    if lanes and (plan.is_reduced or extent <= cpu.rows.line):
         points = _whole_registers([0, *points, extent], lanes, cpu.chunk)
     if points:
         cut = Partition(lane, ",".join(map(str, points)))
         made.may(cut.because("guards are constant, and vectors fill registers, in each part"))
     axis, longest = lane, axes(made.kernel)[lane]
-    if not plan.is_reduced and extent > MAX_TILE and longest > SPLIT_TILE:
-        even = (n for n in range(SPLIT_TILE, LEAST_BLOCK - 1, -1) if longest % n == 0)
-        cut = Split(axis, next(even, SPLIT_TILE), "peel").because("threads share a long row")
+    block = cpu.rows.block
+    if not plan.is_reduced and extent > cpu.rows.line and longest > block:
+        even = (n for n in range(block, cpu.rows.least_block - 1, -1) if longest % n == 0)
+        cut = Split(axis, next(even, block), "peel").because("threads share a long row")
         made.take(cut)
         plan.parallel.append(cut.outer)
         axis, longest = cut.inner, cut.block

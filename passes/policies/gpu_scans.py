@@ -16,15 +16,12 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.passes.nest.scope import letter
+from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.steps.all import Bind, Launch, Split, Step, Vectorize
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.target import Gpu
 
-TILE = 4096  # elements of a tile
-MOST_TILES = 16  # tiles of a line, if there are fewer lines than processors
-WARP_ELEMENTS = 512  # elements of a tile for each warp
-MOST_WARPS = 16  # warps of a program
 KINDS = ("sum", "prod")
 
 
@@ -35,7 +32,8 @@ def leaves_idle(node: Node, gpu: Gpu) -> bool:
     if len(sizes) < len(node.shape):
         return False
     lines = prod(s for a, s in enumerate(sizes) if a != scanned)
-    return sizes[scanned] > MOST_TILES * TILE and lines < gpu.processors
+    most = gpu.scans.lone_tiles * gpu.scans.tile
+    return sizes[scanned] > most and lines < gpu.processors
 
 
 class GpuScans(Stepped[Gpu]):
@@ -65,9 +63,9 @@ def _blocks(sizes: list[int], scanned: int, gpu: Gpu) -> list[int]:
     """The block size of each axis: as much of the scanned one as a tile takes, then whole lines as
     long as each processor has a program."""
     blocks = [1] * len(sizes)
-    blocks[scanned] = min(TILE, max(2, power_of_two(sizes[scanned])))
+    blocks[scanned] = min(gpu.scans.tile, max(2, power_of_two(sizes[scanned])))
     lines = prod(sizes) // sizes[scanned]
-    room = TILE // blocks[scanned]
+    room = gpu.scans.tile // blocks[scanned]
     while room > 1 and lines // room < gpu.processors:
         room //= 2
     for axis in reversed(range(len(sizes))):
@@ -97,8 +95,7 @@ def _steps(scan: Node, gpu: Gpu) -> list[Step]:
             name = f"{letter(axis)}.0" if axis in tiled else letter(axis)
             made.append(Bind(name, "grid").because(f"{count} programs"))
     held = prod(blocks)
-    warps = min(MOST_WARPS, max(1, power_of_two(held // WARP_ELEMENTS)))
-    return [*made, Launch(warps).because(f"a tile has {held} elements")]
+    return [*made, Launch(warps_of(held, gpu)).because(f"a tile has {held} elements")]
 
 
 __all__ = ["GpuScans", "leaves_idle"]

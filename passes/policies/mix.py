@@ -11,10 +11,12 @@ whole rows; otherwise each program has a block of the columns.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from stack.ir.node import Node
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
-from stack.passes.policies.reduction_loops import COLUMNS
+from stack.passes.policies.reduction_loops import warps_of
 from stack.passes.policies.rows import arithmetic, evictions
 from stack.passes.policies.stepped import Made, Stepped, check_powers
 from stack.passes.steps.all import (
@@ -30,23 +32,20 @@ from stack.passes.steps.all import (
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.target import Gpu
 
-LINES = 8192  # elements of a tile of whole rows
-BLOCKS = 4096  # elements of a tile of parts of rows
-AHEAD = 3  # iterations of loads in flight
-
 
 class MixedRows(Stepped[Gpu]):
     """Lowers a group with column reductions and row-wise work."""
 
+    @cached_property
     def nest(self) -> Node:
-        """Returns the plain loop nest. Raises CannotTile."""
-        space = self.space()
+        """The plain loop nest. Raises CannotTile."""
         check_powers(self.group)
-        return emit(self.group, root=space.root, reduced=space.reduced)
+        return emit(self.group, root=self.space.root, reduced=self.space.reduced)
 
+    @cached_property
     def space(self) -> Space:
-        """Returns the loop space. Raises CannotTile."""
-        space = space_of(self.group.blocks[0])
+        """The loop space. Raises CannotTile."""
+        space = space_of(self.group.blocks[0], self.target)
         if space is None:
             raise CannotTile("it has no reduction of columns with other results of the same rows")
         return space
@@ -56,10 +55,10 @@ class MixedRows(Stepped[Gpu]):
         made.take(*self._steps())
 
     def _steps(self) -> list[Step]:
-        space = self.space()
+        space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
-        line, rows = _tile(space)
+        line, rows = _tile(space, self.target)
         kept = [n for a, n in enumerate(names) if n and a not in (space.streamed, last)]
         made: list[Step] = [
             Bind(name, "grid").because("iterations are independent") for name in kept
@@ -78,18 +77,23 @@ class MixedRows(Stepped[Gpu]):
                 made.append(ComputeWith(walked).because("each row is loaded once for all loops"))
             if rows > 1:
                 made.append(Rfactor(walked).because("partial sums are reduced after the loop"))
-            made.append(Pipeline(walked, AHEAD).because("loads overlap with computation"))
+            made.append(
+                Pipeline(walked, self.target.mixes.prefetch).because(
+                    "loads overlap with computation"
+                )
+            )
         if not space.is_along and line < space.shape[last]:
             made.append(Bind(f"{names[last]}.0", "grid"))
         body = self.group.blocks[0]
         made += arithmetic(body.results) + evictions(body.results, self.target)
-        return [*made, Launch(min(16, max(4, power_of_two(rows * line // 512))))]
+        return [*made, Launch(warps_of(rows * line, self.target, least=4))]
 
 
-def _tile(space: Space) -> tuple[int, int]:
+def _tile(space: Space, gpu: Gpu) -> tuple[int, int]:
     """The shape of a tile: elements of a row, and rows."""
     whole = power_of_two(space.shape[-1])
-    line = max(2, whole if space.is_along else min(whole, COLUMNS))
-    room = min(LINES if space.is_along else BLOCKS, space.most)
+    line = max(2, whole if space.is_along else min(whole, gpu.rows.columns))
+    room = gpu.mixes.whole_tile if space.is_along else gpu.mixes.part_tile
+    room = min(room, space.most_elements(gpu))
     rows = min(power_of_two(space.shape[space.streamed]), power_of_two(room // line + 1) // 2 or 1)
     return line, rows

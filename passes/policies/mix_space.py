@@ -10,11 +10,9 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
-from stack.passes.policies.reduction_loops import COLUMNS
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-
-MOST = 1 << 15  # elements in registers: the partial sums of whole rows, and tiles of two arrays
+from stack.target import Gpu
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,6 @@ class Space:
         across: the column reductions, over the axis `streamed`; each reads the whole space.
         shape: the extent of each axis.
         iter_vars: a symbol for each axis, outermost first; the last axis runs along rows.
-        index_maps: the index of each value in terms of the symbols.
         streamed: the axis over which a program loops: the reduction axis of `across`.
         is_along: whether there is also a reduction along rows.
         programs: the number of programs of the kernel.
@@ -38,7 +35,6 @@ class Space:
     across: tuple[Node, ...]
     shape: tuple[int, ...]
     iter_vars: Index
-    index_maps: dict[Node, Index]
     streamed: int
     is_along: bool
     programs: int
@@ -49,13 +45,12 @@ class Space:
         """The reduction axes: `streamed`, and the last one if a reduction runs along rows."""
         return (self.streamed, *((len(self.shape) - 1,) if self.is_along else ()))
 
-    @property
-    def most(self) -> int:
+    def most_elements(self, gpu: Gpu) -> int:
         """The largest tile whose partial sums, of the same size each, also fit in registers."""
-        return MOST // (len(self.across) + 2)
+        return gpu.tile_registers // (len(self.across) + 2)
 
 
-def space_of(body: Block) -> Space | None:
+def space_of(body: Block, gpu: Gpu) -> Space | None:
     """Returns the loop space of a group with a column reduction; None if there is none.
 
     The group must also have a reduction along rows, a result of the full shape, or another column
@@ -66,13 +61,13 @@ def space_of(body: Block) -> Space | None:
     if not wide_ones or any(map(is_contraction, body.nodes)):
         return None
     for root in dict.fromkeys(n.args[0] for n in wide_ones):
-        found = _space(body, reduces, root)
+        found = _space(body, reduces, root, gpu)
         if found is not None:
             return found
     return None
 
 
-def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
+def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> Space | None:
     """The loop space that the axes of one node span; None if it is not one."""
     iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
@@ -102,16 +97,16 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
     full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
     if not along and not full and len(across) < 2:
         return None
-    if along and power_of_two(static(root.shape[-1])) * (len(across) + 2) > MOST:
+    # the partial sums of whole rows, and tiles of two arrays
+    registers = power_of_two(static(root.shape[-1])) * (len(across) + 2)
+    if along and registers > gpu.tile_registers:
         return None
     programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != streamed)
     if not along:
-        programs *= -(-static(root.shape[-1]) // COLUMNS)
+        programs *= -(-static(root.shape[-1]) // gpu.rows.columns)
     shape = tuple(static(s) for s in root.shape)
     loops = len(across) + bool(full)
-    return Space(
-        root, tuple(across), shape, iter_vars, index_maps, streamed, bool(along), programs, loops
-    )
+    return Space(root, tuple(across), shape, iter_vars, streamed, bool(along), programs, loops)
 
 
 def _reached(place: Index, iter_vars: Index) -> int:

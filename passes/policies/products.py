@@ -51,9 +51,6 @@ from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.passes.tiling.multi_gemm import parts_of, products_of
 from stack.schedule import Schedule, first_schedule
 from stack.target import Gpu
-from stack.target.record import RASTER_ROWS
-
-MAX_CONTRACTED = 256  # the longest contracted axis that is in a tile as a whole
 
 
 @dataclass(frozen=True)
@@ -226,7 +223,7 @@ class ProductSteps:
 
     def _depth(self, name: str) -> int:
         """The block size of the contracted axis."""
-        whole, usual = MAX_CONTRACTED, max(self.tile.step, MATRIX)
+        whole, usual = self.gpu.matmuls.whole_depth, max(self.tile.step, MATRIX)
         if self.product.height > 1 and self.dtype.bits > 16 and not self.product.rounds:
             whole = min(whole, usual)  # the rounding error grows with the length of a block
         extent = max(MATRIX, power_of_two(self.extents[name]))
@@ -305,8 +302,9 @@ class ProductSteps:
             made += [Bind(f"{n}.0", "grid").because(f"{counts[n]} programs") for n in bound]
             is_inside = len(bound) + len(nest.others) > 1
             if bound[-1:] == [nest.lane] and is_inside and not nest.is_row_last:
-                why = f"programs of {RASTER_ROWS} rows of tiles share operands in the cache"
-                made.append(Rasterize(f"{nest.lane}.0", RASTER_ROWS).because(why))
+                rows = self.gpu.matmuls.raster_rows
+                why = f"programs of {rows} rows of tiles share operands in the cache"
+                made.append(Rasterize(f"{nest.lane}.0", rows).because(why))
         return made
 
     def launch(self) -> Step:

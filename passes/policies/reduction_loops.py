@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
+from stack.passes.tiling.frame import power_of_two
 from stack.target import Gpu
 
 
@@ -38,11 +39,6 @@ class ReductionLoop:
         return self.block // (WARP * self.warps)
 
 
-ADDRESSES = 24  # registers of a thread for other values than tiles
-WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles all stay in registers
-COLUMNS = 128  # columns of a tile of a column reduction
-MAX_WHOLE = 32768  # limit of the elements of an axis in one tile
-AHEAD_PARTS = 4  # a column reduction prefetches into 1 / this of shared memory at most
 ACROSS = ReductionLoop(4096, 4, 3)  # columns
 ONCE = ReductionLoop(4096, 8, 3)  # rows that are read once
 TWICE = ReductionLoop(16384, 32, 0, True)  # rows that a second loop reads again
@@ -66,7 +62,7 @@ def held_tiles(
     registers = loop.lanes * _row_bytes(extent, sources) // 4
     count = -(-extent // loop.block)
     own = gpu.registers // gpu.threads
-    room = max(0, own - ADDRESSES - loop.lanes * running)
+    room = max(0, own - gpu.rows.address_registers - loop.lanes * running)
     return min(room // registers, (count + 1) // 2) if registers and running else 0
 
 
@@ -74,7 +70,12 @@ def holds_whole(extent: int, sources: Iterable[Node], gpu: Gpu) -> bool:
     """True if all tiles of a row fit in registers."""
     count = -(-extent // WHOLE.block)
     registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
-    return 0 < registers <= WHOLE_SHARE * gpu.registers // gpu.threads
+    return 0 < registers <= gpu.rows.whole_share * gpu.registers // gpu.threads
+
+
+def warps_of(elements: int, gpu: Gpu, least: int = 1) -> int:
+    """Picks the warps of a program for a tile of so many elements."""
+    return min(gpu.rows.warps, max(least, power_of_two(elements // gpu.rows.warp_elements)))
 
 
 def in_a_row(axes: Sequence[int]) -> bool:

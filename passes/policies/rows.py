@@ -27,11 +27,9 @@ from stack.passes.nest.emit import axis_names
 from stack.passes.nest.scope import letter
 from stack.passes.policies.reduction_loops import (
     ACROSS,
-    AHEAD_PARTS,
-    COLUMNS,
-    MAX_WHOLE,
     ONCE,
     held_tiles,
+    warps_of,
 )
 from stack.passes.policies.row_space import RowSpace
 from stack.passes.policies.stepped import Made, Stepped
@@ -65,10 +63,6 @@ from stack.schedule import (
 )
 from stack.target import Gpu
 
-LOOP_TILE = 1024  # elements of a tile of elementwise work
-ROW_TILE = 4096  # elements of a tile of gathered rows: large, to hide the latency of the indices
-TURNED = 64  # extent of each axis of a tile that transposes
-MAX_COLUMN = 16  # the longest axis of a column reduction that is in the tile
 REDUCED = "r"  # the name of all reduction axes together
 
 
@@ -107,7 +101,7 @@ class RowPolicy(Policy):
                 stages=made.stages or reduction_loop.ahead,
             )
         held = self._held(made)
-        return replace(made, warps=made.warps or min(16, max(1, power_of_two(held // 512))))
+        return replace(made, warps=made.warps or warps_of(held, self.gpu))
 
     def why_illegal(self, schedule: Schedule) -> str:
         why = super().why_illegal(schedule)
@@ -131,30 +125,32 @@ class RowPolicy(Policy):
         return prod(power_of_two(self.space.shape[a]) for a in self.space.reduced)
 
     def _fits(self) -> bool:
-        most = MAX_COLUMN if self.space.is_column and self.space.is_one else MAX_WHOLE
+        is_column = self.space.is_column and self.space.is_one
+        most = self.gpu.rows.column_in_tile if is_column else self.gpu.tile_registers
         return self._whole() <= most
 
     def _held(self, schedule: Schedule) -> int:
         return prod(schedule.block(a.name, 1) for a in self.domain.axes)
 
     def _usual(self) -> Schedule:
-        space, gpu = self.space, self.gpu
+        space, gpu, sizes = self.space, self.gpu, self.gpu.rows
         shape, kept = space.shape, space.kept
         whole, fits = self._whole(), self._fits()
-        room = max(1, LOOP_TILE // (whole if space.reduced and fits else 1))
+        room = max(1, sizes.tile // (whole if space.reduced and fits else 1))
         turned = not (space.reduced or space.picks) and space.is_turned()
         if not space.reduced and space.picks:
             # gathers have a long latency
-            room = ROW_TILE if all(map(_is_of_rows, space.picks)) else LOOP_TILE
+            is_of_rows = all(map(_is_of_rows, space.picks))
+            room = sizes.gathered_tile if is_of_rows else sizes.tile
             room = busy(room, prod(shape), 128, gpu)
         elif space.reduced and not fits:
             kept_size = prod(shape[a] for a in kept)
-            room = busy(COLUMNS, kept_size, 32, gpu) if space.is_column else 1
+            room = busy(sizes.columns, kept_size, 32, gpu) if space.is_column else 1
         elif turned:
-            room = busy(TURNED * TURNED, prod(shape), LOOP_TILE, gpu)
+            room = busy(sizes.transposed_side**2, prod(shape), sizes.tile, gpu)
         blocks: dict[int, int] = {}
         for axis in space.order():
-            cap = TURNED if turned else room
+            cap = sizes.transposed_side if turned else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
             room //= blocks[axis]
         splits = [Split(letter(a), blocks[a], "grid") for a in kept]
@@ -234,7 +230,7 @@ class RowSteps:
             ]
         inner: list[str] = []
         for name in self.others:
-            fits = _whole(self.found[name]) * held <= MAX_WHOLE
+            fits = _whole(self.found[name]) * held <= self.gpu.tile_registers
             step = _whole(self.found[name]) if fits else max(2, ONCE.block // held)
             made.append(Cut(name, step))
             inner.append(name)
@@ -272,7 +268,7 @@ class RowSteps:
         extent = self._extent(name)
         if self.space.is_column:
             return f"a column reduction of {extent} rows, {self._step(name)} at a time"
-        return f"{extent} elements, and a tile has at most {MAX_WHOLE}"
+        return f"{extent} elements, and a tile has at most {self.gpu.tile_registers}"
 
     def _kept(self, name: str) -> int:
         """The number of tiles that stay in registers between two loops over a row."""
@@ -306,7 +302,7 @@ class RowSteps:
         """True if the tiles that a column reduction prefetches fit in shared memory."""
         if self.space.reduction_loop != ACROSS:
             return True
-        room = self.gpu.shared_bytes // AHEAD_PARTS
+        room = self.gpu.rows.prefetch_share * self.gpu.shared_bytes
         return ahead * sum(map(self._loaded, self.space.inputs)) <= room
 
     def _loaded(self, array: Node) -> int:
@@ -343,7 +339,7 @@ def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
     """The eviction hints for results that do not fit in the cache."""
     made: list[Step] = []
     for i, result in enumerate(results):
-        size = static(result.tensor.size) * result.dtype.bytes
+        size = static(result.tensor.bytes)
         if size > gpu.cache_bytes:
             why = f"{size >> 20} MiB exceed the cache of {gpu.cache_bytes >> 20} MiB"
             made.append(Evict(f"o{i}", "first").because(why))

@@ -21,24 +21,20 @@ from stack.passes.positions.visible import hiding_selects
 from stack.passes.steps.assumed import UNDERFLOW
 from stack.passes.tiling.frame import power_of_two, static
 from stack.rewrite.splat import splat
-
-BUSY = 11  # elementwise ops, from which a smaller tile is needed to leave registers for them
-LONG = 2048  # streamed elements, from which tiles of twice the rows leave enough programs
-NARROW = 32  # streamed elements of a step that leave registers for the parts of f32 operands
-MOST_WHOLE = 256  # limit of a streamed axis that is computed in one step
+from stack.target import Gpu
 
 
-def extents(stream: Node) -> tuple[int, int]:
+def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
     """Picks the rows of a tile, and the elements of the streamed axis in a step."""
-    rows, step = _of_16_bits(stream)
+    rows, step = _of_16_bits(stream, gpu)
     states = stream.blocks[0]
     sums = contractions(states.results)
-    is_lone = len(contractions(states.nodes)) < 2
-    if step <= NARROW or is_lone or not any(map(in_parts, sums)):
+    narrow, is_lone = gpu.streams.narrow_step, len(contractions(states.nodes)) < 2
+    if step <= narrow or is_lone or not any(map(in_parts, sums)):
         return rows, step
     if max(static(s.shape[-1]) for s in sums) > 64:
-        return 128, NARROW
-    return 64, NARROW if len(sums) > 1 else step
+        return 128, narrow
+    return 64, narrow if len(sums) > 1 else step
 
 
 def in_parts(dot: Node) -> bool:
@@ -46,7 +42,7 @@ def in_parts(dot: Node) -> bool:
     return dot.args[0].dtype.bits == 32
 
 
-def _of_16_bits(stream: Node) -> tuple[int, int]:
+def _of_16_bits(stream: Node, gpu: Gpu) -> tuple[int, int]:
     """Picks the tile size for 16-bit operands."""
     states = stream.blocks[0]
     dots = contractions(states.nodes)
@@ -65,11 +61,11 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
         # each row of such an array is read only once; more rows share loads of the other arrays
         is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
         # without a mask, no tile is partly hidden
-        is_tall |= extent >= LONG and not _hides(states)
+        is_tall |= extent >= gpu.streams.long and not _hides(states)
         if is_tall:
             return 128, 64
-        return 64, _whole(stream, extent) or 64
-    return (64, 32) if _work(stream) >= BUSY else (128, 64)
+        return 64, _whole(stream, extent, gpu) or 64
+    return (64, 32) if _work(stream) >= gpu.streams.busy_ops else (128, 64)
 
 
 def _hides(states: Block) -> bool:
@@ -89,7 +85,7 @@ def _reads_elements(gather: Node) -> bool:
     return False
 
 
-def _whole(stream: Node, extent: int) -> int:
+def _whole(stream: Node, extent: int, gpu: Gpu) -> int:
     """Returns the step that covers the whole axis, if it pads no more than steps of 64; else 0.
 
     One step needs no rescaling. Its scores take most registers, so sums must be narrow.
@@ -97,7 +93,7 @@ def _whole(stream: Node, extent: int) -> int:
     states = stream.blocks[0]
     step = power_of_two(extent)
     lanes = max(static(s.shape[-1]) for s in states.results if is_contraction(s))
-    fits = 64 < step <= MOST_WHOLE and extent > step - 64 and lanes <= 64
+    fits = 64 < step <= gpu.streams.whole_step and extent > step - 64 and lanes <= 64
     return step if fits and not _hides(states) else 0
 
 

@@ -13,11 +13,6 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Cpu
 
-PANEL = 64  # keys of a panel: its scores stay in the L1 cache
-# keys of a panel on CPUs with tile instructions: dots are fast, so rescaling the sums, once for
-# each panel, is relatively slow
-TILED_PANEL = 128
-
 
 class PanelPolicy(Policy):
     """Schedules programs of m rows (vectorized) that loop over panels of k keys.
@@ -64,7 +59,9 @@ class PanelPolicy(Policy):
         fits = [v for v in WIDTHS if v * self.cpu.lanes <= self.most]
         vectors = min(fits, key=lambda v: column_cost(v, self.cpu), default=0)
         rows = vectors * self.cpu.lanes or part
-        keys = min(_panel(self.extent, TILED_PANEL if self.has_tiles else PANEL), self.extent)
+        tuning = self.cpu.streams
+        best = tuning.tiled_panel if self.has_tiles else tuning.panel
+        keys = min(_panel(self.extent, best), self.extent)
         return given.filled(Schedule((Split("m", rows, "vector"), Split("k", keys, "serial"))))
 
 

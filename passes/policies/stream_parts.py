@@ -11,20 +11,13 @@ from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
-from stack.passes.gpu_products.tile_choice import HIDDEN, Product, may_round, tiles_of
-from stack.passes.policies.gpu_streams import ProductStreams, has_products
+from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
+from stack.passes.policies.blocks import stream_lowering
+from stack.passes.policies.gpu_streams import has_products
 from stack.passes.policies.reduction_loops import PRIVATE
-from stack.passes.policies.row_streams import RowStreams
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
-
-STAGE = 1.5  # time of a dependent second kernel, in launches
-READ_GAIN = 0.96  # parts may take this share of the time of one pass, if memory is the limit
-GAIN = 0.8  # the same, if arithmetic is the limit
-UNIT = 128  # parts of streams with matmuls are multiples of this
-LEAST = 2  # units in a part, at least
-MOST = 64  # parts, at most: merging loads all of them at once
 
 
 def has_parts(stream: Node) -> bool:
@@ -40,8 +33,7 @@ def has_parts(stream: Node) -> bool:
 
 def stream_programs(stream: Node, gpu: Gpu) -> int:
     """Returns the number of programs of a stream's kernel. Raises CannotTile if it has none."""
-    made = ProductStreams(stream, gpu) if has_products(stream) else RowStreams(stream, gpu)
-    policy = made.policy()
+    policy = stream_lowering(stream, gpu).policy()
     schedule = policy.of(stream)
     axes = {a.name: a.extent for a in policy.domain.axes}
     rows = -(-axes["m"] // schedule.block("m", 1)) if "m" in axes else 1
@@ -77,16 +69,17 @@ def best_part(stream: Node, gpu: Gpu) -> int:
             slots = gpu.slots * gpu.processors
             waves, left = divmod(running, slots)
             own = waves * slots + (max(left, gpu.readers * gpu.processors) if left else 0)
-            spent = reading * own / running + waves * HIDDEN * gpu.latency
+            spent = reading * own / running + waves * gpu.matmuls.hidden_waits * gpu.latency
         else:
             spent = summing * -(-running // gpu.processors) * gpu.processors / running
         if count > 1:
-            spent += STAGE * gpu.launch + 2 * held * count / gpu.memory_rate
+            spent += gpu.parts.launches * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = UNIT if has_products(stream) else PRIVATE.block
-    most = min(MOST, extent // (unit * LEAST))
+    unit = gpu.parts.unit if has_products(stream) else PRIVATE.block
+    most = min(gpu.parts.most, extent // (unit * gpu.parts.units))
     best = min(range(1, most + 1), key=time, default=1)
-    if best == 1 or time(best) > (READ_GAIN if waits else GAIN) * time(1):
+    gain = gpu.parts.reading_gain if waits else gpu.parts.gain
+    if best == 1 or time(best) > gain * time(1):
         return 0
     return -(-extent // (best * unit)) * unit

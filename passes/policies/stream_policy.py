@@ -16,9 +16,6 @@ from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
-# least rows of a warp if one dot reads the result of another: Triton 3.6 miscompiles fewer
-WARP_ROWS = 16
-
 
 def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
     return Schedule((Split("m", rows, "grid"), Split("k", step, "serial")), warps, stages)
@@ -47,7 +44,7 @@ class StreamPolicy(Policy):
         )
         # sums may take half of the registers, as in matmuls, in blocks with the rows of fast tiles;
         # with fewer rows, separate matmuls are faster
-        if TALLEST * self.widest > gpu.registers // 2:
+        if TALLEST * self.widest > gpu.tile_registers:
             what = f"{TALLEST} rows of {self.widest} columns of sums"
             raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
         held = {shape.row, *shape.lanes}
@@ -80,7 +77,7 @@ class StreamPolicy(Policy):
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given
-        made = given.filled(_schedule(*extents(self.stream)))
+        made = given.filled(_schedule(*extents(self.stream, self.gpu)))
         rows, step = made.block("m"), made.block("k")
         height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
         parts = 2 if any(map(in_parts, self.dots)) else 1
@@ -91,7 +88,8 @@ class StreamPolicy(Policy):
         stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
         if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
             stages = 2
-        warps = min(made.warps or (8 if big else 4), max(4, height // WARP_ROWS))
+        # if one dot reads the result of another, Triton 3.6 miscompiles fewer rows of a warp
+        warps = min(made.warps or (8 if big else 4), max(4, height // MATRIX))
         return replace(made, warps=warps, stages=made.stages or stages)
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
+from stack.ir.alike import once_in
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -57,6 +58,7 @@ class Assumed:
         return found
 
 
+@once_in
 def assumed(block: Block) -> Assumed | None:
     """What may be assumed; None if no large negative mask hides elements from all states."""
     states = states_of(block)

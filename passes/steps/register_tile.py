@@ -26,7 +26,7 @@ from typing import ClassVar
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
-from stack.ir.types import TensorType
+from stack.ir.types import I32, TensorType
 from stack.passes.steps.block_dot import BlockDot, Operand, tile_of
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.loop_products import LoopProduct, product_of
@@ -35,7 +35,6 @@ from stack.passes.steps.step import Step
 from stack.target import Cpu, Gpu, Target
 
 PAIRED = "m k pair, k n pair -> m n"
-SHORT = 32  # bits that an instruction adds up at once
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,8 @@ def _block(operand: Operand, dot: BlockDot) -> TensorType:
 
 
 def _group(node: Node) -> int:
-    """Neighbours that an instruction multiplies and adds up at once."""
-    return SHORT // node.dtype.bits
+    """Neighbours that an instruction multiplies and adds up in 32 bits."""
+    return I32.bits // node.dtype.bits
 
 
 __all__ = ["RegisterTile", "stored_product"]

@@ -35,7 +35,7 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
         return ""
     dots = [*inner, *sums]
     unfused = sum(best_seconds(_product(d), d.args[0].dtype, gpu) for d in dots)
-    rows, _ = extents(stream)
+    rows, _ = extents(stream, gpu)
     streamed = gpu.launch + sum(_seconds(d, d in sums, rows, gpu) for d in dots)
     text = f"it costs {streamed * 1e6:.3g} us as one loop, {unfused * 1e6:.3g} us unfused"
     if streamed >= unfused:

@@ -35,9 +35,6 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
-VISIBLE = 0.55  # share of visible panels if positions limit them: a triangle and its border
-CORRECTION = 4  # instructions per vector, one cycle each: load, multiply, add, store
-
 
 @dataclass(frozen=True)
 class Price:
@@ -89,7 +86,7 @@ def _check(stream: Node, gpu: Gpu) -> None:
     lowering = stream_lowering(stream, gpu)
     try:
         lowering.policy()
-        lowering.nest()
+        _ = lowering.nest
     except CannotTile as why:
         raise Refusal(str(why)) from why
 
@@ -127,9 +124,10 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     held = max(rows, cpu.lanes)  # a partly filled register takes as long
     fill = programs * held / shared * column_cost(held // cpu.lanes, cpu)
     panels = programs * math.ceil(extent / schedule.block("k"))
-    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
+    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes
+    corrections *= cpu.streams.correction
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
-    visible = VISIBLE if is_limited or _has_limits(stream, cpu) else 1
+    visible = cpu.streams.visible if is_limited or _has_limits(stream, cpu) else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     launch = cpu.launch * cpu.clock
     streamed = launch + visible * ((work + elements) * fill + corrections)

@@ -11,8 +11,6 @@ from stack.ir.node import Node
 from stack.ir.types import F32, DType
 
 EXPENSIVE = 8  # scalar operations from which a value is stored rather than recomputed
-# limits of elements: of a line in one program, and of a block of a longer line
-MAX_TILE, SPLIT_TILE = 16384, 4096
 LOG2E = math.log2(math.e)  # exp(x) is exp2(x * this)
 
 

@@ -7,29 +7,34 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.bisect import bisect
-from stack.explore.check import Verdict, check_stages
+from stack.explore.check import check_stages
 from stack.explore.diff import without_lines
 from stack.explore.dump import describe
 from stack.explore.lowering import (
     Settings,
     all_stages,
+    capture,
     compile_target,
     inspect_target,
     is_printed,
     lower_to,
+    own_inputs,
 )
 from stack.explore.repeatable import check_draws
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table
-from stack.explore.target import Target
+from stack.explore.target import Program, Target
 from stack.explore.training import train_runs
 from stack.measure.profile import Profile, profile
+from stack.rewrite.truth import Verdict
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import SCHEMA, Run
@@ -86,8 +91,9 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="interpret every stage on ties, signed zeros, inf and nan, and look for overlapping"
-        " buffers; with --steps check each step too; exit code 1 if one differs from the program",
+        help="interpret every stage on the program's own arguments and on inputs of all kinds"
+        " (large, tiny, zero rows, inf, nan, ...), and look for overlapping buffers; with --steps"
+        " check each step too; exit code 1 if one differs from the program",
     )
     parser.add_argument(
         "--profile",
@@ -127,7 +133,8 @@ def run(args: argparse.Namespace) -> int:
     manifest = record.manifest()
     if args.check:
         check_draws(next(s.func for s in record.records if s.func is not None))
-    verdicts = list(check_stages(record.records)) if args.check else []
+    given = _own_inputs(target, settings) if args.check else []
+    verdicts = list(check_stages(record.records, given)) if args.check else []
     is_wrong = any(v.problem for v in verdicts)
     if args.json:
         held = {"check": [asdict(v) for v in verdicts]} if args.check else {}
@@ -147,8 +154,14 @@ def run(args: argparse.Namespace) -> int:
     if is_wrong:
         imported = record["imported"].func
         assert imported is not None
-        print(bisect(imported, *all_stages(imported, settings)) or "no single pass is wrong")
+        culprit = bisect(imported, *all_stages(imported, settings), given=given)
+        print(culprit or "no single pass is wrong")
     return int(is_wrong)
+
+
+def _own_inputs(target: Target, settings: Settings) -> list[np.ndarray]:
+    """Returns the arguments of a program; a saved run and a file of IR text have none."""
+    return own_inputs(*capture(target, settings)) if isinstance(target, Program) else []
 
 
 def _print_steps(

@@ -12,10 +12,10 @@ import numpy as np
 import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
-from stack.commands.run import run_backend
+from stack.commands.run import runner
 from stack.errors import StackError, UsageError
 from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
-from stack.explore.lowering import all_stages, capture, report_failure
+from stack.explore.lowering import all_stages, capture, own_inputs, report_failure
 from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved import load_run
@@ -24,17 +24,20 @@ from stack.explore.target import Program
 from stack.ir import files
 from stack.ir.node import Func
 from stack.rewrite.blame import shown
-from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.check import NATIVE
+from stack.rewrite.inputs import random_inputs
 from stack.rewrite.pipeline import Pipeline
-from stack.run.backend import Backend
+from stack.rewrite.truth import Truth
+from stack.run.backend import Backend, Executable
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.frontend import Captured, Frontend
 
 BISECT = """
     Find the first wrong step of a compilation. Checks the frontend against eager execution, then
-    every pass, then every kernel, on inputs with ties, signed zeros, infinities and nan. If a pass
-    is wrong, finds its first wrong rewrite: rule, node and source line. Exit code 1 if something
-    is wrong.
+    every pass, then every kernel. Inputs are the program's own arguments, then those of all kinds:
+    ties, large, tiny, huge and denormal values, rows of zeros, infinities, nan, integers of both
+    signs. If a pass is wrong, finds its first wrong rewrite: rule, node and source line. Exit code
+    1 if something is wrong.
 
     examples:
       stackc bisect model.py:net -i 'f32[8,128]'
@@ -98,7 +101,8 @@ def run_bisect(args: argparse.Namespace) -> int:
     if culprit is None:
         stages, machine = all_stages(captured.func, settings)
         shown = shown_by(backend) if backend.lowering.steps else None
-        culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine), shown)
+        native, given = _native(backend, settings.machine), own_inputs(captured, frontend)
+        culprit = bisect(captured.func, stages, machine, native, shown, given)
     print(culprit or "every step computes the same as the program")
     return int(culprit is not None)
 
@@ -116,8 +120,13 @@ def _native(backend: Backend, machine: str) -> Runs | None:
     if machine or backend.missing() is not None or backend.lowering.level == "tensor":
         return None
 
+    last: dict[Func, Executable] = {}  # the same function runs on inputs of all kinds
+
     def run(func: Func, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return results_of(backend.compile(func, {}), func, inputs)
+        if func not in last:
+            last.clear()
+            last[func] = backend.compile(func, {})
+        return results_of(last[func], func, inputs)
 
     return run
 
@@ -146,15 +155,25 @@ def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> s
         if pipeline:
             Pipeline(pipeline).run(func, check=True)
             return ""
-        inputs = random_inputs(func)
-        found = run_backend(func, inputs, backend)
-        wanted = as_list(func.interpret(*inputs)) if compare else found
+        return _wrong_result(func, backend) if compare else _error(func, backend)
     except StackError as error:
         return report_failure(error)
     except Exception as error:
         return shown(error)
-    pairs = zip(wanted, found, func.results, strict=True)
-    wrong = (difference(w, f, r.dtype) > TOLERANCE.get(r.dtype.name, 0.0) for w, f, r in pairs)
+
+
+def _error(func: Func, backend: str) -> str:
+    """Runs a function on random inputs, which may raise an error. Returns ""."""
+    runner(func, backend)(random_inputs(func))
+    return ""
+
+
+def _wrong_result(func: Func, backend: str) -> str:
+    """Returns "results differ" if a backend is wrong on some kind of inputs, else ""."""
+    truth = Truth(func)
+    truth.allow(NATIVE)
+    run = runner(truth.func, backend)
+    wrong = (truth.error(kind, run(truth.inputs[kind]))[1] for kind in truth.kinds)
     return "results differ" if any(wrong) else ""
 
 

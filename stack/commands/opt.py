@@ -54,7 +54,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--check",
         action="store_true",
-        help="interpret before and after every pass on random inputs and compare",
+        help="interpret before and after every pass on inputs of all kinds (large, tiny, zero rows,"
+        " inf, nan, ...) and compare",
     )
     parser.add_argument(
         "--fuel", type=int, metavar="N", help="stop rewriting after N rewrites (for bisection)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,16 @@ from stack.commands.opt import read
 from stack.errors import UsageError
 from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, capture, graph_of
-from stack.explore.resume import executable_from, results_of, step_seconds, swap
+from stack.explore.race import ROUNDS, SEEDS, race
+from stack.explore.resume import Arrays, executable_from, results_of
 from stack.explore.saved import load_run
 from stack.explore.steps import same_run
 from stack.explore.table import number, table
 from stack.explore.target import IRText
 from stack.ir.node import Func
 from stack.ir.storage import decode, encode
-from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
@@ -58,7 +60,8 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--kernel",
         metavar="NAME=CODE",
-        help="FILE is a run; file.py:function replaces this kernel, is checked and timed",
+        help="FILE is a run; race file.py:function against this kernel: it gets NumPy arrays, or"
+        " those of torch or JAX if its file imports only that or annotates them; torch on a GPU",
     )
     parser.add_argument(
         "--backend", metavar="NAME", help="also run it in this backend, and compare"
@@ -83,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if args.against:
         args.against = same_run(args.against, file)
     if args.kernel:
-        return _run_swapped(args, file)
+        return _run_race(args, file)
     if _is_kernel_text(args):
         return _run_text(args, file)
     func = read(file)
@@ -122,10 +125,13 @@ def _report(
     func: Func,
     expected: Sequence[Any],
     found: Sequence[Any] | None,
-    who: tuple[str, str],
+    who: tuple[str, str] | None,
     **more: Any,
 ) -> int:
-    """Prints statistics of the results and their errors; the exit code is 1 if they differ."""
+    """Prints statistics of the results and their errors; the exit code is 1 if they differ.
+
+    `who` are the two that are said to disagree then.
+    """
     rows: list[dict[str, Any]] = []
     agrees = True
     for i, (result, want) in enumerate(zip(func.results, expected, strict=True)):
@@ -142,7 +148,7 @@ def _report(
         print(table(list(rows[0]) if rows else ["result"], [list(r.values()) for r in rows]))
         for what, value in more.items():
             print(f"{what}: {value}")
-    if not agrees:
+    if not agrees and who is not None:
         common.progress(f"{who[0]} and {who[1]} disagree")
     return 0 if agrees else 1
 
@@ -164,24 +170,25 @@ def _run_text(args: argparse.Namespace, file: str) -> int:
     return _report(args, truth, expected, found, (file, args.against or "the interpreter"))
 
 
-def _run_swapped(args: argparse.Namespace, folder: str) -> int:
-    """Runs a program with a hand-written replacement for one kernel: checks it and times both."""
+def _run_race(args: argparse.Namespace, folder: str) -> int:
+    """Races a hand-written kernel against a generated one, and checks each of its results."""
     name, equals, code = args.kernel.partition("=")
     if not equals or ":" not in code:
         raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
     saved = load_run(folder)
-    swapped = swap(saved, name, code)
     backend = args.backend or str(saved.manifest["backend"]) or DEFAULT_BACKEND
-    inputs = random_inputs(swapped.before, args.seed)
-    expected = as_list(swapped.before.interpret(*inputs))
-    hand = executable_from(swapped.after, swapped.stage, backend)
-    found = results_of(hand, swapped.before, inputs)
-    ours = executable_from(swapped.before, swapped.stage, backend)
-    times = {
-        f"us of {label}": number(1e6 * step_seconds(made, swapped.before, inputs, swapped.step))
-        for label, made in ((name, ours), (code, hand))
-    }
-    return _report(args, swapped.before, expected, found, (code, "the interpreter"), **times)
+    found = race(saved, name, code, backend, args.seed)
+    more: dict[str, Any] = {}
+    if not found.problem:
+        more[f"us of {name}"] = number(1e6 * found.ours)
+        more[f"us of {code}"] = number(1e6 * found.hand)
+        kinds = ", ".join(found.kinds)
+        more["checked"] = f"each of {ROUNDS} timed calls; {SEEDS} seeds; inputs: {kinds}"
+    shown = found.found or None  # there are no results if the kernel broke a rule
+    _report(args, found.func, found.expected, shown, None, **more)
+    if found.problem:
+        common.progress(found.problem)
+    return int(bool(found.problem))
 
 
 def statistics(array: Any) -> dict[str, Any]:
@@ -199,13 +206,25 @@ def statistics(array: Any) -> dict[str, Any]:
 
 
 def run_backend(
-    func: Func, inputs: Sequence[np.ndarray], backend: str, stage: str | None = None
+    func: Func, inputs: Arrays, backend: str, stage: str | None = None
 ) -> list[np.ndarray]:
     """Returns a backend's results in the interpreter's format; starts after `stage` if given."""
+    return runner(func, backend, stage)(inputs)
+
+
+def runner(
+    func: Func, backend: str, stage: str | None = None
+) -> Callable[[Arrays], list[np.ndarray]]:
+    """Compiles a function; returns a function that runs it, see `run_backend`."""
     if stage:
-        return results_of(executable_from(func, stage, backend), func, inputs)
+        made = executable_from(func, stage, backend)
+        return lambda inputs: results_of(made, func, inputs)
     target, settings = IRText(func.name, func), Settings(backend)
     graph = graph_of(*capture(target, settings), target, settings)
-    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
-    results = graph.executable_for(ready).run(ready)
-    return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
+
+    def run(inputs: Arrays) -> list[np.ndarray]:
+        ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+        results = graph.executable_for(ready).run(ready)
+        return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
+
+    return run

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import Field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.table import table
 from stack.target import Target, load, names
+from stack.target.fields import groups_of, numbers_of
 from stack.target.files import REFERENCE, save, text_of
-from stack.target.record import kind_of, numbers_of
+from stack.target.record import kind_of
 
 SCHEMA = "stack.targets/1"
 TARGETS = f"""
@@ -25,10 +27,12 @@ TARGETS = f"""
       stackc dump model.py:net -i 'f32[8,128]' --target avx2
 
     NAME, or a file, prints one target in full: each number with its unit, its meaning and its
-    source (a datasheet, a measurement, or a choice and its reason). Without --target, a program is
-    lowered for this machine; a bare pipeline, as of `stackc opt`, for
-    {" or ".join(REFERENCE.values())}. A GPU without its own file, as sm_86, uses that of the newest
-    GPU before it.
+    source (a datasheet, a measurement, or a choice and its reason). Numbers with a dot, as
+    rows.tile, were tuned by measurements; a file may set them in a table, as [tuning.rows].
+
+    Without --target, a program is lowered for this machine; a bare pipeline, as of `stackc opt`,
+    for {" or ".join(REFERENCE.values())}. A GPU without its own file, as sm_86, uses that of the
+    newest GPU before it.
 
     examples:
       stackc targets
@@ -88,13 +92,43 @@ def run_targets(args: argparse.Namespace) -> int:
     return 0
 
 
+class Number(NamedTuple):
+    """A number of a target, with its unit, its meaning and its source."""
+
+    value: float
+    unit: str
+    meaning: str
+    source: str
+
+
 def rows_of(target: Target) -> list[list[Any]]:
-    """Returns the numbers of a target as table rows."""
+    """Returns the numbers of a target as table rows, the tuned ones last."""
     return [
-        [key, shown(getattr(target, key)), spec.metadata["unit"], spec.metadata["doc"],
-         target.sources.get(key, "")]
+        [key, shown(found.value), found.unit, found.meaning, found.source]
+        for key, found in {**_numbers(target), **_tuning(target)}.items()
+    ]
+
+
+def _numbers(target: Target) -> dict[str, Number]:
+    return {
+        key: _number(spec, getattr(target, key), target.sources.get(key, ""))
         for key, spec in numbers_of(type(target)).items()
-    ]  # fmt: skip
+    }
+
+
+def _tuning(target: Target) -> dict[str, Number]:
+    """Returns the tuned numbers by their group and name, as `rows.tile`."""
+    found: dict[str, Number] = {}
+    for group, usual in groups_of(type(target)).items():
+        for key, spec in numbers_of(type(usual)).items():
+            path, value = f"{group}.{key}", getattr(getattr(target, group), key)
+            source = spec.metadata["source"] if value == getattr(usual, key) else ""
+            found[path] = _number(spec, value, target.sources.get(path, source))
+    return found
+
+
+def _number(spec: Field[Any], value: float, source: str) -> Number:
+    return Number(value, spec.metadata["unit"], spec.metadata["doc"], source)
 
 
 def shown(value: float) -> str:
@@ -104,16 +138,14 @@ def shown(value: float) -> str:
 
 def as_dict(target: Target) -> dict[str, Any]:
     """Returns a target as a dictionary for JSON."""
-    numbers = {
-        key: {
-            "value": getattr(target, key),
-            "unit": spec.metadata["unit"],
-            "source": target.sources.get(key, ""),
-        }
-        for key, spec in numbers_of(type(target)).items()
-    }
     words = {key: getattr(target, key) for key in ("name", "title", "arch")}
-    return {**words, "kind": kind_of(target), "features": target.features, "numbers": numbers}
+    kind = {"kind": kind_of(target), "features": target.features}
+    tables = {"numbers": _numbers(target), "tuning": _tuning(target)}
+    told = {
+        name: {k: {"value": n.value, "unit": n.unit, "source": n.source} for k, n in found.items()}
+        for name, found in tables.items()
+    }
+    return {**words, **kind, **told}
 
 
 def run_calibrate(args: argparse.Namespace) -> int:

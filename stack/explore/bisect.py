@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stack.errors import StackError
-from stack.explore.check import Truth, interpreted
+from stack.explore.lowering import own_inputs
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
 from stack.explore.steps import Shown, alone
@@ -20,8 +20,9 @@ from stack.ir.node import Func, walk
 from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.blame import first_wrong, shown
-from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.check import NATIVE, TOLERANCE, Inexact, as_list, difference
 from stack.rewrite.pipeline import Pipeline
+from stack.rewrite.truth import Arrays, Truth, interpreted
 from stack.run.backend import Executable
 from stack.run.frontend import Captured, Frontend
 from stack.run.overlap import overlaps
@@ -71,6 +72,7 @@ def bisect(
     machine: Target | None = None,
     native: Runs | None = None,
     shown_steps: Shown | None = None,
+    given: Arrays = (),
 ) -> Culprit | None:
     """Returns the first wrong step of a lowering, or None if every step is right.
 
@@ -80,14 +82,17 @@ def bisect(
             the program at a time.
         shown_steps: returns the schedule steps of a kernel, see `Lowering.steps`. If a kernel is
             wrong, its first wrong step is searched for.
+        given: the program's own arguments, which are checked first.
     """
-    truth = Truth(func)
+    truth = Truth(func, given=given)
     current, marks = marked(truth.func)
     for stage, passes in stages:
         for one in Pipeline(passes).passes:
             before = current
             try:
-                current = Pipeline([one]).run(before, verify=False, target=machine).func
+                result = Pipeline([one]).run(before, verify=False, target=machine)
+                current = result.func
+                truth.allow(result.inexact)
                 problem = _problem(current, truth) if current is not before else ""
             except Exception as error:  # a pass that crashes is the first wrong step too
                 problem = shown(error)
@@ -100,18 +105,23 @@ def bisect(
                 found = (rewrite.rule, blame.number, nodes or (rewrite.node,), lines)
                 step = ""
                 if shown_steps is not None and machine is not None:
-                    step = _wrong_kernel_step(before, rewrite.node, shown_steps, machine)
+                    step = _wrong_kernel_step(
+                        before, rewrite.node, shown_steps, machine, truth.allowed
+                    )
                 return Culprit(blame.problem, stage, str(one), *found, step)
     return _wrong_step(current, marks, native) if native is not None else None
 
 
-def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Target) -> str:
+def _wrong_kernel_step(
+    func: Func, name: str, shown_steps: Shown, machine: Target, allowed: Inexact
+) -> str:
     """Returns the first step that makes the kernel of a value wrong, or "" if it has no steps."""
     group = next((n for n in func.nodes if f"%{func.body.names.get(n)}" == name), None)
     kernels = shown_steps(group, machine) if group is not None else []
     if group is None or len(kernels) < 2:
         return ""
     truth = Truth(alone(group))
+    truth.allow(allowed)
     for number, (text, _, kernel) in enumerate(kernels):
         problem = _problem(alone(kernel), truth)
         if problem:
@@ -122,17 +132,17 @@ def _wrong_kernel_step(func: Func, name: str, shown_steps: Shown, machine: Targe
 def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) -> Culprit | None:
     """Compares the imported function with eager execution; returns the first wrong result.
 
-    Uses the program's weights; the other arguments are drawn by `edge_inputs`. Returns None if all
+    Runs it on its own arguments first. Other inputs keep the program's weights. Returns None if all
     results agree, or if the function has symbolic sizes.
     """
     func = captured.func
     if func.symbols:
         return None
-    truth = Truth(func)
+    own = own_inputs(captured, frontend)
+    truth = Truth(func, given=own)
+    weights = own[: len(captured.bound)]
     for kind in truth.kinds:
-        inputs = truth.inputs[kind]
-        for i, (array, held) in enumerate(zip(captured.bound, func.params, strict=False)):
-            inputs[i] = decode(frontend.to_numpy(array, held.dtype), held.dtype)
+        inputs = [*weights, *truth.inputs[kind][len(weights) :]]
         ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
         wanted = [decode(r, n.dtype) for r, n in zip(eager.run(ready), func.results, strict=True)]
         found = interpreted(func, inputs)
@@ -185,6 +195,7 @@ def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
 
 def _native_problem(func: Func, native: Runs) -> str:
     truth = Truth(func)
+    truth.allow(NATIVE)
     for kind in truth.kinds:
         try:
             found = native(func, truth.inputs[kind])

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.ir.node import Func
-from stack.ir.storage import encode
+from stack.ir.storage import decode, encode
 from stack.phases import phase
-from stack.rewrite.check import random_inputs
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
@@ -48,6 +50,20 @@ def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
     params = captured.func.params
     args = tuple(encode(a, p.dtype) for a, p in zip(drawn, params, strict=True))
     return replace(captured, args=args)
+
+
+def own_inputs(captured: Captured, frontend: Frontend) -> list[np.ndarray]:
+    """Returns a program's weights and example arguments, as the interpreter takes them.
+
+    Returns none for a function from IR text, which has no arguments of its own.
+    """
+    if not captured.bound and not captured.args:
+        return []
+    arrays = [*captured.bound, *captured.flatten(*captured.args)]
+    params = captured.func.params
+    return [
+        decode(frontend.to_numpy(a, p.dtype), p.dtype) for a, p in zip(arrays, params, strict=True)
+    ]
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from typing import NamedTuple, cast
 
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
-from stack.explore.check import Truth
 from stack.explore.saved import SavedRun, is_run, load_run, machine_of
 from stack.imports import function_of
 from stack.ir.builder import param, results_of
 from stack.ir.kernel_ops import iterations
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_loop
+from stack.rewrite.truth import Truth
 from stack.run.backend import Backend
 from stack.target import Target
 

@@ -270,7 +270,7 @@ def _given(
     return random_inputs(pair[0], inputs, frontend, spec)
 
 
-def _imported(fn: Callable[..., Any]) -> set[str]:
+def imported_packages(fn: Callable[..., Any]) -> set[str]:
     """Returns the packages that the module of a function imports by name."""
     held = getattr(fn, "__globals__", {}).values()
     return {v.__name__.partition(".")[0] for v in held if isinstance(v, types.ModuleType)}
@@ -282,7 +282,7 @@ def random_inputs(
     """Returns random arrays of the framework that a callable belongs to."""
     if frontend == "auto":
         loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
-        named = [n for n in loaded if n in _imported(fn)]
+        named = [n for n in loaded if n in imported_packages(fn)]
         loaded = named or loaded
         try:
             return find_frontend(fn, (), "auto").random_inputs(inputs)

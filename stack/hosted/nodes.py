@@ -14,7 +14,6 @@ from stack.errors import RuleError, StackError, UsageError
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
-from stack.imports import function_of
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
 from stack.ir.types import TensorType, type_symbols
@@ -118,13 +117,11 @@ def _unknown(node: Node) -> np.ndarray[Any, Any]:
 
 
 def kernel_of(node: Node, device: str) -> Kernel:
-    """Returns the hand-written kernel of a `custom` node. Raises StackError if it is not declared.
+    """Returns the hand-written kernel of a `custom` node.
 
-    A kernel named `file.py:function` needs no declared operator.
+    Raises StackError if it is not declared.
     """
     name = str(node.attrs.get("kernel", ""))
-    if ":" in name:
-        return Kernel(device, function_of(name), name)
     made = find(str(node.attrs["name"]))
     for kernel in made.kernels:
         if kernel.device == device and kernel.name == name:

@@ -26,6 +26,7 @@ LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
 GROUP = 4  # warps of a warpgroup
 GROUP_ROWS = 64  # rows of a warpgroup instruction
+GROUP_COLUMNS = 256  # maximum columns of one
 SHUFFLES = ("xor", "up", "down")
 MATRIX = 16  # minimum rows, columns and depth of a tensor core matmul
 VECTOR_BYTES = 16  # maximum of one access of a thread

@@ -23,8 +23,8 @@ from stack.measure.roofline import best_time, lone_rate, thread_count
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, DEVICE_BACKEND
 from stack.target import Cpu, Gpu, Target, cpu_at_hand
+from stack.target.fields import numbers_of
 from stack.target.host import NATIVE
-from stack.target.record import numbers_of
 
 FAR = 256 << 20  # bytes of a copy that fits no cache
 WHOLE = 8  # a copy inside a cache uses this fraction of it per side
@@ -64,7 +64,8 @@ def calibrated(base: Target, name: str, say: Say = lambda _: None) -> Target:
 def _with(base: Target, name: str, title: str, found: Found) -> Target:
     specs = numbers_of(type(base))
     values: dict[str, Any] = {}
-    sources = {k: f"as {base.name}: {base.sources.get(k, '')}".rstrip(": ") for k in specs}
+    known = dict.fromkeys((*specs, *base.sources))
+    sources = {k: f"as {base.name}: {base.sources.get(k, '')}".rstrip(": ") for k in known}
     for key, (value, how) in found.items():
         low, high = (specs[key].metadata[k] for k in ("low", "high"))
         if not low <= value <= high:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stack.rewrite.check import CheckError, random_inputs
+from stack.rewrite.check import EXACT, WIDER, CheckError, Inexact
 from stack.rewrite.engine import CycleError, Scope, on, replace, rewrite
+from stack.rewrite.inputs import random_inputs
 from stack.rewrite.log import Fuel, Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.pipeline import Pipeline, Record, Result
@@ -11,10 +12,13 @@ from stack.rewrite.splat import splat
 from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
 
 __all__ = [
+    "EXACT",
     "NOT_MINE",
+    "WIDER",
     "CheckError",
     "CycleError",
     "Fuel",
+    "Inexact",
     "Log",
     "Ok",
     "Pass",

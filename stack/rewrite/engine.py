@@ -17,6 +17,7 @@ from stack.errors import RuleError, StackError, VerifyError
 from stack.ir.builder import Builder, remade
 from stack.ir.node import Block, Func, Node, deps
 from stack.ir.printer import print_node
+from stack.rewrite.check import EXACT, Inexact
 from stack.rewrite.log import Lines, Log
 from stack.rewrite.verdict import Why
 
@@ -122,6 +123,7 @@ class Simple:
     roots: tuple[str, ...]
     function: Function
     doc: str = ""
+    inexact: Inexact = EXACT
 
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
         builder = scope.builder
@@ -134,11 +136,15 @@ class Simple:
         return Replacement(new, (), {**builder.names}, {**builder.locs})
 
 
-def on(*roots: str) -> Callable[[Function], Simple]:
-    """Decorator: makes a function a rule for these ops."""
+def on(*roots: str, inexact: Inexact = EXACT) -> Callable[[Function], Simple]:
+    """Decorator: makes a function a rule for these ops.
+
+    `inexact`: how far the rule may change results. Checks accept no more.
+    """
 
     def wrap(function: Function) -> Simple:
-        return Simple(function.__name__.lstrip("_"), roots, function, function.__doc__ or "")
+        name, doc = function.__name__.lstrip("_"), function.__doc__ or ""
+        return Simple(name, roots, function, doc, inexact)
 
     return wrap
 
@@ -287,6 +293,8 @@ class _Engine:
             if not self.log.spend(rule.name, scope.lines(node, *found.inner), name):
                 self.stopped = True
                 return None
+            if isinstance(rule, Simple):
+                self.log.allow(rule.inexact)
             applied[rule.name] += 1
             return found
         return None

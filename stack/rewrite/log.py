@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.rewrite.check import EXACT, Inexact
 from stack.rewrite.verdict import Reason
 from stack.schedule import Choice
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
@@ -107,6 +108,7 @@ class Log:
     told: set[Note] = field(default_factory=set[Note], repr=False)
     missed: set[object] = field(default_factory=set[object], repr=False)
     choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
+    inexact: Inexact = EXACT  # how far the rules that were applied may change results
 
     @property
     def gpu(self) -> Gpu:
@@ -124,6 +126,10 @@ class Log:
             return False
         self.rewrites.append(Rewrite(rule, source, node))
         return True
+
+    def allow(self, inexact: Inexact) -> None:
+        """States that what was rewritten is inexact by design, and how far it may be off."""
+        self.inexact |= inexact
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:
         """Records a near match (verbose logs only)."""
@@ -150,6 +156,7 @@ class Log:
         self.refused += other.refused
         self.notes += other.notes
         self.choices += other.choices
+        self.allow(other.inexact)
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -19,9 +19,10 @@ from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
 from stack.phases import phase
 from stack.rewrite.blame import first_wrong
-from stack.rewrite.check import Checker, CheckError
+from stack.rewrite.check import EXACT, CheckError, Inexact
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
+from stack.rewrite.truth import Truth
 from stack.schedule import Choice
 from stack.target import Target
 
@@ -42,6 +43,7 @@ class Record:
     refused: tuple[Refused, ...] = ()
     remarks: tuple[Note, ...] = ()
     choices: tuple[Choice, ...] = ()
+    inexact: Inexact = EXACT  # how far its rules may change results
     error: float | None = None  # largest relative error of the numerical check, None if not run
 
     @property
@@ -71,6 +73,14 @@ class Result:
 
     func: Func
     records: tuple[Record, ...] = ()
+
+    @property
+    def inexact(self) -> Inexact:
+        """How far all rules that were applied may change results."""
+        found = EXACT
+        for record in self.records:
+            found |= record.inexact
+        return found
 
 
 @dataclass(frozen=True, init=False)
@@ -126,7 +136,8 @@ class Pipeline:
 
         Args:
             verify: check the IR after every pass; an error names the pass.
-            check: also interpret before and after on random inputs, and compare.
+            check: also interpret before and after on inputs of all kinds, and compare; see
+                `stack.rewrite.truth`.
             fuel: maximum number of rewrites over the whole pipeline.
             on_pass: called with every record as soon as the pass is done.
             dump_dir: write `NN_name.ir` there after every pass, and the input as `00_input.ir`.
@@ -152,11 +163,11 @@ class Pipeline:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "00_input.ir").write_text(str(func), encoding="utf-8")
-        checker = Checker(func) if check else None
+        truth = Truth(func) if check else None
         records: list[Record] = []
         for number, item in enumerate(self.passes, 1):
             log = Log(verbose=verbose, fuel=tank, target=target, schedules=schedules or {})
-            record = _run_one(item, func, log, verify, checker)
+            record = _run_one(item, func, log, verify, truth)
             func = record.after
             records.append(record)
             if folder is not None and (record.changed or not only_changed):
@@ -175,7 +186,7 @@ def _spelled(cls: type[Pass]) -> str:
     return f"{importable(cls.__module__)}:{cls.__qualname__}"
 
 
-def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | None) -> Record:
+def _run_one(item: Pass, func: Func, log: Log, verify: bool, truth: Truth | None) -> Record:
     start = time.perf_counter()
     try:
         with phase(f"pass {item.name}"):
@@ -188,7 +199,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
     elapsed = (time.perf_counter() - start) * 1000
     if verify and after is not func:
         _verify(item, func, after)
-    error = _checked(item, func, after, log, checker) if checker and after is not func else None
+    error = _checked(item, func, after, log, truth) if truth and after is not func else None
     return Record(
         str(item),
         func,
@@ -200,27 +211,27 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
         tuple(log.refused),
         tuple(log.notes),
         tuple(log.choices),
+        log.inexact,
         error,
     )
 
 
-def _checked(item: Pass, before: Func, after: Func, log: Log, checker: Checker) -> float | None:
-    """The error of a pass's result. A CheckError also names the first wrong rewrite."""
-    try:
-        return checker.compare(str(item), after)
-    except CheckError as error:
+def _checked(item: Pass, before: Func, after: Func, log: Log, truth: Truth) -> float | None:
+    """The error of a pass's result; None if it cannot be interpreted as the program.
 
-        def problem(func: Func) -> str:
-            try:
-                checker.compare(str(item), func)
-            except CheckError as found:
-                return str(found)
-            return ""
-
-        blame = first_wrong(item, before, problem, log.target)
-        if blame is not None:
-            error.add_note(str(blame))
-        raise
+    A CheckError also names the first wrong rewrite.
+    """
+    truth.allow(log.inexact)
+    if not truth.kinds or after.level != truth.func.level:
+        return None
+    error, said = truth.compare(after)
+    if not said:
+        return error
+    wrong = CheckError(f"after pass {str(item)!r}: {said}, in @{after.name}")
+    blame = first_wrong(item, before, truth.problem, log.target)
+    if blame is not None:
+        wrong.add_note(str(blame))
+    raise wrong
 
 
 @phase("verify")

@@ -273,6 +273,7 @@ def walk_stages(
                 notes=notes,
                 choices=[choice for record in result.records for choice in record.choices],
                 decisions=decided(result.records),
+                inexact=result.inexact,
             )
         )
         func = result.func

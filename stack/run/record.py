@@ -14,6 +14,7 @@ from typing import Any
 from stack.errors import unknown_name
 from stack.ir.node import Func
 from stack.phases import phases_now
+from stack.rewrite.check import EXACT, Inexact
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.decisions import FILE as DECISIONS
@@ -51,8 +52,8 @@ class Stage:
 
     `passes` is the pipeline that led here, `changed` is True if it changed anything, `ms` is its
     time. `rewrites` counts by rule, `notes` are the passes' notes: derivations, decisions,
-    refusals. `choices` are the schedules that were considered, `decisions` those of each pass. A
-    text may be computed lazily.
+    refusals. `choices` are the schedules that were considered, `decisions` those of each pass.
+    `inexact` is how far its rules may change results. A text may be computed lazily.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Stage:
     notes: list[str] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list[Choice])
     decisions: list[Decisions] = field(default_factory=list[Decisions])
+    inexact: Inexact = EXACT
 
     @property
     def text(self) -> str:

@@ -2,6 +2,9 @@
 
 name = "sm_90" kind = "gpu" ... [numbers] launch = { value = 2e-6, source = "calibrated" }
 [tiles.half] "m=128 n=128 k=64 warps=4 stages=3" = 0.92
+[tuning.rows] tile = 2048
+
+A file lists only those tuned numbers that differ from the ones of the library.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from stack.errors import UsageError, unknown_name
+from stack.target.fields import groups_of, numbers_of
 from stack.target.record import (
     KINDS,
     PRODUCTS,
@@ -23,12 +27,11 @@ from stack.target.record import (
     Reached,
     Target,
     kind_of,
-    numbers_of,
 )
 
 FOLDER = Path(__file__).parent / "data"
 WORDS = ("name", "title", "arch")
-KEYS = (*WORDS, "kind", "features", "numbers", "tiles")
+KEYS = (*WORDS, "kind", "features", "numbers", "tiles", "tuning")
 MOST_RATE = 2.0  # of a tile: clocks rise if the load is low
 REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # the default, for example for a bare pipeline
 _TILE = re.compile(r"m=\d+ n=\d+ k=\d+ warps=\d+ stages=\d+( persistent)?")
@@ -131,7 +134,14 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
         words["tiles"] = _tiles(_get(table, "tiles", where), where)
     elif "tiles" in table:
         raise UsageError(f"{where} tiles are of a gpu")
-    return KINDS[kind](**words, features=tuple(features), sources=sources, **cast("Any", values))
+    groups, others = _tuning(table.get("tuning", {}), kind, where)
+    return KINDS[kind](
+        **words,
+        **groups,
+        features=tuple(features),
+        sources=sources | others,
+        **cast("Any", values),
+    )
 
 
 def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
@@ -155,6 +165,29 @@ def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
                 raise UsageError(f"{at} = {rate} is not between 0 and {MOST_RATE:g}")
             found.append(Reached(product, schedule, float(rate)))
     return tuple(found)
+
+
+def _tuning(given: Any, kind: str, where: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The groups of tuned numbers that a file changes, and the source of each changed number."""
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} tuning is a table, not {given!r}")
+    known = groups_of(KINDS[kind])
+    tables = cast("dict[str, Any]", given)
+    _check_keys(tables, known, f"{where} a {kind} has no group of tuned numbers called")
+    groups: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, entries in tables.items():
+        if not isinstance(entries, dict):
+            raise UsageError(f"{where} tuning.{name} is a table, not {entries!r}")
+        specs = numbers_of(type(known[name]))
+        numbers = cast("dict[str, Any]", entries)
+        _check_keys(numbers, specs, f"{where} tuning.{name} has no number called")
+        values: dict[str, float] = {}
+        for key, entry in numbers.items():
+            path = f"{name}.{key}"
+            values[key], sources[path] = _entry(f"tuning.{path}", entry, specs[key], where)
+        groups[name] = replace(cast("Any", known[name]), **values)
+    return groups, sources
 
 
 def _are_texts(value: Any) -> bool:
@@ -214,7 +247,20 @@ def text_of(target: Target) -> str:
         lines.append(f"{key} = {{ value = {value!r}, source = {_quoted(source)} }}")
     if isinstance(target, Gpu):
         lines += _tile_lines(target)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_tuning_lines(target)]) + "\n"
+
+
+def _tuning_lines(target: Target) -> list[str]:
+    """The tables of the tuned numbers that differ from those of the library."""
+    lines: list[str] = []
+    for name, usual in groups_of(type(target)).items():
+        numbers = {k: getattr(getattr(target, name), k) for k in numbers_of(type(usual))}
+        changed = {k: v for k, v in numbers.items() if v != getattr(usual, k)}
+        lines += ["", f"[tuning.{name}]"] if changed else []
+        for key, value in changed.items():
+            source = _quoted(target.sources.get(f"{name}.{key}", ""))
+            lines.append(f"{key} = {{ value = {value!r}, source = {source} }}")
+    return lines
 
 
 def _tile_lines(gpu: Gpu) -> list[str]:

@@ -6,31 +6,26 @@ times.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from stack.target.cpu_tuning import CpuConvolutions, CpuMatmuls, CpuParts, CpuRows, CpuStreams
+from stack.target.fields import number
+from stack.target.gpu_tuning import (
+    GpuLayouts,
+    GpuMatmuls,
+    GpuMixes,
+    GpuParts,
+    GpuRows,
+    GpuScans,
+    GpuStreams,
+)
 from stack.target.mma import MMAS, Mma, Types
 
 BARRIER_BYTES = 2 << 10  # shared memory for barriers and for data of the compilers
-SUMS = 0.75  # share of a core's registers for accumulators
-TAPS = 0.25  # share of them for a row of taps, which adjacent windows are multiplied by
-RASTER_ROWS = 8  # tiles of a GPU in a column that run together, and share operands in its cache
 LINE = 64  # bytes of a cache line of a CPU
 FIRST_LEVEL = 32 << 10  # minimum size of a CPU's first-level cache, in bytes
-CHUNK = 4  # registers of 32-bit floats in one vector of a row
-KEPT = 1 / 16  # share of a CPU's second-level cache for staged values of a row
-STAGED = 1 / 4  # share of it for staged blocks of strided operands
-LEAST_LINES = 8  # minimum number of lines of a strided block for a profitable transpose
-ROW_LANES = 512  # short rows that a thread stores at once
-DEINTERLEAVED_ROWS = 4  # minimum rows in a register for profitable deinterleaving
 NO_SOURCES: Mapping[str, str] = {}
-
-
-def number(unit: str, low: float, high: float, doc: str) -> Any:
-    """A field that every file of this kind must have; values outside of its range are errors."""
-    return field(metadata={"unit": unit, "low": low, "high": high, "doc": doc})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +88,7 @@ class Gpu(Target):
     Attributes:
         tiles: tiles for which compilers generate fast code, with their rates; some for each kind of
             matmul.
+        rows, mixes, scans, matmuls, streams, parts, layouts: tuned numbers for kinds of kernels.
     """
 
     processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
@@ -109,6 +105,18 @@ class Gpu(Target):
     piece_share: float = number("", 0.01, 1, "of memory_rate, for pieces shorter than a line")
     element_share: float = number("", 0.001, 1, "of a product's rate that is read by elements")
     tiles: tuple[Reached, ...] = ()
+    rows: GpuRows = field(default=GpuRows())
+    mixes: GpuMixes = field(default=GpuMixes())
+    scans: GpuScans = field(default=GpuScans())
+    matmuls: GpuMatmuls = field(default=GpuMatmuls())
+    streams: GpuStreams = field(default=GpuStreams())
+    parts: GpuParts = field(default=GpuParts())
+    layouts: GpuLayouts = field(default=GpuLayouts())
+
+    @property
+    def tile_registers(self) -> int:
+        """32-bit registers for the values of a tile: half; the others hold operands and indices."""
+        return self.registers // 2
 
     @property
     def operand_bytes(self) -> int:
@@ -132,6 +140,7 @@ class Cpu(Target):
 
     Attributes:
         refused: a feature that it has but this process may not use, in words.
+        rows, parts, matmuls, convolutions, streams: tuned numbers for kinds of kernels.
     """
 
     cores: int = number("", 1, 1 << 12, "threads to divide the work among")
@@ -142,6 +151,11 @@ class Cpu(Target):
     )
     fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from the shared queue")
     refused: str = field(default="", compare=False)
+    rows: CpuRows = field(default=CpuRows())
+    parts: CpuParts = field(default=CpuParts())
+    matmuls: CpuMatmuls = field(default=CpuMatmuls())
+    convolutions: CpuConvolutions = field(default=CpuConvolutions())
+    streams: CpuStreams = field(default=CpuStreams())
 
     @property
     def lanes(self) -> int:
@@ -150,23 +164,23 @@ class Cpu(Target):
 
     @property
     def chunk(self) -> int:
-        """Elements in one vector of a row: four registers of 32-bit floats."""
-        return CHUNK * self.lanes
+        """Elements in one vector of a row: some registers of 32-bit floats."""
+        return self.rows.vector_registers * self.lanes
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of staged values of a row that fit in their share of the cache."""
-        return int(KEPT * self.cache_bytes)
+        return int(self.rows.kept_share * self.cache_bytes)
 
     @property
     def staged_bytes(self) -> int:
         """Bytes of staged blocks of strided operands that fit in their share of the cache."""
-        return int(STAGED * self.cache_bytes)
+        return int(self.rows.staged_share * self.cache_bytes)
 
     @property
     def sums(self) -> int:
         """Registers for the accumulators of a matmul; the others hold operands."""
-        return int(SUMS * self.registers)
+        return int(self.matmuls.accumulator_share * self.registers)
 
     def most_rows(self, vectors: int) -> int:
         """The number of rows of `vectors` accumulators each that fit next to one row of operand
@@ -176,7 +190,7 @@ class Cpu(Target):
 
     def taps(self, row: int) -> int:
         """Taps that are multiplied at a time, of a row of `row` taps."""
-        return min(row, int(TAPS * self.registers))
+        return min(row, int(self.convolutions.tap_share * self.registers))
 
     def sums_beside(self, rows: int) -> int:
         """Accumulator vectors for each of `rows` rows of a matmul, a power of two."""
@@ -197,8 +211,3 @@ KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}
 def kind_of(target: Target) -> str:
     """The kind of a target in its file: "gpu" or "cpu"."""
     return "gpu" if isinstance(target, Gpu) else "cpu"
-
-
-def numbers_of(cls: type[Target]) -> dict[str, dataclasses.Field[Any]]:
-    """The numbers of this kind of machine."""
-    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 
 from stack.errors import StackError
-from stack.explore.check import Truth
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.rewrite.blame import first_wrong
 from stack.rewrite.passes import Pass
-from stack.rewrite.pipeline import Pipeline
+from stack.rewrite.pipeline import Pipeline, Result
+from stack.rewrite.truth import Arrays, Truth
 
 
 class PassError(StackError):
@@ -50,16 +50,31 @@ def captured_graphs() -> dict[str, Func]:
     return {f.name.removesuffix(".stack"): parse(f.read_text("utf-8")) for f in texts}
 
 
+def problem_of(before: Func, after: Func) -> str:
+    """Interprets both functions on inputs of all kinds; returns the first difference, or ""."""
+    return Truth(before).problem(after)
+
+
 def check_pass(
-    one: Pass, functions: Iterable[Func] = (), *, first: str = "", graphs: bool = True
+    one: Pass,
+    functions: Iterable[Func] = (),
+    *,
+    first: str = "",
+    graphs: bool = True,
+    arguments: Mapping[str, Arrays] | None = None,
 ) -> PassReport:
     """Runs a pass on functions, and on `captured_graphs`, and checks the contract of passes.
 
-    The result verifies. Its text parses back to itself. It computes the same results, also on ties,
-    signed zeros, infinities and nan. A second run changes nothing.
+    The result verifies. Its text parses back to itself. It computes the same results, on inputs of
+    all kinds of `stack.rewrite.inputs.KINDS`. A second run changes nothing.
+
+    A rule that is inexact by design states how far: `@on("mul", inexact=stack.rewrite.WIDER)`, or
+    `Inexact(error=1e-3)`; a pass without rules calls `log.allow`.
 
     Args:
         first: passes that run before it, such as "canonicalize,fuse".
+        graphs: also check it on `captured_graphs`.
+        arguments: arguments of some functions, by name, on which they are checked first.
 
     Raises:
         PassError: names the function, the first wrong rewrite, its node and source lines.
@@ -76,14 +91,16 @@ def check_pass(
         report.misses.update((miss.rule, miss.reason) for miss in record.misses)
         if record.changed:
             report.changed.append(name)
-            _check(one, name, ready, result.func)
+            _check(one, name, ready, result, (arguments or {}).get(name, ()))
     return report
 
 
-def _check(one: Pass, name: str, before: Func, after: Func) -> None:
+def _check(one: Pass, name: str, before: Func, result: Result, given: Arrays) -> None:
+    after = result.func
     if parse(str(after)) is not after:
         raise PassError(f"{one} on {name}: its result does not read back from its text")
-    truth = Truth(before)
+    truth = Truth(before, given=given)
+    truth.allow(result.inexact)
     problem = truth.problem(after)
     if problem:
         blame = first_wrong(one, before, truth.problem)

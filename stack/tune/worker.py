@@ -19,7 +19,7 @@ from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.storage import encode
 from stack.ir.types import TensorType
-from stack.rewrite.check import random_array
+from stack.rewrite.inputs import random_array
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend

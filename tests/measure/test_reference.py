@@ -12,7 +12,7 @@ import pytest
 import stack
 from stack.errors import StackError
 from stack.ir import Builder, constant, param, tensor
-from stack.measure.reference import error_of, reference, widen
+from stack.measure.reference import error_of, reference
 from stack.measure.roofline import (
     Ceilings,
     floor_seconds,
@@ -21,6 +21,7 @@ from stack.measure.roofline import (
     memory_elements,
 )
 from stack.measure.timing import Interrupted, Timing, interleave, quantile, repeat, warm_up
+from stack.rewrite.wide import widen
 
 CEILINGS = Ceilings({"f32": 1e9, "bf16": 4e9}, {1 << 10: 1e10, 1 << 20: 1e9}, 1, "made up")
 

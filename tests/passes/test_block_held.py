@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ import stack
 from stack.ir import Block, Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes.policies import reduction_loops, row_space, row_streams
-from stack.passes.policies import rows as row_policy
+from stack.passes.policies import row_space, row_streams
 from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.rewrite import Pipeline
+from stack.target import Gpu, as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
+USUAL = as_gpu(None)
+GPU = replace(USUAL, rows=replace(USUAL.rows, whole_share=0))  # no row is held whole
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +29,6 @@ def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
     for module in (row_streams, row_space):
         monkeypatch.setattr(module, "TWICE", ReductionLoop(64, 1, 0, True))
-    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def rms(x: Tensor, gain: Tensor) -> Tensor:
@@ -45,7 +47,7 @@ def sum_only(x: Tensor, gain: Tensor) -> Tensor:
 def kernel_of(fn: Any, x: Tensor, gain: Tensor) -> tuple[Func, list[Node]]:
     """The function as kernels, and all nodes in them."""
     func = streamed(prepared(stack.trace(fn, x, gain)), "min_axis=100")[0]
-    result = Pipeline("fuse,blocks").run(func).func
+    result = Pipeline("fuse,blocks").run(func, target=GPU).func
     verify(result)
     assert parse(str(result)) is result
     assert {n.op for n in result.nodes} <= {"kernel", "item", "reshape"}
@@ -120,7 +122,7 @@ def test_reductions_that_are_no_stream(
     width: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a tile needs of the whole row is computed before the tiles that are held."""
-    monkeypatch.setattr(row_policy, "MAX_WHOLE", 64)
+    monkeypatch.setattr(Gpu, "tile_registers", 64)
 
     def mixed(x: Tensor) -> Tensor:
         y = x.float() if x.dtype != torch.float64 else x
@@ -128,7 +130,7 @@ def test_reductions_that_are_no_stream(
 
     x = torch.from_numpy(rng.standard_normal((3, width)).astype(np.float32)).bfloat16()
     func = prepared(stack.trace(mixed, x))
-    result = Pipeline("fuse,blocks").run(func).func
+    result = Pipeline("fuse,blocks").run(func, target=GPU).func
     assert [n.op for n in result.nodes].count("kernel") == 1
     nodes = [n for _, n in walk(result.body)]
     tiles = -(-width // 64)

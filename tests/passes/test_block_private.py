@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,20 +14,22 @@ import stack
 from stack.ir import Func, parse, verify
 from stack.ir.node import walk
 from stack.passes.nest.emit import emit
-from stack.passes.policies import reduction_loops, row_streams
+from stack.passes.policies import row_streams
 from stack.passes.policies.reduction_loops import ReductionLoop
 from stack.passes.policies.row_streams import Walk
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
+USUAL = as_gpu(None)
+GPU = replace(USUAL, rows=replace(USUAL.rows, whole_share=0))  # no row is held whole
 
 
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_streams, "ONCE", ReductionLoop(16, 1))
     monkeypatch.setattr(row_streams, "PRIVATE", ReductionLoop(32, 1, 0, True))
-    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def layer(x: Tensor) -> Tensor:
@@ -46,7 +49,7 @@ def lowered(fn: Any, x: Tensor) -> Func:
     func, notes = streamed(prepared(stack.trace(fn, x)))
     (stream,) = (n for n in func.nodes if n.op == "stream")
     assert Walk(emit(stream)).is_private, notes
-    result = Pipeline("fuse,blocks").run(func).func
+    result = Pipeline("fuse,blocks").run(func, target=GPU).func
     verify(result)
     assert parse(str(result)) is result
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from stack.target import as_gpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
+USUAL = as_gpu(None)
+GPU = replace(USUAL, rows=replace(USUAL.rows, whole_share=20 / 64))  # rows of 20 tiles
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +30,6 @@ def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 elements, one for a thread, and rows of at most 20 of them in f32."""
     for module in (reduction_loops, row_streams):
         monkeypatch.setattr(module, "WHOLE", ReductionLoop(32, 1, 0, True, True))
-    monkeypatch.setattr(reduction_loops, "WHOLE_SHARE", 20 / 64)
 
 
 def layer(x: Tensor) -> Tensor:
@@ -57,7 +59,7 @@ def variance(x: Tensor) -> Tensor:
 def lowered(fn: Any, x: Tensor) -> tuple[Func, list[Node]]:
     func, notes = streamed(prepared(stack.trace(fn, x)))
     assert any(n.op == "stream" for n in func.nodes), notes
-    result = Pipeline("fuse,blocks").run(func).func
+    result = Pipeline("fuse,blocks").run(func, target=GPU).func
     verify(result)
     assert parse(str(result)) is result
     return result, [n for _, n in walk(result.body)]
@@ -108,5 +110,5 @@ def test_held_tiles_stay_narrow(rng: np.random.Generator) -> None:
 def test_what_is_held_whole(fn: Any, width: int, is_whole: bool) -> None:
     func, _ = streamed(prepared(stack.trace(fn, torch.zeros(3, width))))
     (stream,) = (n for n in func.nodes if n.op == "stream")
-    steps = [text for text, _, _ in RowStreams(stream, as_gpu(None)).shown()]
+    steps = [text for text, _, _ in RowStreams(stream, GPU).shown()]
     assert ("block r" in steps) == is_whole

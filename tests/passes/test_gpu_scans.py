@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from nest_cases import around, group_in
@@ -11,13 +13,12 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import walk
 from stack.ir.storage import decode, encode
 from stack.ir.traits import is_load, is_store
-from stack.passes.policies import gpu_scans
 from stack.passes.policies.blocks import lowering_of
-from stack.passes.policies.gpu_scans import GpuScans
+from stack.passes.policies.gpu_scans import GpuScans, leaves_idle
 from stack.passes.tiling.bare import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
-from stack.target import as_gpu
+from stack.target import Gpu, as_gpu
 
 GPU = as_gpu(None)
 Scan = tuple[str, tuple[int, ...], int, str, bool]  # type, shape, axis, kind, reverse
@@ -115,38 +116,51 @@ def scan_of(dtype: str, shape: tuple[int, ...], axis: int, kind: str, reverse: b
     return b.func("main", [x], [made])
 
 
-def lowering(group: Node) -> GpuScans:
-    made = lowering_of(alone(group) if is_bare(group) else group, GPU)
+def with_tile(tile: int) -> Gpu:
+    """A GPU whose scans have tiles of so many elements."""
+    return replace(GPU, scans=replace(GPU.scans, tile=tile))
+
+
+def lowering(group: Node, gpu: Gpu = GPU) -> GpuScans:
+    made = lowering_of(alone(group) if is_bare(group) else group, gpu)
     assert isinstance(made, GpuScans)
     return made
 
 
-def lowered(func: Func) -> Node:
-    result = Pipeline("blocks").run(func).func
+def lowered(func: Func, gpu: Gpu = GPU) -> Node:
+    result = Pipeline("blocks").run(func, target=gpu).func
     verify(result)
     assert parse(str(result)) is result
     return result.body.results[0]
 
 
-def check(func: Func, x: np.ndarray, axis: int, kind: str, reverse: bool, rtol: float) -> None:
+def check(
+    func: Func,
+    x: np.ndarray,
+    axis: int,
+    kind: str,
+    reverse: bool,
+    rtol: float,
+    gpu: Gpu = GPU,
+) -> None:
     """The nest, and the kernel after each step, agree with numpy in f64."""
     turned = np.flip(x, axis) if reverse else x
     wide = turned.astype(np.float64 if x.dtype.kind == "f" else x.dtype)
     with np.errstate(all="ignore"):
         want = (np.cumsum if kind == "sum" else np.cumprod)(wide, axis)
         want = np.flip(want, axis) if reverse else want
-        for _, _, kernel in lowering(func.results[0]).shown():
+        for _, _, kernel in lowering(func.results[0], gpu).shown():
             got = np.asarray(around(kernel).interpret(x), want.dtype)
             np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_before_and_expected(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_and_expected(reverse: bool) -> None:
     """A line in three tiles, which carries its sum so far."""
-    monkeypatch.setattr(gpu_scans, "TILE", 4)
-    result = Pipeline("blocks").run(scan_of("f32", (3, 10), 1, "sum", reverse)).func
+    func, gpu = scan_of("f32", (3, 10), 1, "sum", reverse), with_tile(4)
+    result = Pipeline("blocks").run(func, target=gpu).func
     assert str(result) == str(parse(BACKWARDS if reverse else EXPECTED))
-    assert Pipeline("blocks").run(result).func is result
+    assert Pipeline("blocks").run(result, target=gpu).func is result
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -169,7 +183,7 @@ def test_others_are_left_to_a_library(name: str) -> None:
 def test_as_many_long_lines_as_processors_are_ours() -> None:
     for lines, is_ours in ((GPU.processors - 1, False), (GPU.processors, True)):
         func = scan_of("f32", (lines, 1 << 17), 1, "sum", False)
-        assert gpu_scans.leaves_idle(func.results[0], GPU) != is_ours
+        assert leaves_idle(func.results[0], GPU) != is_ours
         assert lowered(func).op == ("kernel" if is_ours else "scan")
 
 
@@ -187,13 +201,11 @@ def test_values(
     reverse: bool,
     tile: int,
     rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpu_scans, "TILE", tile)
     func = scan_of("f32", shape, axis, kind, reverse)
-    assert lowered(func).op == "kernel"
+    assert lowered(func, with_tile(tile)).op == "kernel"
     x = (1 + 0.1 * rng.standard_normal(shape)).astype(np.float32)
-    check(func, x, axis, kind, reverse, 1e-5)
+    check(func, x, axis, kind, reverse, 1e-5, with_tile(tile))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -208,15 +220,12 @@ def test_values_of_several_lines_in_a_tile(
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f64", "i16", "i32", "i64"])
-def test_element_types(
-    dtype: str, reverse: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_scans, "TILE", 8)
+def test_element_types(dtype: str, reverse: bool, rng: np.random.Generator) -> None:
     func = scan_of(dtype, (5, 29), 1, "sum", reverse)
     stored = func.params[0].dtype
     x = decode(encode(rng.integers(-9, 9, (5, 29)).astype(stored.numpy), stored), stored)
     # sums of small whole numbers are exact in f32, and nearly so in bf16
-    check(func, x, 1, "sum", reverse, 1e-2 if dtype == "bf16" else 0)
+    check(func, x, 1, "sum", reverse, 1e-2 if dtype == "bf16" else 0, with_tile(8))
 
 
 @pytest.mark.parametrize(("dtype", "total"), [("f32", "f32"), ("bf16", "f32"), ("f64", "f64")])
@@ -246,12 +255,11 @@ def test_blocks_are_aligned(size: int, reverse: bool) -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("kind", ["sum", "prod"])
-def test_infinite_values(kind: str, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_scans, "TILE", 4)
+def test_infinite_values(kind: str, reverse: bool) -> None:
     x = np.ones((4, 11), np.float32)
     x[0, 5], x[1, 2], x[1, 9], x[2, 6] = np.inf, np.inf, -np.inf, np.nan
     x[3, 3], x[3, 8] = 0, np.inf
-    check(scan_of("f32", (4, 11), 1, kind, reverse), x, 1, kind, reverse, 1e-6)
+    check(scan_of("f32", (4, 11), 1, kind, reverse), x, 1, kind, reverse, 1e-6, with_tile(4))
 
 
 def test_operands_are_computed_in_the_tile(rng: np.random.Generator) -> None:

@@ -99,7 +99,7 @@ def test_what_is_read_between_the_two_is_no_output() -> None:
     func = Pipeline("mix_order{min_programs=1}").run(parse(text), check=True).func
     (group,) = [n for n in func.nodes if n.op == "fusion"]
     assert str(group.type) == "f32[2, 6]"
-    assert space_of(group.blocks[0]) is not None
+    assert space_of(group.blocks[0], as_gpu(None)) is not None
 
 
 PASSED = """func @main(%x: A, %d: A) -> (A, f32[2, 20000]) at tensor {

@@ -16,7 +16,7 @@ from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.policies import blocks as policies
 from stack.passes.policies.rows import Rows
 from stack.rewrite import Pipeline
-from stack.target import as_gpu, load
+from stack.target import Gpu, as_gpu, load
 from stack.target.files import FOLDER
 
 FEW = 24  # processors of the new GPU
@@ -62,7 +62,7 @@ class OneWarp(Rows):
 def test_a_kind_of_kernels_is_a_class_and_its_line(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def takes(group: Node) -> bool:
+    def takes(group: Node, gpu: Gpu) -> bool:
         return any(n.op == "exp" for n in group.blocks[0].nodes)
 
     def grown(b: Builder, x: Node) -> Node:

@@ -8,16 +8,20 @@ from functools import cache
 
 import numpy as np
 import pytest
+from nest_cases import around
+from stream_harness import prepared, streamed
 
 import stack.plugins as plugins
 from stack.ir import Builder, Func, param, tensor
+from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
 from stack.ir.types import BF16
 from stack.passes.gpu_products.tile_choice import Tile
+from stack.passes.policies.cpu_streams import CpuStreams
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load
-from stack.target.record import numbers_of
+from stack.target.fields import numbers_of
 
 GPUS, CPUS = ("sm_80", "sm_90", "sm_100"), ("avx2", "avx512", "amx", "neon", "generic")
 
@@ -252,6 +256,21 @@ def test_what_is_lowered_for_another_cpu_means_the_same(
         )
 
 
+@pytest.mark.parametrize("keys", [250, 331])
+def test_panels_that_no_instruction_divides_are_multiplied_in_f32(
+    keys: int, rng: np.random.Generator
+) -> None:
+    """Scores of a panel are in local memory: their rows need no copy."""
+    func = prepared(attention(1, 40, keys, "bf16"))
+    (stream,) = (n for n in streamed(func)[0].nodes if n.op == "stream")
+    kernel = around(CpuStreams(stream, as_cpu(load("amx"))).kernel())
+    arrays = [round_bf16(rng.standard_normal(p.tensor.shape, np.float32)) for p in func.params]
+    q, k, v = (a.astype(np.float64) for a in arrays)
+    scores = np.exp(q @ k.swapaxes(1, 2))
+    want = scores / scores.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(kernel.interpret(*arrays), want, rtol=2e-2, atol=2e-2)
+
+
 # ---- every number counts
 
 
@@ -297,6 +316,27 @@ def test_every_number_is_one_that_some_program_goes_by(kind: type[Target], numbe
             if _text(backend, func, base) != _text(backend, func, other):
                 return
     pytest.fail(f"nothing goes by {number}: a number that nothing reads describes nothing")
+
+
+TUNED = [
+    ("triton", softmax(4096, 300), "rows", "tile", 4096),
+    ("triton", column_sums(4096, 1024), "rows", "columns", 64),
+    ("triton", product(4096, 512, 256, "bf16"), "matmuls", "library_gain", 0.1),
+    ("triton", column_sums(4096, 64), "parts", "gain", 0.01),
+    ("mlir", attention(1, 256, 256), "streams", "panel", 32),
+    ("mlir", product(512, 512, 16384, "f32"), "matmuls", "block_share", 0.05),
+    ("mlir", softmax(16, 512), "rows", "vector_registers", 2),
+]
+
+
+@pytest.mark.parametrize(("backend", "func", "group", "number", "value"), TUNED)
+def test_tuned_numbers_decide(
+    backend: str, func: Func, group: str, number: str, value: float
+) -> None:
+    base = as_cpu(None) if backend == "mlir" else as_gpu(None)
+    tuned = replace(getattr(base, group), **{number: value})
+    other = replace(base, **{group: tuned})
+    assert str(lowered(func, backend, other)[0]) != str(lowered(func, backend, base)[0])
 
 
 @cache

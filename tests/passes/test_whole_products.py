@@ -9,8 +9,8 @@ import pytest
 from rule_cases import Kept, Rewrites, func
 
 import stack
-from stack.explore.check import Truth
 from stack.rewrite import Pipeline
+from stack.rewrite.truth import Truth
 from stack.target import load
 
 torch = pytest.importorskip("torch")

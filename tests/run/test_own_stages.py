@@ -13,7 +13,8 @@ from stack.commands.run import run_backend
 from stack.ir import Func, parse
 from stack.ir.files import large_constants
 from stack.rewrite import Pipeline
-from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.inputs import random_inputs
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

@@ -15,7 +15,8 @@ from stack.explore.dump import describe
 from stack.ir import Builder, Func, param, parse, tensor
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
-from stack.rewrite.check import as_list, random_inputs
+from stack.rewrite.check import as_list
+from stack.rewrite.inputs import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import build
 from stack.run.record import Run

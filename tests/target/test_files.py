@@ -10,8 +10,8 @@ import pytest
 
 from stack.errors import UsageError
 from stack.target import Cpu, Gpu, as_cpu, as_gpu, load, names
+from stack.target.fields import groups_of, numbers_of
 from stack.target.files import FOLDER, parse, read, save, text_of
-from stack.target.record import numbers_of
 
 ALL = ["amx", "avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
 
@@ -121,3 +121,45 @@ def test_kinds_are_kept_apart() -> None:
         as_gpu(load("avx2"))
     with pytest.raises(UsageError, match="'sm_80' is a GPU, and this is for CPUs: amx, avx2"):
         as_cpu(load("sm_80"))
+
+
+TUNED = '\n[tuning.rows]\ntile = { value = 2048, source = "measured here" }\nwarps = 8\n'
+
+
+def test_a_file_overrides_tuned_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text((FOLDER / "sm_90.toml").read_text() + TUNED)
+    found, usual = as_gpu(load(str(path))), as_gpu(load("sm_90"))
+    assert found.rows == replace(usual.rows, tile=2048, warps=8)
+    assert replace(found, rows=usual.rows) == usual
+    assert found.sources["rows.tile"] == "measured here"
+    assert "[tuning" not in text_of(usual)
+    save(found, path)
+    again = load(str(path))
+    assert (again, dict(again.sources)) == (found, dict(found.sources))
+
+
+@pytest.mark.parametrize("name", ["avx512", "sm_90"])
+def test_tuned_numbers_have_sources_and_lie_in_their_range(name: str) -> None:
+    for group in groups_of(type(load(name))).values():
+        for spec in numbers_of(type(group)).values():
+            about = spec.metadata
+            assert about["low"] <= spec.default <= about["high"]
+            assert about["doc"] and about["source"]
+
+
+TUNING_MISTAKES = [
+    ("[tuning.row]", "a gpu has no group of tuned numbers called 'row'; did you mean 'rows'"),
+    ("[tuning.rows]\ntiles = 4", "tuning.rows has no number called 'tiles'; did you mean 'tile'"),
+    ("[tuning.rows]\ntile = 0", r"tuning.rows.tile = 0 is not between 1 and 65536 elements"),
+    ("[tuning.rows]\ntile = 0.5", "tuning.rows.tile is a whole number"),
+    ("[tuning]\nrows = 4", "tuning.rows is a table, not 4"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), TUNING_MISTAKES)
+def test_a_wrong_tuned_number_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text((FOLDER / "sm_90.toml").read_text() + f"\n{text}\n")
+    with pytest.raises(UsageError, match=message):
+        load(str(path))

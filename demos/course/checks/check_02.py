@@ -5,7 +5,8 @@ from typing import Any
 import stack
 from stack.ir import Func
 from stack.rewrite import Log, rewrite
-from stack.rewrite.check import difference, random_inputs
+from stack.rewrite.check import difference
+from stack.rewrite.inputs import random_inputs
 
 
 def _func(lines: str, dtype: str = "f32") -> Func:

@@ -93,7 +93,7 @@ def times_one(node, op, scope):
 # Rules become part of a compiler as a **pass**: a frozen dataclass with a name, whose fields are
 # its options. The pipeline is the only place where passes run. It checks the types after each,
 # times it, counts rewrites by rule and source line, and with `check=True` interprets the function
-# before and after on random inputs.
+# before and after on inputs of all kinds.
 
 
 # %%

@@ -14,7 +14,9 @@ import torch
 
 import stack
 from stack.rewrite import Pass, Pipeline, on, rewrite
-from stack.rewrite.check import CheckError, difference, random_inputs
+from stack.rewrite.check import CheckError, difference
+from stack.rewrite.inputs import KINDS, random_inputs
+from stack.rewrite.truth import Truth
 
 
 @on("sub")
@@ -91,8 +93,8 @@ done = [r for record in Pipeline(passes).run(func, fuel=high).records for r in r
 print(done[-1])
 
 # %% [markdown]
-# Rule and source line, by about six runs. Without `square` the program passes the check. Is it
-# right then? `exp_of_difference` is still there. Random normal numbers do not find it:
+# Rule and source line, by about six runs. Is the program right without `square`?
+# `exp_of_difference` is still there. Random normal numbers do not find it:
 
 # %%
 fixed = Pipeline([Clever((exp_of_difference,))])
@@ -101,21 +103,20 @@ softmax = (
     .run(stack.trace(lambda x: torch.softmax(x, -1), torch.randn(2, 4)))
     .func
 )
-print("normal numbers:", fixed.run(softmax, check=True).records[0].error)
+truth, changed = Truth(softmax), fixed.run(softmax).func
+print("normal numbers:", truth.problem(changed, ["plain"]) or "no difference")
 large = np.array([[200.0, 1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
 with np.errstate(all="ignore"):
-    print(softmax.interpret(large)[0], "became", fixed.run(softmax).func.interpret(large)[0])
+    print(softmax.interpret(large)[0], "became", changed.interpret(large)[0])
 
 # %% [markdown]
 # exp(200) is infinite, and infinity over infinity is nan: the maximum was subtracted for a
-# reason. A check is as good as its inputs. Those worth trying: zeros of both signs, infinities,
-# nan, ties, the largest and the smallest numbers, sizes of one, sizes that no block divides.
+# reason. A check is as good as its inputs. Those of `check=True` are of many kinds:
 
 # %%
-EDGES = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, 1e-38, 88.0, -104.0)
-edges = np.resize(np.array(EDGES, np.float32), (2, 4))
-with np.errstate(all="ignore"):
-    print(softmax.interpret(edges), fixed.run(softmax).func.interpret(edges), sep="\n")
+for kind in truth.kinds:
+    found = truth.problem(changed, [kind])
+    print(f"{kind:10} {KINDS[kind]}: {found or 'no difference'}")
 
 # %% [markdown]
 # `stackc opt FILE --pass-pipeline=... --check` and `--fuel N` do this for a file of IR.

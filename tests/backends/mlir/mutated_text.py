@@ -15,7 +15,7 @@ import numpy as np
 from stack.commands.run import run_backend
 from stack.errors import StackError
 from stack.ir import parse, verify
-from stack.rewrite.check import random_inputs
+from stack.rewrite.inputs import random_inputs
 
 MEMORY = 3 << 30
 SECONDS = 5  # a mutated extent may be any number

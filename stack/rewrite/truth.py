@@ -1,0 +1,174 @@
+"""The numerical check: compares a function with what it was, by interpreting both.
+
+All commands that check passes, stages, steps and native code use it: `Pipeline.run(check=True)`,
+`stack.testing.check_pass`, `stackc opt --check`, `dump --check` and `bisect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func
+from stack.ir.streaming import InTiles
+from stack.rewrite.check import (
+    EXACT,
+    OWN,
+    Inexact,
+    difference,
+    is_ill_conditioned,
+    relative_error,
+)
+from stack.rewrite.inputs import GIVEN, inputs_of, kinds_for, sample_sizes
+from stack.rewrite.wide import widen, widen_dtype
+
+Arrays = Sequence[np.ndarray]
+REJECTED = (StackError, TypeError, ValueError, IndexError)  # the interpreter's errors
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of checking one stage on one kind of inputs; `problem` is "" if it agrees."""
+
+    stage: str
+    kind: str
+    error: float = 0.0
+    problem: str = ""
+
+
+class Truth:
+    """The reference results of a function on every kind of inputs, see `inputs.KINDS`.
+
+    Inputs that the function rejects, such as indices out of bounds, are left out; `kinds` lists the
+    rest. Symbolic sizes are bound to small numbers.
+
+    Args:
+        given: the program's own arguments, which are checked first; () if there are none. They are
+            not used if the function has symbolic sizes.
+        kinds: other kinds of inputs; None for all.
+    """
+
+    def __init__(
+        self,
+        func: Func,
+        seed: int = 0,
+        given: Arrays = (),
+        kinds: Sequence[str] | None = None,
+    ) -> None:
+        self.sizes = sample_sizes(func, np.random.default_rng(seed)) if func.symbols else {}
+        self.func = func.bind(self.sizes) if self.sizes else func
+        self.allowed = EXACT
+        self.inputs: dict[str, list[np.ndarray]] = {}
+        self.results: dict[str, list[Any]] = {}
+        self.rejected = ""  # the first error of the interpreter
+        if given and not self.sizes:
+            self._add(GIVEN, list(given))
+        for kind in kinds_for(self.func) if kinds is None else kinds:
+            self._add(kind, inputs_of(self.func, kind, seed))
+
+    def _add(self, kind: str, inputs: list[np.ndarray]) -> None:
+        try:
+            self.results[kind] = interpreted(self.func, inputs)
+            self.inputs[kind] = inputs
+        except REJECTED as error:
+            self.rejected = self.rejected or str(error)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of inputs that the function accepts."""
+        return tuple(self.inputs)
+
+    def allow(self, inexact: Inexact) -> None:
+        """Accepts from now on the results of a rule that is inexact by design."""
+        self.allowed |= inexact
+
+    def error(self, kind: str, found: Sequence[Any]) -> tuple[float, str]:
+        """Returns the largest relative error of results, and a description if it is too large."""
+        worst = 0.0
+        for i, (want, have) in enumerate(zip(self.results[kind], found, strict=True)):
+            dtype = self.func.results[i].dtype
+            error = difference(want, have, dtype)
+            if error > self.allowed.limit(dtype) and self.allowed.wider:
+                error = difference(want, self._judged(kind, i, have), dtype)
+            is_wrong = error > self.allowed.limit(dtype)
+            if is_wrong and (error == np.inf or error > self.limit(kind, i)):
+                return error, f"result {i} differs by {error:.3g} of its largest value"
+            worst = max(worst, error)
+        return worst, ""
+
+    def limit(self, kind: str, number: int) -> float:
+        """The largest error of a result that is accepted.
+
+        It is above the usual one where rounding in the program itself makes a larger error.
+        """
+        exact, dtype = self._exact(kind), self.func.results[number].dtype
+        usual = self.allowed.limit(dtype)
+        if not exact or dtype.kind not in "fc":
+            return usual
+        own = relative_error(exact[number], np.asarray(self.results[kind][number]), dtype)
+        return max(usual, OWN * own) if own < np.inf else usual
+
+    def _judged(self, kind: str, number: int, found: Any) -> Any:
+        """A result without the elements that are not judged after a rule with `Inexact.wider`."""
+        want, have = np.asarray(self.results[kind][number]), np.asarray(found)
+        dtype, exact = self.func.results[number].dtype, self._exact(kind)
+        if want.shape != have.shape or want.dtype != have.dtype or dtype.kind not in "fc":
+            return found
+        unsure = np.zeros(want.shape, np.bool_)
+        if all(np.isfinite(a).all() for a in self.inputs[kind] if a.dtype.kind in "fc"):
+            unsure |= ~np.isfinite(want)
+        if exact:
+            with np.errstate(over="ignore"):  # an overflow of the result's own type is judged
+                rounded = np.asarray(exact[number]).astype(want.dtype)
+            unsure |= is_ill_conditioned(want, rounded, dtype)
+        return np.where(unsure, want, have)
+
+    def _exact(self, kind: str) -> list[Any]:
+        """The results in double precision; none if an op has no meaning there."""
+        try:
+            wide = widen(self.func)
+            types = [widen_dtype(p.dtype).numpy for p in wide.params]
+            return interpreted(
+                wide, [a.astype(t) for a, t in zip(self.inputs[kind], types, strict=True)]
+            )
+        except REJECTED:
+            return []
+
+    def problem(self, func: Func, kinds: Sequence[str] = ()) -> str:
+        """Returns what `compare` finds wrong with another function, or ""."""
+        return self.compare(func, kinds)[1]
+
+    def compare(self, func: Func, kinds: Sequence[str] = ()) -> tuple[float, str]:
+        """Compares another function; returns the largest relative error, and the first problem.
+
+        The problem names the kind of inputs, and is "" if there is none. `kinds`: of inputs; by
+        default all.
+        """
+        worst = 0.0
+        bound = func.bind(self.sizes) if func.symbols else func
+        for kind in self.kinds:
+            if not kinds or kind in kinds:
+                found = self.verdict("", kind, bound)
+                if found.problem:
+                    return found.error, f"{found.problem} ({kind})"
+                worst = max(worst, found.error)
+        return worst, ""
+
+    def verdict(self, stage: str, kind: str, func: Func) -> Verdict:
+        """Compares a stage with the reference results on one kind of inputs."""
+        try:
+            found = interpreted(func, self.inputs[kind])
+        except REJECTED as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Verdict(stage, kind, np.inf, f"it cannot be interpreted: {said}")
+        return Verdict(stage, kind, *self.error(kind, found))
+
+
+def interpreted(func: Func, inputs: Arrays) -> list[Any]:
+    """Runs the reference interpreter, with streams in tiles; infinities and nan do not warn."""
+    return list(evaluate(func.body, inputs, InTiles()))

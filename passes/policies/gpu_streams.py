@@ -64,6 +64,11 @@ def has_products(stream: Node) -> bool:
 class ProductStreams(StepLowering[Gpu]):
     """Lowers a stream with matrix products."""
 
+    def check(self) -> None:
+        """Raises CannotTile if no tile is possible, or if there is no plain loop nest."""
+        self.policy()
+        super().check()
+
     def policy(self) -> StreamPolicy:
         """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
         for dot in contractions(self.group.blocks[0].nodes):

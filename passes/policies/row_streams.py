@@ -68,6 +68,10 @@ class RowStreams(StepLowering[Gpu]):
         """The loop over a row in its plain loop nest. Raises CannotTile."""
         return Walk(self.nest)
 
+    def check(self) -> None:
+        """Raises CannotTile if there is no plain loop nest, or if its axes have no roles."""
+        self.policy()
+
     def policy(self) -> WalkPolicy:
         """Returns the policy of its block size. Raises CannotTile."""
         return WalkPolicy(self._usual(), self.shape, self.extent, self.target)

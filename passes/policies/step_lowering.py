@@ -72,6 +72,10 @@ class StepLowering(ABC, Generic[Machine]):
         """The plain loop nest. Raises CannotTile."""
         return plain_nest(self.group, self.target)
 
+    def check(self) -> None:
+        """Raises CannotTile if the group has no kernel, as far as its plain loop nest tells."""
+        _ = self.nest
+
     @abstractmethod
     def take(self, made: LoweredKernel) -> None:
         """Take the steps of the policy, in order. Raises CannotTile."""

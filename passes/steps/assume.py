@@ -10,8 +10,8 @@ exp(-1e9 - m) is 0 in a row whose maximum m is far above -1e9. With -inf the sam
 step `bound` can leave whole blocks out. If some row of a program has no such maximum, for example
 because all of it is masked, the program runs the loop as it was written.
 
-Legal for an online loop over tiles, if such a mask hides elements from all states
-(`mask_assumptions.py`), and its condition limits the iterations (`bounds.py`).
+Legal for an online loop over tiles, if such a mask hides elements from all states (`assumed.py`),
+and its condition limits the iterations (`bounds.py`).
 """
 
 from __future__ import annotations
@@ -58,8 +58,19 @@ class Assume(Step):
         return edit.change_loops(self.axis, change)
 
 
+def limits_loops(kernel: Node, axis: str, size: int) -> bool:
+    """True if large negative masks would limit the loops over an axis in blocks of this size."""
+    return any(_limiting(loop, size) is not None for loop, _ in loops_along(kernel, axis))
+
+
 def _found(loop: Node) -> MaskAssumptions | None:
-    """The assumptions of a loop; None without any, or if they would not limit the loop."""
+    """The assumptions in a loop over tiles; None without any, or if they would not limit it."""
+    found = _limiting(loop)
+    return found if found is not None and any(m.tensor.rank for m in found.masks) else None
+
+
+def _limiting(loop: Node, size: int = 1) -> MaskAssumptions | None:
+    """The assumptions in a loop; None without any, or if they would not limit its blocks."""
     if not (is_online(loop) and is_serial(loop)):
         return None
     block = loop.blocks[0]
@@ -68,7 +79,7 @@ def _found(loop: Node) -> MaskAssumptions | None:
         return None
     tests = ((mask.args[0], side == 2) for mask, side in found.masks.items())
     limits = [b for test, shown in tests for b in bounds_in(block, test, shown).found]
-    return found if any(not b.is_tail(extent_of(loop)) for b in limits) else None
+    return found if any(not b.is_tail(extent_of(loop), size) for b in limits) else None
 
 
 def _checked(edit: Edit, loop: Node, found: MaskAssumptions) -> Node:
@@ -104,4 +115,4 @@ def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
     return wrong
 
 
-__all__ = ["Assume"]
+__all__ = ["Assume", "limits_loops"]

@@ -78,7 +78,7 @@ def assumed(block: Block) -> MaskAssumptions | None:
 
 def _filled(select: Node) -> int:
     """The operand of a selection that is a large negative number; 0 if there is none."""
-    if choice(select) is None or not select.tensor.rank or not select.dtype.is_float:
+    if choice(select) is None or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
     return sides[0] if len(sides) == 1 else 0

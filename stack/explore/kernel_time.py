@@ -14,7 +14,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.explore.assembly import NOWHERE, assembly, instructions
-from stack.explore.dump import source_text
+from stack.explore.kernel_rows import source_text
 from stack.explore.saved_run import SavedRun, machine_of
 from stack.explore.table import number, scaled
 from stack.ir.cost import cost, group_reads

@@ -119,8 +119,7 @@ class SavedRun:
                         f"kernel {name!r} is a {entry['kind']} call and has no generated code"
                     )
                 return self._read(entry["file"])
-        known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
-        raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
+        raise unknown_name(f"{self.folder} has no kernel", name, [k["name"] for k in self.kernels])
 
 
 def machine_of(run: SavedRun) -> Target | None:

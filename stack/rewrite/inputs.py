@@ -31,20 +31,20 @@ KINDS = {
     "integers": "integers of both signs and of any size",
 }
 GIVEN = "given"  # the program's own arguments
-LARGE = 1 << 16  # elements of all arguments: programs with more are checked on `LEADING` alone
+LARGE = 1 << 16  # elements of all arguments: programs with more are checked on `LEADING` alone,
+# and so are kernels, which are interpreted statement by statement
 LEADING = ("plain", "ties", "rows", "large", "infinities", "nan")
 TIES = (-1.5, -0.0, 0.0, 0.5, 1.0)
 WHOLE = (-7, -3, -2, -1, 0, 1, 2, 3, 7, 31)
 ONE_IN = 16  # elements that are special
 MOST = 2
+OVERFLOWING = ("mixed", "limits", "huge")
 # Kinds that are left out, by kinds of ops: where a sum overflows, its order matters, and so does
-# whether its products are rounded. Loops over memory may contain either.
-_UNORDERED = ("mixed", "limits", "huge")
+# whether its products are rounded.
 LEFT_OUT = {
     "reduction": ("mixed", "limits"),
-    "contraction": _UNORDERED,
-    "foreign": _UNORDERED,
-    "memory": _UNORDERED,
+    "contraction": OVERFLOWING,
+    "foreign": OVERFLOWING,
 }
 
 
@@ -85,9 +85,10 @@ def random_inputs(
 
 def kinds_for(func: Func) -> Sequence[str]:
     """The kinds of inputs on which a function without size symbols is checked."""
-    if sum(math.prod(map(int, p.shape)) for p in func.params) > LARGE:  # pyright: ignore[reportArgumentType]
-        return LEADING
     kinds = {lookup(node.op).kind for _, node in walk(func.body)}
+    elements = sum(math.prod(map(int, p.shape)) for p in func.params)  # pyright: ignore[reportArgumentType]
+    if elements > LARGE or "memory" in kinds:
+        return LEADING
     left_out = {kind for op in kinds for kind in LEFT_OUT.get(op, ())}
     if not any(p.dtype.is_integer for p in func.params):
         left_out.add("integers")

@@ -96,7 +96,7 @@ def _bytes(node: Node) -> int:
 
 def _has_kernel(group: Node, gpu: Gpu) -> bool:
     try:
-        lowering_of(group, gpu).kernel()
+        lowering_of(group, gpu).check()
     except CannotTile:
         return False
     return True

@@ -23,8 +23,10 @@ from stack.commands import (
     show,
     targets,
 )
+from stack.commands.help_text import Help
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
+from stack.explore.terminal import viewed
 from stack.hosted import add_file
 from stack.run.refused import own_error
 
@@ -43,6 +45,7 @@ the results of other compilers.
   stackc targets sm_90                                   the numbers that passes decide by
 
 `stackc COMMAND --help` says more, with examples.
+
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
 """
 
@@ -57,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="stackc",
         description=TEXT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument("--version", action=Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -93,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for file in args.plugin:
             add_file(file)
-        return int(args.run(args))
+        with viewed(is_whole=getattr(args, "wide", False)):
+            return int(args.run(args))
     except StackError as error:
         print(f"stackc: error: {report_failure(error)}", file=sys.stderr)
         return error.exit_code

@@ -132,17 +132,39 @@ class UsageError(StackError):
     exit_code = 2
 
 
-def unknown_name(
-    what: str, name: str, known: Collection[str], shown: Collection[str] = ()
-) -> UsageError:
-    """The error for a name that does not exist. It suggests the closest name and lists all of them.
+MOST_LISTED = 40  # names; of more the nearest are listed
+NEAREST = 5
 
-    `shown` lists the names in another form, for example with their defaults.
+
+def unknown_name(
+    what: str,
+    name: str,
+    known: Collection[str],
+    shown: Collection[str] = (),
+    see: str = "",
+) -> UsageError:
+    """The error for a name that does not exist. It suggests the closest name and lists all of them,
+    or the nearest of many.
+
+    `shown` lists the names in another form, for example with their defaults; `see` is the command
+    that lists many of them.
     """
+    known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
+    if len(known) > MOST_LISTED:
+        likest = sorted(known, key=lambda n: _likeness(name, n), reverse=True)[:NEAREST]
+        rest = f"; `{see}` lists all" if see else ""
+        listed = f"the nearest of {len(known)} are: {', '.join(likest)}{rest}"
+        return UsageError(f"{what} {name!r}; {hint}{listed}")
     listed = ", ".join(sorted(shown or known)) or "none"
     return UsageError(f"{what} {name!r}; {hint}there are: {listed}")
+
+
+def _likeness(name: str, known: str) -> tuple[bool, float]:
+    """Ranks names that contain the word first, then by their common letters."""
+    a, b = name.lower(), known.lower()
+    return a in b, difflib.SequenceMatcher(None, b, a).ratio()
 
 
 POISONED = 3  # exit code of a process that has lost its device

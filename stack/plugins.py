@@ -52,5 +52,6 @@ def load(group: str, name: str) -> Any:
     points = _points(group)
     if name not in points:
         kind = group.removeprefix("stack.").removesuffix("es" if group.endswith("passes") else "s")
-        raise unknown_name(f"no {kind}", name, names(group))
+        see = f"stackc {group.removeprefix('stack.')}"
+        raise unknown_name(f"no {kind}", name, names(group), see=see)
     return points[name].load()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ from stack.ir.cost import total
 from stack.ir.node import Func, Node
 from stack.ir.ops import lookup
 from stack.ir.traits import is_fusion
-from stack.run.backend import Kernel, source_lines
+from stack.run.backend import Kernel, module_paths, source_lines
 
 GENERATED = ("kernel", "call", "cond", "while")
 
@@ -55,6 +55,7 @@ def describe_kernel(
         extension,
         stage_node=func.body.names.get(node, ""),
         source=kernel_lines(node, func.body.locs.get(node, ())),
+        modules=module_paths(_all_lines(node, func.body.locs.get(node, ()))),
         ops=tuple(node.attrs.get("ops") or ()),
         bytes=_moved(node),
         **more,
@@ -75,6 +76,7 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
         kind,
         stage_node=func.body.names.get(node, ""),
         source=source_lines(func.body.locs.get(node, ())),
+        modules=module_paths(func.body.locs.get(node, ())),
         ops=tuple(dict.fromkeys(n.op for n in inner)),
         flops=_flops(inner),
         bytes=_moved(node),
@@ -88,6 +90,7 @@ def _hosted(func: Func, node: Node, kind: str) -> Kernel:
         kind,
         stage_node=func.body.names.get(node, ""),
         source=source_lines(func.body.locs.get(node, ())),
+        modules=module_paths(func.body.locs.get(node, ())),
         ops=(str(node.attrs["name"]),),
         flops=_flops(inner),
         bytes=_moved(node),
@@ -113,8 +116,13 @@ def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
 
 def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
     """Source lines of a kernel: its node's, then those of its body."""
-    inside = (line for places in node.blocks[0].locs.values() for line in places)
-    return source_lines([*lines, *inside])
+    return source_lines(_all_lines(node, lines))
+
+
+def _all_lines(node: Node, lines: Iterable[str]) -> Iterator[str]:
+    yield from lines
+    for places in node.blocks[0].locs.values():
+        yield from places
 
 
 @once_alike

@@ -33,19 +33,24 @@ from stack.passes.policies.mix_space import space_of
 from stack.passes.policies.products import Products
 from stack.passes.policies.row_streams import RowStreams
 from stack.passes.policies.rows import Rows
-from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.stepped import ByHand, Shown, Stepped, check_list, shown, written
 from stack.passes.steps.all import Launch, Step, parse_steps
 from stack.passes.tiling.multi_gemm import products_of
 from stack.schedule import Policy, Schedule
 from stack.target import Gpu, Target, as_gpu
 
-Maker = Callable[[Node, Gpu], Lowering]
+Maker = Callable[[Node, Gpu], Stepped[Gpu]]
+
+
+def stream_lowering(stream: Node, gpu: Gpu) -> ProductStreams | RowStreams:
+    """Returns the lowering of a stream."""
+    return (ProductStreams if has_products(stream) else RowStreams)(stream, gpu)
+
 
 # the kinds of groups: the first one whose test is true builds the kernel
 LOWERINGS: list[tuple[Callable[[Node, Gpu], bool], Maker]] = [
     (lambda group, _: bool(written(group)), ByHand),
-    (lambda group, _: is_stream(group) and has_products(group), ProductStreams),
-    (lambda group, _: is_stream(group), RowStreams),
+    (lambda group, _: is_stream(group), stream_lowering),
     (lambda group, _: any(map(is_running, group.blocks[0].nodes)), GpuScans),
     (lambda group, gpu: space_of(group.blocks[0], gpu) is not None, MixedRows),
     (lambda group, _: bool(contractions(group.blocks[0].nodes)), Products),
@@ -53,7 +58,7 @@ LOWERINGS: list[tuple[Callable[[Node, Gpu], bool], Maker]] = [
 ]
 
 
-def lowering_of(group: Node, gpu: Gpu) -> Lowering:
+def lowering_of(group: Node, gpu: Gpu) -> Stepped[Gpu]:
     """Returns the lowering of a group. Raises CannotTile."""
     return next(made for takes, made in LOWERINGS if takes(group, gpu))(group, gpu)
 
@@ -75,17 +80,12 @@ def taken_steps(group: Node, text: str, gpu: Gpu) -> list[Step]:
     return steps
 
 
-def stream_lowering(stream: Node, gpu: Gpu) -> ProductStreams | RowStreams:
-    """Returns the lowering of a stream."""
-    return (ProductStreams if has_products(stream) else RowStreams)(stream, gpu)
-
-
 def shown_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
     if is_generated(node) and is_given_to_library(node):
         return []
     gpu = as_gpu(target)
-    return shown(node, gpu, lambda group: lowering_of(group, gpu))
+    return shown(node, lambda group: lowering_of(group, gpu))
 
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:

@@ -11,7 +11,7 @@ from stack.passes.policies.cpu_row_streams import CpuRowStreams
 from stack.passes.policies.cpu_rows import CpuRows
 from stack.passes.policies.cpu_scans import CpuScans
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.stepped import ByHand, Lowering, Shown, check_list, shown, written
+from stack.passes.policies.stepped import ByHand, Shown, Stepped, check_list, shown, written
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.steps.all import Step, parse_steps
 from stack.passes.tiling.contraction import as_reduction
@@ -19,7 +19,7 @@ from stack.schedule import Policy
 from stack.target import Cpu, Target, as_cpu
 
 
-def lowering_of(group: Node, cpu: Cpu) -> Lowering:
+def lowering_of(group: Node, cpu: Cpu) -> Stepped[Cpu]:
     """Returns the lowering of a fusion group or a stream. Raises CannotTile."""
     if written(group):
         return ByHand(group, cpu)
@@ -70,4 +70,4 @@ def taken_cpu_steps(group: Node, text: str, cpu: Cpu) -> list[Step]:
 def shown_cpu_steps(node: Node, target: Target) -> Shown:
     """The plain loop nest of a group, and the kernel after each step; see `stepped.shown`."""
     cpu = as_cpu(target)
-    return shown(node, cpu, lambda group: lowering_of(group, cpu))
+    return shown(node, lambda group: lowering_of(group, cpu))

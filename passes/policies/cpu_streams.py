@@ -14,6 +14,7 @@ registers; states with columns, as the weighted sums of attention, are in local 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import cached_property
 
 from stack.ir.contraction import product_types
 from stack.ir.node import Node
@@ -21,11 +22,13 @@ from stack.ir.traits import contractions, converts, is_load, is_loop, multiplies
 from stack.ir.types import F32, DType, holds_all
 from stack.passes.cpu_products.gemm import pick_rows
 from stack.passes.cpu_products.mma import mma_rows
+from stack.passes.nest.online import STREAMED
 from stack.passes.nest.scope import letter
 from stack.passes.policies.loop_order import reordered
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.policies.stream_panels import PanelPolicy
 from stack.passes.positions.stream_axes import stream_axes
+from stack.passes.steps.access import is_transposed
 from stack.passes.steps.all import (
     Assume,
     Bind,
@@ -42,6 +45,7 @@ from stack.passes.steps.all import (
     Step,
     Vectorize,
 )
+from stack.passes.steps.assume import limits_loops
 from stack.passes.steps.block_dot import BlockDot, Operand
 from stack.passes.steps.guard import summand
 from stack.passes.steps.loop_products import LoopProduct
@@ -67,8 +71,18 @@ COLUMNS = "u"  # the axis of the loop that adds the products of a panel to state
 class CpuStreams(Stepped[Cpu]):
     """Lowers a stream with rows."""
 
-    def take(self, made: Made) -> None:
-        """Take the steps of the policy. Raises CannotTile."""
+    def check(self) -> None:
+        """Raises CannotTile for what `take` refuses, as far as the nest and the schedule tell."""
+        row, _ = self.row_and_column
+        _ = self.schedule
+        rows = {loop.blocks[0].params[0] for loop, _ in loops_along(self.nest, row)}
+        for load in filter(is_load, self.nest.blocks[0].all_nodes):
+            if load.dtype.kind != "f" and any(is_transposed(load, var) for var in rows):
+                raise CannotTile(_strided(load.dtype))
+
+    @cached_property
+    def row_and_column(self) -> tuple[str, str]:
+        """The axes of rows and of columns in the nest; "" for no columns. Raises CannotTile."""
         if any(wide(s.dtype) != F32 for s in self.group.blocks[0].results):
             raise CannotTile("a state is not in f32")
         found = stream_axes(self.group)
@@ -76,6 +90,20 @@ class CpuStreams(Stepped[Cpu]):
         row, column = names.get(found.row, ""), names.get(found.column, "")
         if not row:
             raise CannotTile("it has one row: vectors have a row in each lane")
+        return row, column
+
+    @property
+    def is_limited(self) -> bool:
+        """True if a mask of positions hides keys, so that panels or parts of one are left out."""
+        if not Limited(STREAMED).why_not(self.nest):
+            return True
+        keys = self.schedule.block("k")
+        has_panels = axes(self.nest).get(STREAMED, 0) > keys
+        return has_panels and limits_loops(self.nest, STREAMED, keys)
+
+    def take(self, made: Made) -> None:
+        """Take the steps of the policy. Raises CannotTile."""
+        row, column = self.row_and_column
         made.take(Rewrite("powers").because("exp2 takes fewer instructions than exp"))
         converted = [n for n in made.kernel.blocks[0].all_nodes if converts(n)]
         if not self.is_short and any(n.dtype.bits == 16 for n in converted):
@@ -95,7 +123,7 @@ class CpuStreams(Stepped[Cpu]):
         for axis in products:
             self._tile(made, axis)
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """The rows of a program and the keys of a panel. Raises CannotTile."""
         return PanelPolicy(self.group, self.target).of(self.group)
@@ -128,7 +156,7 @@ class CpuStreams(Stepped[Cpu]):
 
     def _panels(self, made: Made, size: int, row: str, column: str) -> str:
         """Compute the states in panels of keys. Returns the axis of the keys of a panel."""
-        key, panel = "r", ""
+        key, panel = STREAMED, ""
         if axes(made.kernel).get(key, 0) > size:
             cut = Split(key, size, "peel").because("the products of a panel stay in the cache")
             made.take(cut)
@@ -204,8 +232,7 @@ class CpuStreams(Stepped[Cpu]):
         for axis in axes(made.kernel):
             for memory, access in strided_accesses(made.kernel, axis).items():
                 if access.is_vector and access.is_read and access.dtype.kind != "f":
-                    what = f"an array of {access.dtype}"
-                    raise CannotTile(f"{what} is read with strided rows")
+                    raise CannotTile(_strided(access.dtype))
                 if access.is_vector:
                     wide = self._wide(access.dtype) if access.is_read else ""
                     step = StageMem(memory, axis, wide)
@@ -254,6 +281,10 @@ class CpuStreams(Stepped[Cpu]):
                         made.may(step.because(f"{mma.name} multiplies neighbours"))
                 return mma
         return None
+
+
+def _strided(dtype: DType) -> str:
+    return f"an array of {dtype} is read with strided rows"
 
 
 def _products(kernel: Node, axis: str) -> list[LoopProduct]:

@@ -26,7 +26,7 @@ from stack.passes.policies.rows import arithmetic
 from stack.passes.policies.stepped import Made, Stepped
 from stack.passes.policies.stream_policy import StreamPolicy
 from stack.passes.positions.stream_index_maps import stream_index_maps
-from stack.passes.positions.stream_shape import StreamShape, stream_shape
+from stack.passes.positions.stream_shape import stream_shape
 from stack.passes.steps.all import (
     Assume,
     Bind,
@@ -64,9 +64,10 @@ def has_products(stream: Node) -> bool:
 class ProductStreams(Stepped[Gpu]):
     """Lowers a stream with matrix products."""
 
-    def shape(self) -> StreamShape:
-        """Returns the roles of its axes. Raises CannotTile."""
-        return stream_shape(stream_index_maps(*self.group.blocks), True)
+    def check(self) -> None:
+        """Raises CannotTile if no tile is possible, or if there is no plain loop nest."""
+        self.policy()
+        super().check()
 
     def policy(self) -> StreamPolicy:
         """Returns the policy of its block sizes. Raises CannotTile if no tile is possible."""
@@ -76,7 +77,8 @@ class ProductStreams(Stepped[Gpu]):
             *outer, last = [static(sizes[name]) for name in rule.reduced] or [MATRIX]
             if last < MATRIX and prod(outer) > 1:
                 raise CannotTile(f"a dot over several axes, the last of {last} elements")
-        return StreamPolicy(self.group, self.shape(), self.target)
+        shape = stream_shape(stream_index_maps(*self.group.blocks), True)
+        return StreamPolicy(self.group, shape, self.target)
 
     def take(self, made: Made) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""
@@ -101,18 +103,16 @@ class ProductStreams(Stepped[Gpu]):
         one loop with a branch, but two cost less. Measured on an H100.
         """
         walk = f"{STREAMED}.0"
-        if walk in axes(made.kernel):
-            made.may(Assume(walk).because("exp of such numbers is 0 in nearly all rows"))
+        made.may(Assume(walk).because("exp of such numbers is 0 in nearly all rows"))
         made.take(Rewrite("scale").because("a maximum has fewer elements than its scores"))
-        if walk not in axes(made.kernel):
-            return
         cut = Limited(walk, "cut").because("fully visible blocks need no mask")
-        if not cut.why_not(made.kernel, made.target) and cut.parts(made.kernel) == 2:
-            made.take(cut, *steps.backwards())
-            return
         limited = Limited(walk).because("a mask hides all other blocks")
-        if not limited.why_not(made.kernel, made.target) and limited.parts(made.kernel) > 1:
-            made.take(limited, *steps.backwards())
+        parts = limited.parts(made.kernel)
+        if parts == 2 and made.may(cut):
+            made.take(*steps.backwards())
+            return
+        if parts > 1 and made.may(limited):
+            made.take(*steps.backwards())
         made.may(Branch(walk).because("most blocks are fully visible"))
 
 
@@ -158,7 +158,8 @@ class StreamSteps:
         Programs along an axis on which a large array does not depend load the same elements of it.
         Such axes are innermost, the shortest of them last.
         """
-        large = [p for p in nest.blocks[0].params if _bytes(p) > self.gpu.cache_bytes]
+        params = nest.blocks[0].params
+        large = [p for p in params if static(p.tensor.bytes) > self.gpu.cache_bytes]
         told: dict[Node, set[str]] = {p: set() for p in large}
         for load in filter(is_load, nest.blocks[0].all_nodes):
             if load.args[0] in told:
@@ -254,10 +255,6 @@ class StreamSteps:
 def _is_table(load: Node) -> bool:
     """True if one index depends on several loop variables."""
     return any(len(index.vars) > 1 for index in access_parts(load)[0])
-
-
-def _bytes(memory: Node) -> int:
-    return static(memory.tensor.size) * memory.dtype.bytes
 
 
 __all__ = ["ProductStreams", "has_products"]

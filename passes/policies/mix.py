@@ -11,6 +11,8 @@ whole rows; otherwise each program has a block of the columns.
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from stack.ir.node import Node
 from stack.passes.nest.emit import axis_names, emit
 from stack.passes.policies.mix_space import Space, space_of
@@ -34,14 +36,15 @@ from stack.target import Gpu
 class MixedRows(Stepped[Gpu]):
     """Lowers a group with column reductions and row-wise work."""
 
+    @cached_property
     def nest(self) -> Node:
-        """Returns the plain loop nest. Raises CannotTile."""
-        space = self.space()
+        """The plain loop nest. Raises CannotTile."""
         check_powers(self.group)
-        return emit(self.group, root=space.root, reduced=space.reduced)
+        return emit(self.group, root=self.space.root, reduced=self.space.reduced)
 
+    @cached_property
     def space(self) -> Space:
-        """Returns the loop space. Raises CannotTile."""
+        """The loop space. Raises CannotTile."""
         space = space_of(self.group.blocks[0], self.target)
         if space is None:
             raise CannotTile("it has no reduction of columns with other results of the same rows")
@@ -52,7 +55,7 @@ class MixedRows(Stepped[Gpu]):
         made.take(*self._steps())
 
     def _steps(self) -> list[Step]:
-        space = self.space()
+        space = self.space
         last = len(space.shape) - 1
         names = axis_names(space.root, space.reduced)
         line, rows = _tile(space, self.target)

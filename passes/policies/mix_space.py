@@ -24,7 +24,6 @@ class Space:
         across: the column reductions, over the axis `streamed`; each reads the whole space.
         shape: the extent of each axis.
         iter_vars: a symbol for each axis, outermost first; the last axis runs along rows.
-        index_maps: the index of each value in terms of the symbols.
         streamed: the axis over which a program loops: the reduction axis of `across`.
         is_along: whether there is also a reduction along rows.
         programs: the number of programs of the kernel.
@@ -36,7 +35,6 @@ class Space:
     across: tuple[Node, ...]
     shape: tuple[int, ...]
     iter_vars: Index
-    index_maps: dict[Node, Index]
     streamed: int
     is_along: bool
     programs: int
@@ -108,9 +106,7 @@ def _space(body: Block, reduces: Sequence[Node], root: Node, gpu: Gpu) -> Space 
         programs *= -(-static(root.shape[-1]) // gpu.rows.columns)
     shape = tuple(static(s) for s in root.shape)
     loops = len(across) + bool(full)
-    return Space(
-        root, tuple(across), shape, iter_vars, index_maps, streamed, bool(along), programs, loops
-    )
+    return Space(root, tuple(across), shape, iter_vars, streamed, bool(along), programs, loops)
 
 
 def _reached(place: Index, iter_vars: Index) -> int:

@@ -16,6 +16,8 @@ Two kinds of rows are faster in another order:
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
 from stack.passes.nest.online import STREAMED
@@ -56,23 +58,33 @@ from stack.target import Gpu
 class RowStreams(Stepped[Gpu]):
     """Lowers a stream without matrix products."""
 
+    @cached_property
     def shape(self) -> StreamShape:
-        """Returns the roles of its axes. Raises CannotTile."""
+        """The roles of its axes. Raises CannotTile."""
         return stream_shape(stream_index_maps(*self.group.blocks), False)
+
+    @cached_property
+    def walk(self) -> Walk:
+        """The loop over a row in its plain loop nest. Raises CannotTile."""
+        return Walk(self.nest)
+
+    def check(self) -> None:
+        """Raises CannotTile if there is no plain loop nest, or if its axes have no roles."""
+        self.policy()
 
     def policy(self) -> WalkPolicy:
         """Returns the policy of its block size. Raises CannotTile."""
-        walk = self._usual(Walk(self.nest()))
-        return WalkPolicy(walk, self.shape(), self.extent, self.target)
+        return WalkPolicy(self._usual(), self.shape, self.extent, self.target)
 
     @property
     def extent(self) -> int:
         """The extent of the streamed axis."""
         return static(streamed_extent(self.group))
 
-    def _usual(self, walk: Walk) -> ReductionLoop:
+    def _usual(self) -> ReductionLoop:
         """The loop over a row that suits the stream."""
-        if not self.shape().along:
+        walk = self.walk
+        if not self.shape.along:
             return ONCE
         inputs = self.group.blocks[0].params
         if walk.is_chain and holds_whole(self.extent, inputs, self.target):
@@ -81,9 +93,8 @@ class RowStreams(Stepped[Gpu]):
 
     def take(self, made: Made) -> None:
         """Take the steps of the schedule of the group, which the policy completes."""
-        walk, usual = Walk(made.kernel), self.policy()
-        loop = usual.reduction_loop
-        schedule = usual.of(self.group)
+        walk, policy = self.walk, self.policy()
+        loop, schedule = policy.reduction_loop, policy.of(self.group)
         block = max(2, min(power_of_two(walk.extent), schedule.block("k")))
         count = -(-walk.extent // block)
         self._tiles(made, walk, loop, block)
@@ -140,7 +151,7 @@ class RowStreams(Stepped[Gpu]):
         count = -(-walk.extent // block)
         if loop.is_whole:
             return count
-        if not loop.is_first or not self.shape().along:
+        if not loop.is_first or not self.shape.along:
             return 0
         if walk.is_private:
             covered = walk.extent % block == 0

@@ -339,7 +339,7 @@ def evictions(results: Sequence[Node], gpu: Gpu) -> list[Step]:
     """The eviction hints for results that do not fit in the cache."""
     made: list[Step] = []
     for i, result in enumerate(results):
-        size = static(result.tensor.size) * result.dtype.bytes
+        size = static(result.tensor.bytes)
         if size > gpu.cache_bytes:
             why = f"{size >> 20} MiB exceed the cache of {gpu.cache_bytes >> 20} MiB"
             made.append(Evict(f"o{i}", "first").because(why))
@@ -353,6 +353,11 @@ def _whole(extent: int) -> int:
 
 class Rows(Stepped[Gpu]):
     """Lowers an elementwise group or a reduction."""
+
+    def check(self) -> None:
+        """Raises CannotTile if no tile is possible, or if there is no plain loop nest."""
+        self.policy()
+        super().check()
 
     def policy(self) -> RowPolicy:
         """Returns the policy of the block sizes. Raises CannotTile if no tile is possible."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 from stack.errors import UsageError
 from stack.ir.node import Node
@@ -18,17 +19,8 @@ from stack.schedule import is_list, schedules_of
 from stack.target import Cpu, Target
 
 NEST = "the plain loop nest"
-WHOLE = "lowered without steps"
 Shown = list[tuple[str, str, Node]]  # text of a step, its reason, the kernel after it
 Machine = TypeVar("Machine", bound=Target)
-
-
-class Lowering(Protocol):
-    """Builds the kernel of one group."""
-
-    def kernel(self) -> Node:
-        """Returns the kernel node. Raises CannotTile."""
-        ...
 
 
 class Made:
@@ -75,9 +67,14 @@ class Stepped(ABC, Generic[Machine]):
     def __init__(self, group: Node, target: Machine) -> None:
         self.group, self.target = group, target
 
+    @cached_property
     def nest(self) -> Node:
-        """Returns the plain loop nest. Raises CannotTile."""
+        """The plain loop nest. Raises CannotTile."""
         return plain_nest(self.group, self.target)
+
+    def check(self) -> None:
+        """Raises CannotTile if the group has no kernel, as far as its plain loop nest tells."""
+        _ = self.nest
 
     @abstractmethod
     def take(self, made: Made) -> None:
@@ -85,7 +82,7 @@ class Stepped(ABC, Generic[Machine]):
 
     def made(self) -> Made:
         """Returns the kernel with its steps. Raises CannotTile."""
-        made = Made(self.nest(), self.target)
+        made = Made(self.nest, self.target)
         try:
             self.take(made)
         except IllegalStep as why:
@@ -129,28 +126,23 @@ def plain_nest(group: Node, target: Target) -> Node:
     return nest.rebuilt(attrs={**nest.attrs, "level": "loop"})
 
 
-def shown(node: Node, target: Target, lowering_of: Callable[[Node], Lowering]) -> Shown:
+def shown(node: Node, lowering_of: Callable[[Node], Stepped[Any]]) -> Shown:
     """The plain loop nest of a group, and the kernel after each step of its schedule.
 
     Args:
         node: a group, or an op that fusion left on its own.
-        target: the target.
-        lowering_of: returns the lowering of a group for the target.
+        lowering_of: returns the lowering of a group for a target.
 
     Returns:
-        For each kernel the text of the step, the reason of the policy and the kernel. Groups that
-        are not lowered step by step have the nest and the kernel only. The list is empty for a node
-        without a generated kernel, such as a library call.
+        For each kernel the text of the step, the reason of the policy and the kernel. The list is
+        empty for a node without a generated kernel, such as a library call.
     """
     if not (is_bare(node) or is_generated(node) or is_stream(node)) or writes_by_data(node):
         return []
     group = alone(node) if is_bare(node) else node
     try:
-        made = lowering_of(group)
-        if isinstance(made, Stepped):
-            return made.shown()
-        return [(NEST, "", plain_nest(group, target)), (WHOLE, "", made.kernel())]
-    except (CannotTile, IllegalStep):
+        return lowering_of(group).shown()
+    except CannotTile:
         return []
 
 

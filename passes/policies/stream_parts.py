@@ -12,9 +12,9 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
 from stack.passes.gpu_products.tile_choice import Product, may_round, tiles_of
-from stack.passes.policies.gpu_streams import ProductStreams, has_products
+from stack.passes.policies.blocks import stream_lowering
+from stack.passes.policies.gpu_streams import has_products
 from stack.passes.policies.reduction_loops import PRIVATE
-from stack.passes.policies.row_streams import RowStreams
 from stack.passes.positions.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
@@ -33,8 +33,7 @@ def has_parts(stream: Node) -> bool:
 
 def stream_programs(stream: Node, gpu: Gpu) -> int:
     """Returns the number of programs of a stream's kernel. Raises CannotTile if it has none."""
-    made = ProductStreams(stream, gpu) if has_products(stream) else RowStreams(stream, gpu)
-    policy = made.policy()
+    policy = stream_lowering(stream, gpu).policy()
     schedule = policy.of(stream)
     axes = {a.name: a.extent for a in policy.domain.axes}
     rows = -(-axes["m"] // schedule.block("m", 1)) if "m" in axes else 1

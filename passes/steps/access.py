@@ -141,6 +141,18 @@ def is_gathered(load: Node, var: Node) -> bool:
     return bool(moved) and (step is None or step[0] != 1)
 
 
+def is_transposed(load: Node, var: Node) -> bool:
+    """Whether a load varies with a loop variable along one axis, and along the last one by unit
+    stride with another variable.
+    """
+    index = access_parts(load)[0]
+    moved = [k for k, place in enumerate(index) if var in place.vars]
+    if len(moved) != 1 or moved[0] == len(index) - 1:
+        return False
+    steps = (linear(index[-1], other) for other in index[-1].vars)
+    return any(step is not None and step[0] == 1 for step in steps)
+
+
 def conjuncts(mask: Node | None) -> list[Node]:
     """The conditions of which a mask is the conjunction."""
     if mask is None:

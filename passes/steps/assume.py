@@ -58,8 +58,19 @@ class Assume(Step):
         return edit.change_loops(self.axis, change)
 
 
+def limits_loops(kernel: Node, axis: str, size: int) -> bool:
+    """Whether large negative masks would limit the loops over an axis in blocks of this size."""
+    return any(_limiting(loop, size) is not None for loop, _ in loops_along(kernel, axis))
+
+
 def _found(loop: Node) -> Assumed | None:
-    """What may be assumed in a loop; None if nothing, or if it would not limit the loop."""
+    """What may be assumed in a loop over tiles; None if nothing, or if it would not limit it."""
+    found = _limiting(loop)
+    return found if found is not None and any(m.tensor.rank for m in found.masks) else None
+
+
+def _limiting(loop: Node, size: int = 1) -> Assumed | None:
+    """What may be assumed in a loop; None if nothing, or if it would not limit its blocks."""
     if not (is_online(loop) and is_serial(loop)):
         return None
     block = loop.blocks[0]
@@ -68,7 +79,7 @@ def _found(loop: Node) -> Assumed | None:
         return None
     tests = ((mask.args[0], side == 2) for mask, side in found.masks.items())
     limits = [b for test, shown in tests for b in bounds_in(block, test, shown).found]
-    return found if any(not b.is_tail(extent_of(loop)) for b in limits) else None
+    return found if any(not b.is_tail(extent_of(loop), size) for b in limits) else None
 
 
 def _checked(edit: Edit, loop: Node, found: Assumed) -> Node:
@@ -104,4 +115,4 @@ def _fails(held: Mapping[Node, Node], floors: Mapping[Node, float]) -> Node:
     return wrong
 
 
-__all__ = ["Assume"]
+__all__ = ["Assume", "limits_loops"]

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stack.ir.algebra import KIND_OF
+from stack.ir.alike import once_in
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.traits import (
@@ -57,6 +58,7 @@ class Assumed:
         return found
 
 
+@once_in
 def assumed(block: Block) -> Assumed | None:
     """What may be assumed; None if no large negative mask hides elements from all states."""
     states = states_of(block)
@@ -76,7 +78,7 @@ def assumed(block: Block) -> Assumed | None:
 
 def _filled(select: Node) -> int:
     """The operand of a selection that is a large negative number; 0 if there is none."""
-    if choice(select) is None or not select.tensor.rank or not select.dtype.is_float:
+    if choice(select) is None or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
     return sides[0] if len(sides) == 1 else 0

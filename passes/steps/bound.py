@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir.alike import once_in
 from stack.ir.builder import constant, make, results_of
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_number, number
@@ -157,6 +158,7 @@ def _is_free(loop: Node) -> bool:
 NOTHING = Limits(Bounds(), ())
 
 
+@once_in
 def _limits(block: Block) -> Limits:
     """What the masks in the body of an online loop say about its iterations.
 

@@ -47,12 +47,18 @@ class Bound(NamedTuple):
     rest: Place
     inner: frozenset[Node] = frozenset()
 
-    def is_tail(self, count: int) -> bool:
-        """Whether it hides only a part of the first or the last of some blocks, in all programs."""
+    def is_tail(self, count: int, size: int = 1) -> bool:
+        """Whether it hides only a part of the first or the last of some blocks, in all programs.
+
+        Args:
+            count: the iterations of the loop.
+            size: the iterations of a block.
+        """
         if not all(t in self.inner or is_positions(t) for t in self.rest.terms):
             return False
         ends = self.rest.ends(WHOLE)
-        return ends is not None and min(0, self.step * (count - 1)) + ends[1] >= 0
+        last = self.step * size * (count // size - 1)
+        return ends is not None and min(0, last) + max(0, self.step * (size - 1)) + ends[1] >= 0
 
 
 class Bounds(NamedTuple):

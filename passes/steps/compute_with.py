@@ -58,7 +58,7 @@ class ComputeWith(Step):
 
     def apply(self, kernel: Node) -> Node:
         edit = Edit(kernel)
-        return edit.finished(self._joined(edit, edit.block))
+        return edit.finished(self._joined(edit, edit.block).results)
 
     def _joined(self, edit: Edit, block: Block) -> Block:
         made = block

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from stack.ir.alike import once_alike
 from stack.ir.builder import make
 from stack.ir.builder import remade as remade_nodes
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, deps
 from stack.ir.traits import is_item, is_loop
 from stack.ir.types import Type
 from stack.passes.tiling.names import names_of
@@ -14,6 +15,7 @@ from stack.passes.tiling.names import names_of
 Made = Node | list[Node]  # the replacement of a node, or of each of its results
 Visit = Callable[[Node, Sequence[Node], Sequence[Block]], Made]
 Change = Callable[[Node, Sequence[Node], Block], Made]  # a loop, its operands, its new block
+Keeps = Callable[[Node], bool]
 
 
 class Edit:
@@ -89,36 +91,67 @@ class Edit:
                 for inner, changed in zip(old.blocks, new.blocks):
                     self._note_inside(inner, changed)
 
+    def everywhere(self, visit: Visit, keeps: Keeps | None = None) -> Node:
+        """Rewrites each node of the kernel, operands first. Returns the kernel.
+
+        Args:
+            visit: returns the replacement of a node, from the node, its new operands and its new
+                blocks.
+            keeps: True for a node that `visit` leaves as it is, with its blocks, if nothing that
+                it uses is replaced.
+        """
+        return self.finished(self._results(self.block, visit, {}, keeps))
+
     def rewritten(
-        self, block: Block, visit: Visit, outer: Mapping[Node, Node] | None = None
+        self,
+        block: Block,
+        visit: Visit,
+        outer: Mapping[Node, Node] | None = None,
+        keeps: Keeps | None = None,
     ) -> Block:
-        """Rewrites each node of a block and of the blocks nested in it, operands first.
+        """Rewrites each node of a block, as `everywhere` does.
 
         Args:
             block: the block; it may use values from outside.
-            visit: returns the replacement of a node, from the node, its new operands and its new
-                blocks.
+            visit: as for `everywhere`.
             outer: replacements of nodes outside of the block.
+            keeps: as for `everywhere`.
         """
-        done: dict[Node, Node] = {**(outer or {}), **{p: p for p in block.params}}
+        return Block(block.params, self._results(block, visit, outer or {}, keeps))
+
+    def _results(
+        self,
+        block: Block,
+        visit: Visit,
+        outer: Mapping[Node, Node],
+        keeps: Keeps | None,
+    ) -> list[Node]:
+        """Rewrites each node of a block. Returns its new results."""
+        done = {old: new for old, new in outer.items() if old not in block.params}
         parts: dict[Node, list[Node]] = {}
         for node in block.nodes:
             if is_item(node) and node.args[0] in parts:
                 done[node] = parts[node.args[0]][int(node.attrs["index"])]
                 continue
-            blocks = [self.rewritten(b, visit, done) for b in node.blocks]
-            made = visit(node, [done.get(a, a) for a in node.args], blocks)
-            if isinstance(made, Node):
-                done[node] = self.note(node, made)
-            elif len(made) == 1:
-                done[node] = self.note(node, made[0])
-            else:
+            made: Made = node
+            if keeps is None or not keeps(node) or not _uses_none(node, done):
+                blocks = [
+                    Block(b.params, self._results(b, visit, done, keeps)) for b in node.blocks
+                ]
+                made = visit(node, [done.get(a, a) for a in node.args], blocks)
+            if isinstance(made, list) and len(made) != 1:
                 parts[node] = made
-        return Block(block.params, [done.get(r, r) for r in block.results])
+                continue
+            new = made if isinstance(made, Node) else made[0]
+            if new is not node:
+                done[node] = self.note(node, new)
+            else:
+                done.pop(node, None)
+        return [done.get(r, r) for r in block.results]
 
-    def finished(self, block: Block) -> Node:
-        """Returns the kernel with a new body."""
-        made = Block(block.params, block.results, self._called, self._lines)
+    def finished(self, results: Sequence[Node]) -> Node:
+        """Returns the kernel with other results of its body."""
+        made = Block(self.block.params, results, self._called, self._lines)
         return self.kernel.rebuilt(blocks=[made])
 
     def change_loops(self, axis: str, change: Change) -> Node:
@@ -129,7 +162,22 @@ class Edit:
                 return change(old, args, blocks[0])
             return old.rebuilt(args, blocks=blocks)
 
-        return self.finished(self.rewritten(self.block, visit))
+        def keeps(node: Node) -> bool:
+            return not node.blocks or axis not in _axes_in(node)
+
+        return self.everywhere(visit, keeps)
+
+
+def _uses_none(node: Node, replaced: Mapping[Node, Node]) -> bool:
+    """Whether a node and its blocks use no value that is replaced."""
+    return not replaced or replaced.keys().isdisjoint(deps(node))
+
+
+@once_alike
+def _axes_in(node: Node) -> frozenset[str]:
+    """The axes of a loop and of the loops in it."""
+    own = (str(node.blocks[0].params[0].attrs["name"]),) if is_loop(node) else ()
+    return frozenset(own).union(*(_axes_in(n) for b in node.blocks for n in b.nodes if n.blocks))
 
 
 def _is_made(node: Node, name: str) -> bool:

@@ -71,7 +71,7 @@ class Evict(Step):
 
             return visit
 
-        return edit.finished(edit.rewritten(edit.block, hinted(usual)))
+        return edit.everywhere(hinted(usual))
 
 
 def _is_read_again(loop: Node) -> bool:

@@ -10,10 +10,11 @@ is hidden counts as nothing: an infinity there does not become a nan.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
+from stack.ir.alike import once_in
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
@@ -46,8 +47,10 @@ class Mask(NamedTuple):
         return self.select.args[0]
 
 
-def masks_of(block: Block) -> Iterator[Mask]:
+@once_in
+def masks_of(block: Block) -> Sequence[Mask]:
     """The selections in the body of an online loop that hide elements from all states."""
+    found: list[Mask] = []
     for node in block.all_nodes:
         chosen = choice(node)
         if chosen is None or not node.dtype.is_float:
@@ -55,7 +58,8 @@ def masks_of(block: Block) -> Iterator[Mask]:
         for shown, fill in ((2, chosen.yes), (1, chosen.no)):
             value = splat(fill)
             if value in (0.0, -math.inf) and hides(block, node, value):
-                yield Mask(node, shown)
+                found.append(Mask(node, shown))
+    return found
 
 
 def hides(block: Block, start: Node, fill: float) -> bool:

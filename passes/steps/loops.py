@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from stack.ir.alike import once_in
 from stack.ir.builder import make, results_of
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
@@ -28,15 +29,20 @@ def axis_of(loop: Node) -> str:
     return str(loop.blocks[0].params[0].attrs["name"])
 
 
-def all_loops(kernel: Node) -> Iterator[Found]:
+def all_loops(kernel: Node) -> Sequence[Found]:
     """All loops of a kernel, outer loops first."""
-    pending: list[tuple[Block, tuple[Node, ...]]] = [(kernel.blocks[0], ())]
-    while pending:
-        block, around = pending.pop(0)
-        for node in block.nodes:
-            if is_loop(node):
-                yield Found(node, around)
-                pending.append((node.blocks[0], (*around, node)))
+    return _loops_in(kernel.blocks[0])
+
+
+@once_in
+def _loops_in(whole: Block) -> Sequence[Found]:
+    pending: list[tuple[Block, tuple[Node, ...]]] = [(whole, ())]
+    found: list[Found] = []
+    for block, around in pending:
+        own = [node for node in block.nodes if is_loop(node)]
+        found += [Found(loop, around) for loop in own]
+        pending += [(loop.blocks[0], (*around, loop)) for loop in own]
+    return found
 
 
 def loops_along(kernel: Node, axis: str) -> list[Found]:

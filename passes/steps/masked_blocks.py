@@ -28,7 +28,7 @@ def with_masks(kernel: Node) -> Node:
         is_access = is_load(made) or is_store(made)
         return _masked(made) if is_access and "clip" in made.attrs else made
 
-    return edit.finished(edit.rewritten(edit.block, visit))
+    return edit.everywhere(visit)
 
 
 def _masked(node: Node) -> Node:

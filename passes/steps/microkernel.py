@@ -79,4 +79,4 @@ class Microkernel(Step):
                 return product.replaced(args[0], bool(self.instruction))
             return old.rebuilt(args, blocks=blocks)
 
-        return edit.finished(edit.rewritten(edit.block, visit))
+        return edit.everywhere(visit)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stack.ir.algebra import KIND_OF
+from stack.ir.alike import once_in
 from stack.ir.builder import constant, remade
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, topological
@@ -114,6 +115,7 @@ def total_of(loop: Node) -> State | None:
     return states[0] if is_none(loop_parts(loop.args, loop.attrs)[1][0], states[0].new.op) else None
 
 
+@once_in
 def states_of(block: Block) -> list[State] | None:
     """The states of the body of a loop, each one after those on whose new value it depends.
 

@@ -84,7 +84,7 @@ class Rewrite(Step):
             made = old.rebuilt(args, blocks=blocks)
             return rule(made) or made
 
-        return edit.finished(edit.rewritten(edit.block, visit))
+        return edit.everywhere(visit)
 
 
 def _reciprocal(node: Node) -> Node | None:

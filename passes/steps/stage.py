@@ -91,7 +91,7 @@ class Stage(Step):
             done = edit.remade(block.results, known)
             return Block(block.params, [done[r] for r in block.results])
 
-        return edit.finished(rebuilt(edit.block))
+        return edit.finished(rebuilt(edit.block).results)
 
 
 def computed_again(kernel: Node, axis: str, is_slow: Callable[[Node, Node], bool]) -> list[Node]:

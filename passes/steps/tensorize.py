@@ -80,7 +80,7 @@ class Tensorize(Step):
             found = product_of(made)
             return made if found is None else self._dot(edit, old, found)
 
-        return edit.finished(edit.rewritten(edit.block, visit))
+        return edit.everywhere(visit)
 
     def _dot(self, edit: Edit, old: Node, found: Product) -> Node:
         left, right = found.factors

@@ -21,26 +21,15 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.algebra import KIND_OF
-from stack.ir.builder import constant, make
+from stack.ir.builder import make
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.traits import is_item, is_load, is_loop, is_reduction, is_store
 from stack.ir.types import TensorType, TupleType
-from stack.passes.steps.access import (
-    Lanes,
-    all_of,
-    block_axis,
-    conjuncts,
-    parts_of,
-    reshaped,
-    spread_along,
-    unclipped,
-    without_units,
-)
+from stack.passes.steps.access import Lanes, reshaped, spread_along
 from stack.passes.steps.edit import Edit
 from stack.passes.steps.guard import running_totals, summand, why_no_running
-from stack.passes.steps.intervals import stays_inside
 from stack.passes.steps.linear import linear
 from stack.passes.steps.loops import (
     is_constant,
@@ -51,6 +40,7 @@ from stack.passes.steps.loops import (
 from stack.passes.steps.step import Step
 from stack.passes.steps.stored import why_shared
 from stack.passes.steps.tiles import factors_of, why_too_large
+from stack.passes.steps.vector_access import Access, Widened
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import extent_of
 from stack.target import Gpu, Target
@@ -118,28 +108,22 @@ def _goes_back(block: Block) -> bool:
     return all(steps and steps[-1] is not None and steps[-1][0] == -1 for steps in moved if steps)
 
 
-class _Wide:
+class _Wide(Widened):
     """Builds the nodes of all lanes from the nodes of one lane.
 
     Attributes:
         edit: the rewrite that this is part of.
-        lanes: the axis that is vectorized.
-        is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
-            of a GPU kernel are clipped.
-        padded: memory whose rows end in zeros, past what is read.
         running: running totals, and the variables that carry them.
-        done: the replacement of each node of one lane.
-        wide: nodes of one lane whose replacement is a tile of all lanes.
     """
 
     def __init__(self, edit: Edit, lanes: Lanes) -> None:
-        self.edit, self.lanes = edit, lanes
-        self.is_loop = edit.kernel.attrs["level"] == "loop"
         padded: Sequence[int] = edit.kernel.attrs.get("padded", ())
-        self.padded = {edit.block.params[i] for i in padded}
+        is_loop = edit.kernel.attrs["level"] == "loop"
+        super().__init__(lanes, is_loop, {edit.block.params[i] for i in padded})
+        self.edit = edit
         self.running: dict[Node, Node] = {}
-        self.done: dict[Node, Node] = {lanes.var: lanes.places}
-        self.wide: set[Node] = {lanes.var}
+        self.done[lanes.var] = lanes.places
+        self.wide.add(lanes.var)
 
     def loop(self, start: Sequence[Node], block: Block) -> list[Node]:
         """The replacements of the results of a loop over the axis."""
@@ -160,15 +144,11 @@ class _Wide:
     def _total(self, op: str, first: Node, part: Node) -> Node:
         """Reduces a tile over the lanes, and adds the initial value of the total."""
         shape = self.lanes.shape(part)
-        whole = self.lanes.spread(self.new(part), shape, part in self.wide)
+        whole = self.spread(part, shape)
         total = make("reduce", (whole,), {"kind": KIND_OF[op], "axes": (0,)})
         if is_constant(first, identity(KIND_OF[op], first.dtype)):
             return total
         return make(op, (first, total))
-
-    def new(self, node: Node) -> Node:
-        """The replacement of a node; nodes outside of the loop stay."""
-        return self.done.get(node, node)
 
     def _walk(self, block: Block) -> None:
         for node in block.nodes:
@@ -189,13 +169,13 @@ class _Wide:
             self.wide.add(node)
             return
         if is_store(node):
-            self.done[node] = self._store(node)
+            self.done[node] = Access(node, self).store()
             return
         self.wide.add(node)
         if node in self.running:
             self.done[node] = self._running(node)
         elif is_load(node):
-            self.done[node] = self._load(node)
+            self.done[node] = Access(node, self).load()
         else:
             self.done[node] = self.lanes.ascending(node) or self._op(node, args)
 
@@ -205,7 +185,7 @@ class _Wide:
         part = summand(before, node)
         assert part is not None
         shape, kind = self.lanes.shape(part), KIND_OF[node.op]
-        own = self.lanes.spread(self.new(part), shape, part in self.wide)
+        own = self.spread(part, shape)
         attrs = {"axis": 0, "kind": kind, "reverse": self.lanes.is_reversed}
         made = make("scan", (own,), attrs)
         first = self.new(before)
@@ -266,15 +246,13 @@ class _Wide:
                 break
             wide |= grown
         results = [
-            self.lanes.spread(body.new(r), self.lanes.shape(h), r in body.wide) if h in wide
-            else body.new(r)
+            body.spread(r, self.lanes.shape(h)) if h in wide else body.new(r)
             for h, r in zip(held, block.results, strict=True)
-        ]  # fmt: skip
+        ]
         starts = [
-            self.lanes.spread(self.new(s), self.lanes.shape(h), s in self.wide) if h in wide
-            else self.new(s)
+            self.spread(s, self.lanes.shape(h)) if h in wide else self.new(s)
             for h, s in zip(held, start, strict=True)
-        ]  # fmt: skip
+        ]
         limits = [self.new(a) for a in loop_parts(node.args, node.attrs)[0]]
         made = make("loop", [*limits, *starts], node.attrs, (Block((var, *new_held), results),))
         self.done[node] = made
@@ -292,165 +270,3 @@ class _Wide:
     def _wider(self, held: Node) -> Node:
         type_ = TensorType(held.dtype, self.lanes.shape(held), "tile")
         return Node("var", (), dict(held.attrs), type_)
-
-    # ---- memory
-
-    def _places(self, index: Sequence[Node], tile: tuple[int, ...], rank: int) -> list[Node]:
-        """The indices of each element of each lane, for a gather or a scatter."""
-        shape = (self.lanes.count, *tile)
-        is_block = not any(i.tensor.rank for i in index)
-        found: list[Node] = []
-        for axis, place in enumerate(index):
-            made = self.new(place)
-            at = axis - (rank - len(tile))
-            if is_block and at >= 0 and tile[at] > 1:
-                type_ = TensorType(self.lanes.var.dtype, (tile[at],), "tile")
-                steps = make("iota", (), {"axis": 0}, hint=type_)
-                if made.tensor.rank:
-                    steps = spread_along(steps, (at + 1,), shape)
-                    made = make("add", (self.lanes.spread(made, shape, True), steps))
-                else:
-                    made = steps if is_constant(made, 0) else make("add", (made, steps))
-                    made = spread_along(made, (at + 1,), shape)
-            found.append(self.lanes.spread(made, shape, place in self.wide))
-        return found
-
-    def _load(self, node: Node) -> Node:
-        index, mask, other, tile = parts_of(node)
-        memory = self.new(node.args[0])
-        shape = (self.lanes.count, *tile)
-        hint = TensorType(node.dtype, shape, "tile")
-        if not index:
-            assert mask is not None and other is not None
-            test = self.lanes.spread(self.new(mask), shape, True)
-            one = make("load", (memory,), hint=TensorType(node.dtype, ()))
-            return make("select", (test, one, self.new(other)), hint=hint)
-        block = self._block(node, index, mask, tile, memory)
-        if block is None:
-            places = self._places(index, tile, memory.tensor.rank)
-            extra = self._extra(node, mask, other, shape)
-            attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
-            operands = [without_units(value) for value in (*places, *extra)]
-            own = (shape[0], *(n for n in shape[1:] if n > 1))
-            hint = TensorType(node.dtype, own, "tile")
-            return reshaped(make("load", [memory, *operands], attrs, hint=hint), shape)
-        starts, block_shape, at, attrs, test = block
-        extra: list[Node] = []
-        if test is not None:
-            extra = [self._mask(test, block_shape, at), constant(0, node.dtype)]
-        type_ = TensorType(node.dtype, block_shape, "tile")
-        made = make("load", [memory, *starts, *extra], {**node.attrs, **attrs}, hint=type_)
-        return self._lanes_first(made, at, shape)
-
-    def _store(self, node: Node) -> Node:
-        index, mask, _, tile = parts_of(node)
-        memory = self.new(node.args[0])
-        shape = (self.lanes.count, *tile)
-        value = self.lanes.spread(self.new(node.args[1]), shape, node.args[1] in self.wide)
-        block = self._block(node, index, mask, tile, memory)
-        if block is None:
-            places = self._places(index, tile, memory.tensor.rank)
-            extra = self._extra(node, mask, None, shape)
-            attrs = {k: v for k, v in node.attrs.items() if k != "clip"}
-            return make("store", [memory, value, *places, *extra], attrs)
-        starts, block_shape, at, attrs, test = block
-        value = self._in_memory_order(value, block_shape, at)
-        extra = [] if test is None else [self._mask(test, block_shape, at)]
-        return make("store", [memory, value, *starts, *extra], {**node.attrs, **attrs})
-
-    def _extra(
-        self, node: Node, mask: Node | None, other: Node | None, shape: tuple[int, ...]
-    ) -> list[Node]:
-        """Mask and value of masked lanes, for a gather or a scatter."""
-        index, _, _, tile = parts_of(node)
-        test = None if mask is None else self.lanes.spread(self.new(mask), shape, mask in self.wide)
-        if "clip" in node.attrs:
-            inside = self._clip_mask(index, tile, node.args[0])
-            both = [one for one in (test, inside) if one is not None]
-            test = make("and", both) if len(both) == 2 else next(iter(both), None)
-        if test is None:
-            return []
-        if is_store(node):
-            return [test]
-        return [test, constant(0, node.dtype) if other is None else self.new(other)]
-
-    def _clip_mask(self, index: Sequence[Node], tile: tuple[int, ...], memory: Node) -> Node | None:
-        """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
-        test: Node | None = None
-        rank = memory.tensor.rank
-        for axis, place in enumerate(self._places(index, tile, rank)):
-            at, extent = axis - (rank - len(tile)), static(memory.shape[axis])
-            if at < 0 or stays_inside(index[axis], tile[at], extent):
-                continue
-            one = make("lt", (place, constant(extent, place.dtype)))
-            test = one if test is None else make("and", (test, one))
-        return test
-
-    def _block(
-        self,
-        node: Node,
-        index: Sequence[Node],
-        mask: Node | None,
-        tile: tuple[int, ...],
-        memory: Node,
-    ) -> tuple[list[Node], tuple[int, ...], int, dict[str, object], Node | None] | None:
-        """Matches a contiguous access: lanes with unit stride along one axis of memory.
-
-        Returns:
-            The first index along each axis of memory, the shape in memory order, the axis of the
-            lanes in it, attributes of the access, and its mask: a scalar, or a tile with the lane
-            axis first. None if the access is a gather or a scatter.
-        """
-        found = None if any(i.tensor.rank for i in index) else block_axis(index, self.lanes)
-        rank, lead = memory.tensor.rank, memory.tensor.rank - len(tile)
-        if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
-            return None
-        axis, first = found
-        if self.is_loop and axis < rank - 1:
-            return None  # a vector of a CPU is contiguous: along the last axis of memory
-        starts = [first if k == axis else self.new(place) for k, place in enumerate(index)]
-        begin = min(axis, lead)
-        shape = tuple(
-            self.lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
-            for k in range(begin, rank)
-        )
-        asked = conjuncts(mask)
-        size = static(memory.shape[axis])
-        is_padded = node.args[0] in self.padded
-        others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
-        is_one = all(not p.tensor.rank and p not in self.wide for p in others)
-        if is_one and not self.is_loop and (len(others) < len(asked) or "clip" in node.attrs):
-            test = all_of([self.new(p) for p in others])
-            return starts, shape, axis - begin, {"clip": True}, test
-        if "clip" in node.attrs:
-            return None  # a clipped block cannot also have a mask over its elements
-        test = all_of([self._part(p, tile) for p in asked])
-        if mask is None and size < self.lanes.count:
-            return None
-        return starts, shape, axis - begin, {}, test
-
-    def _part(self, test: Node, tile: tuple[int, ...]) -> Node:
-        """A condition of a mask: a scalar if it is the same for all lanes, else a tile."""
-        made = self.new(test)
-        if not made.tensor.rank:
-            return made
-        return self.lanes.spread(made, (self.lanes.count, *tile), test in self.wide)
-
-    def _mask(self, test: Node, shape: tuple[int, ...], at: int) -> Node:
-        return self._in_memory_order(test, shape, at) if test.tensor.rank else test
-
-    def _lanes_first(self, block: Node, at: int, shape: tuple[int, ...]) -> Node:
-        """Transposes a block in memory order to a tile with the lane axis first."""
-        if at:
-            order = (at, *(k for k in range(block.tensor.rank) if k != at))
-            block = make("transpose", (block,), {"perm": order})
-        return reshaped(block, shape)
-
-    def _in_memory_order(self, value: Node, shape: tuple[int, ...], at: int) -> Node:
-        """Transposes a tile with the lane axis first to a block in memory order."""
-        moved = (shape[at], *(s for k, s in enumerate(shape) if k != at))
-        value = reshaped(value, moved)
-        if not at:
-            return value
-        order = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
-        return make("transpose", (value,), {"perm": order})

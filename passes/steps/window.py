@@ -93,7 +93,7 @@ class Windowed(Step):
             picked[gathered] = run, index, old
             return gathered
 
-        return edit.finished(edit.rewritten(edit.block, visit))
+        return edit.everywhere(visit)
 
 
 def run_of(load: Node) -> Run | None:

@@ -10,25 +10,21 @@ the separate matmuls go to a library. If positions hide keys, the loop skips the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from stack.errors import RuleError, UsageError
+from stack.errors import UsageError
 from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
-from stack.ir.node import Node, walk
+from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import contractions, is_contraction
+from stack.ir.traits import contractions
 from stack.passes.cpu_products.gemm import column_cost
-from stack.passes.nest.online import STREAMED
 from stack.passes.policies.blocks import stream_lowering
 from stack.passes.policies.cpu_streams import CpuStreams
-from stack.passes.policies.stepped import plain_nest
-from stack.passes.policies.stream_panels import PanelPolicy
+from stack.passes.policies.stepped import Stepped
 from stack.passes.positions.stream_axes import stream_axes
 from stack.passes.positions.stream_shape import memory_side
-from stack.passes.steps.all import Limited
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
@@ -71,7 +67,7 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
     try:
         if loops == "blocks":
             gpu = as_gpu(target)
-            _check(stream, gpu)
+            _check(stream_lowering(stream, gpu))
             return check_chain(stream, gpu), ""
         if loops != "cpu":
             raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
@@ -81,20 +77,11 @@ def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
     return (str(price), "") if price.streamed < price.unfused else ("", f"it costs {price}")
 
 
-def _check(stream: Node, gpu: Gpu) -> None:
-    """Raises Refusal if a stream has no kernel for a GPU: asked of its policy and its loop nest."""
-    lowering = stream_lowering(stream, gpu)
+def _check(lowering: Stepped[Gpu] | Stepped[Cpu]) -> None:
+    """Raises Refusal if a stream has no kernel: asked of its policy and nest, which build none."""
     try:
-        lowering.policy()
-        lowering.nest()
+        lowering.check()
     except CannotTile as why:
-        raise Refusal(str(why)) from why
-
-
-def _fits(kernel: Callable[[], Node]) -> Node:
-    try:
-        return kernel()
-    except (CannotTile, RuleError) as why:
         raise Refusal(str(why)) from why
 
 
@@ -106,13 +93,14 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     """
     if not contractions(stream.blocks[0].nodes):
         raise Refusal("its rows are reduced in place")
-    kernel = _fits(CpuStreams(stream, cpu).kernel)
+    lowering = CpuStreams(stream, cpu)
+    _check(lowering)
     states, axes = stream.blocks[0], stream_axes(stream)
-    schedule = PanelPolicy(stream, cpu).of(stream)
+    schedule = lowering.schedule
     extent, rows = static(streamed_extent(stream)), schedule.block("m")
     dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
-    is_short = any(map(_is_short, filter(is_contraction, (n for _, n in walk(kernel.blocks[0])))))
+    is_short = lowering.is_short
     work = sum(_operations(d) / (short if is_short and _is_short(d) else plain) for d in dots)
     parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
     inner = [d for d in dots if d not in states.results]
@@ -126,18 +114,12 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     panels = programs * math.ceil(extent / schedule.block("k"))
     corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes
     corrections *= cpu.streams.correction
-    is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
-    visible = cpu.streams.visible if is_limited or _has_limits(stream, cpu) else 1
+    visible = cpu.streams.visible if lowering.is_limited else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     launch = cpu.launch * cpu.clock
     streamed = launch + visible * ((work + elements) * fill + corrections)
     kernels = (len(dots) + 1) * launch  # the ops between the matmuls are one kernel
     return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
-
-
-def _has_limits(stream: Node, cpu: Cpu) -> bool:
-    """True if a mask of positions hides elements, also within a single panel."""
-    return not Limited(STREAMED).why_not(plain_nest(stream, cpu))
 
 
 def _is_short(dot: Node) -> bool:

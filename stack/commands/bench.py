@@ -152,6 +152,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--reproducers", metavar="DIR", help="write a standalone script for each peer that fails"
     )
+    common.add_wide(parser)
     common.add_json(parser, SCHEMA)
 
 
@@ -254,7 +255,7 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
         )
     if ":" not in args.target:
         raise UsageError(
-            f"{args.target!r} is neither a suite ({', '.join((*SUITES, MODELS, OPS))})"
+            f"{args.target!r} is neither a suite ({', '.join((*SUITES, MODELS, OPS, SHARDING))})"
             " nor a program (`file.py:name`)"
         )
     common.check_frontend(args.frontend)

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import stack.plugins as plugins
+from stack.commands.help_text import Help
 from stack.errors import UsageError, unknown_name
 from stack.explore.lowering import Settings
 from stack.explore.target import Target, resolve
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.specs import parse_backends
 
+EACH = ", and a row for each layer"  # what --wide shows besides
 Subparsers = Any  # argparse's own class has no public name
 Command = Callable[[argparse.Namespace], int]
 
@@ -28,7 +30,7 @@ def command(
         name,
         help=summary,
         description=textwrap.dedent(text).strip(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
     )
     parser.add_argument(
         "--plugin",
@@ -139,6 +141,15 @@ def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
     """Adds --json."""
     parser.add_argument(
         "--json", action="store_true", help=f"one JSON document (schema {schema}) on stdout"
+    )
+
+
+def add_wide(parser: argparse.ArgumentParser, rows: str = "") -> None:
+    """Adds --wide; `rows` says which rows it shows besides."""
+    parser.add_argument(
+        "--wide",
+        action="store_true",
+        help=f"show every column and whole cells{rows}, however wide the lines become",
     )
 
 

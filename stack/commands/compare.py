@@ -73,6 +73,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--html", metavar="FILE", help="write everything as one web page, as `stackc report` does"
     )
+    common.add_wide(parser)
     common.add_json(parser, SCHEMA)
 
 

@@ -16,6 +16,7 @@ from stack.explore.bisect import bisect
 from stack.explore.check import check_stages
 from stack.explore.diff import without_lines
 from stack.explore.dump import describe
+from stack.explore.layers import alike
 from stack.explore.lowering import (
     Settings,
     all_stages,
@@ -32,6 +33,7 @@ from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.steps import STAGE, check_steps, stepped
 from stack.explore.table import table
 from stack.explore.target import Program, Target
+from stack.explore.terminal import Loud, filled
 from stack.explore.training import train_runs
 from stack.measure.profile import Profile, profile
 from stack.rewrite.truth import Verdict
@@ -100,6 +102,7 @@ def add(subparsers: common.Subparsers) -> None:
         action="store_true",
         help="run it, and also print times and shares of the roofline",
     )
+    common.add_wide(parser, common.EACH)
     common.add_json(parser, SCHEMA)
 
 
@@ -169,14 +172,20 @@ def _print_steps(
 ) -> bool:
     """Prints the steps of each kernel; with --all also the kernel after each step.
 
-    With --check, compares each step with the loop nest. Returns True if a step is wrong.
+    Equal kernels, as those of equal layers, are printed once, unless --wide is given. With --check,
+    compares each step with the loop nest. Returns True if a step is wrong.
     """
     if not any(r.name == STAGE for r in record.records) or record[STAGE].func is None:
         raise UsageError(f"--steps shows the steps of stage {STAGE}, which this run does not have")
     func, is_wrong = record[STAGE].func, False
     assert func is not None
-    for kernel in stepped(func, backend, target_of(backend, settings.options)):
-        print(f"\n{kernel}")
+    found = list(stepped(func, backend, target_of(backend, settings.options)))
+    keys = ((k.told(), k.steps[-1].func) for k in found)
+    for group in [[i] for i in range(len(found))] if args.wide else alike(keys):
+        kernel = found[group[0]]
+        print("\n" + filled(str(kernel), " " * 10))
+        if len(group) > 1:
+            print(filled(f"  the same for {', '.join(f'%{found[i].value}' for i in group[1:])}"))
         for number, step in enumerate(kernel.steps if args.all else ()):
             text = without_lines(str(step.func)).rstrip()
             print(f"\n# {kernel.value}.step{number}: {step.text}\n{text}")
@@ -197,7 +206,8 @@ def _print_check(verdicts: Sequence[Verdict]) -> None:
     kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
     rows: list[list[object]] = []
     for stage in dict.fromkeys(v.stage for v in verdicts):
-        cells = {v.kind: "wrong" if v.problem else v.error for v in verdicts if v.stage == stage}
+        held = [v for v in verdicts if v.stage == stage]
+        cells = {v.kind: Loud("wrong") if v.problem else v.error for v in held}
         rows.append([stage, *(cells.get(kind) for kind in kinds)])
     print(f"\n{table(['largest error', *kinds], rows)}")
     if all(not v.problem for v in verdicts):

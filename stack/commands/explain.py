@@ -11,8 +11,8 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.assembly import assembly, beside_source
 from stack.explore.diff import without_lines
-from stack.explore.dump import source_text
-from stack.explore.fate import fates
+from stack.explore.fate import fate_table, fates
+from stack.explore.kernel_rows import kernel_of, kernel_rows
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
 from stack.explore.sharding import why
@@ -67,6 +67,7 @@ def add(subparsers: common.Subparsers) -> None:
         "what", nargs="?", metavar="WHAT", help="a line, module, node, kernel or word"
     )
     parser.add_argument("--stage", metavar="NAME", help="show only this stage")
+    common.add_wide(parser, common.EACH)
     common.add_json(parser, "stack.where/1")
 
     parser = common.command(
@@ -96,6 +97,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("--frontend", metavar="NAME", help="frontend of TARGET, as for dump")
     parser.add_argument("--sharding", metavar="VALUE", help="why this value has its sharding")
     parser.add_argument("--stage", metavar="NAME", help="show only this stage")
+    common.add_wide(parser)
     common.add_json(parser, "stack.explain/1")
 
 
@@ -127,8 +129,7 @@ def run_where(args: argparse.Namespace) -> int:
         last = shown
     if kernels:
         print("\nkernels:")
-        rows = [[k["name"], k["kind"], source_text(k["source"], 8)] for k in kernels]
-        print(table(["kernel", "kind", "source"], rows))
+        print(kernel_rows([kernel_of(k) for k in kernels], most=8))
     return 0
 
 
@@ -148,11 +149,7 @@ def _print_fates(run: SavedRun, args: argparse.Namespace) -> int:
         ]  # fmt: skip
         common.print_json({"schema": "stack.fates/1", "nodes": rows})
         return 0
-    cells = [
-        [f.origin.mark, f.origin.op, f.kind, ", ".join(f.steps), source_text(list(f.origin.source))]
-        for f in found
-    ]
-    print(table(["node", "op", "became", "in", "source"], cells))
+    print(fate_table(found))
     return 0
 
 
@@ -202,7 +199,7 @@ def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:
         return 0
     print(f"{choice['group']}: {choice['domain'] or choice['by']}")
     if choice["schedules"]:
-        print(table(tiles.HEADINGS, tiles.rows(choice)))
+        print(table(tiles.HEADINGS, tiles.rows(choice), wrap=["why"], drop=["expected"]))
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from stack.commands import common
 from stack.errors import unknown_name
 from stack.explore import inventory
-from stack.explore.table import table
+from stack.explore.table import listing, table
 from stack.ir.describe import reference
 
 KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, ...]]] = {
@@ -55,6 +55,8 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
 }
 
 
+WRAPPED = ("options", "attributes", "doc", "line", "source", "value", "state")
+DROPPED = ("source", "levels", "takes", "role", "attributes", "options")
 EXAMPLES = {
     "passes": "fuse", "stages": "mlir", "ops": "attention", "backends": "xla", "glossary": "stream",
 }  # fmt: skip
@@ -69,6 +71,7 @@ def add(subparsers: common.Subparsers) -> None:
             example += f"\n  stackc {name} {one}"
         parser = common.command(subparsers, name, run, summary, text + example)
         parser.add_argument("name", nargs="?", metavar="NAME", help="show only this entry, in full")
+        common.add_wide(parser)
         common.add_json(parser, f"stack.{name}/1")
         parser.set_defaults(kind=name, markdown=False)
         if name == "ops":
@@ -90,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
         common.print_json({"schema": f"stack.{args.kind}/1", args.kind: rows})
     elif all(row.get("name", "") == args.name for row in rows):
         for row in rows:
-            print("\n".join(f"{key + ':':12} {value_text(value)}" for key, value in row.items()))
+            print(listing(((k, value_text(value)) for k, value in row.items()), column=13))
     else:
         shown = [[first_line(value_text(row[c])) for c in columns] for row in rows]
-        print(table(list(columns), shown))
+        print(table(list(columns), shown, drop=DROPPED, wrap=WRAPPED))
     return 0
 
 
@@ -106,7 +109,7 @@ def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str,
     found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]
     if not found:
         known = list(dict.fromkeys(str(row[key]) for row in rows))
-        raise unknown_name(f"nothing among the {kind} is named", name, known)
+        raise unknown_name(f"nothing among the {kind} is named", name, known, see=f"stackc {kind}")
     return found
 
 

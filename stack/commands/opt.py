@@ -72,6 +72,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="also print near misses and refused fusions"
     )
+    common.add_wide(parser)
 
 
 def read(spec: str) -> Func:
@@ -161,7 +162,7 @@ def statistics(records: Sequence[Record]) -> str:
             rows.append([record.name, rule, applied, near[rule], "; ".join(whys)])
         kept = Counter(refused.reason for refused in record.refused)
         rows.extend([record.name, "not fused", 0, n, why] for why, n in kept.most_common())
-    return table(["pass", "rule", "applied", "nearly", "why not"], rows)
+    return table(["pass", "rule", "applied", "nearly", "why not"], rows, drop=["why not"])
 
 
 def shown(func: Func, no_lines: bool) -> str:

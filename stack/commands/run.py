@@ -75,6 +75,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--seed", type=int, default=0, metavar="N", help="seed of the random inputs"
     )
     parser.add_argument("--save", metavar="NPZ", help="write inputs and results")
+    common.add_wide(parser)
     common.add_json(parser, "stack.results/1")
 
 

@@ -19,6 +19,7 @@ SHOW = """
 
     examples:
       stackc show r1                   the tables of the run
+      stackc show r1 --wide            every column, and a row for each kernel of equal layers
       stackc show r1 fused             a stage (captured, imported, ..., asm)
       stackc show r1 fused --no-lines  no source lines
       stackc show g1 out.step3         the kernel of %out after step 3; step0: its loop nest
@@ -48,6 +49,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("stage", nargs="?", metavar="STAGE", help="a stage, or a step as y.step3")
     parser.add_argument("--kernel", metavar="NAME", help="print the code of this kernel")
     parser.add_argument("--no-lines", action="store_true", help="print no source lines")
+    common.add_wide(parser, common.EACH)
     common.add_json(parser, "stack.run/1")
 
     parser = common.command(subparsers, "diff", run_diff, "what changed between two stages", DIFF)
@@ -71,6 +73,10 @@ def run_show(args: argparse.Namespace) -> int:
         return _show_run(load_run(left), args)
     if args.stage or args.kernel:
         raise UsageError(f"{path} is not the folder of a run, so it has no stages and no kernels")
+    if path.suffix == ".py":
+        raise UsageError(
+            f"{path} is a Python file: `stackc dump {path}:NAME` compiles a program in it"
+        )
     text = str(files.load(path))
     print((without_lines(text) if args.no_lines else text).rstrip())
     return 0
@@ -103,6 +109,8 @@ def _side(spec: str, stage: str | None) -> tuple[str, str]:
     left, colon, name = spec.rpartition(":")
     if colon and is_run(Path(left)):
         return spec, stage_text(load_run(left), name)
+    if colon and not path.exists():
+        raise UsageError(f"{spec}: {left} is not the folder of a run, and there is no such file")
     try:
         return spec, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

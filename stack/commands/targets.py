@@ -63,6 +63,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "name", nargs="?", metavar="NAME|FILE", help="show only this target, in full"
     )
+    common.add_wide(parser)
     common.add_json(parser, SCHEMA)
     parser = common.command(
         subparsers, "calibrate", run_calibrate, "measure this machine for passes", CALIBRATE
@@ -85,7 +86,8 @@ def run_targets(args: argparse.Namespace) -> int:
         (one,) = found
         features = ", ".join(one.features) or "none"
         print(f"{one.name}: {one.title}\n{kind_of(one)}, arch {one.arch}, features {features}\n")
-        print(table(["number", "value", "unit", "what", "where from"], rows_of(one)))
+        head = ["number", "value", "unit", "what", "where from"]
+        print(table(head, rows_of(one), drop=["where from"], wrap=["what", "where from"]))
     else:
         rows = [[t.name, kind_of(t), t.arch, t.title] for t in found]
         print(table(["name", "kind", "arch", "machine"], rows))

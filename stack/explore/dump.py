@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from stack.explore.table import cut, number, scaled, table
+from stack.explore.kernel_rows import kernel_of, kernel_rows
+from stack.explore.layers import alike, base_name
+from stack.explore.table import number, scaled, table
+from stack.explore.terminal import Loud, filled, painted, view
+from stack.run.backend import Kernel
 from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
+SHOWN = 3  # values of equal layers that are named
 CAPTURED = "captured"  # its notes say so if a training step is not cut by our passes
 
 
@@ -24,32 +30,31 @@ def stage_table(manifest: Manifest) -> str:
                 entry["groups"] if is_ir else "-",
                 "yes" if entry["changed"] else "no",
                 entry["file"],
-                cut(str(entry["pass"]), 72),
+                entry["pass"],
             ]
         )
-    head = ["stage", "ms", "ops", "groups", "changed", "file", "pass pipeline"]
-    return table(head, rows)
+    head = ["stage", "time ms", "ops", "groups", "changed", "file", "pass pipeline"]
+    return table(head, rows, widest=72, drop=["file", "changed"], wrap=())
 
 
 def kernel_table(manifest: Manifest) -> str:
-    """Returns one row per kernel, library call and fallback, in execution order."""
-    rows = [
-        [
-            entry["name"],
-            entry["kind"],
-            scaled(entry["flops"]),
-            scaled(entry["bytes"], "B"),
-            intensity(entry["flops"], entry["bytes"]),
-            op_counts(entry["ops"]),
-            source_text(entry["source"]),
-        ]
-        for entry in manifest["kernels"]
-    ]
-    if not rows:
+    """Returns one row per kernel, library call and fallback, in execution order.
+
+    Kernels of equal layers share a row, with the sums of their flops and bytes.
+    """
+    kernels = [kernel_of(entry) for entry in manifest["kernels"]]
+    if not kernels:
         return "no kernels"
-    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "ops", "source"]
-    warned = [f"{e['name']}: {e['warning']}" for e in manifest["kernels"] if e.get("warning")]
-    return "\n".join([table(head, rows), *warned])
+
+    def cells(held: Sequence[Kernel], _: Sequence[int]) -> list[object]:
+        flops, moved = sum(k.flops for k in held), sum(k.bytes for k in held)
+        work = [scaled(flops), scaled(moved, "B"), intensity(flops, moved)]
+        return [*work, op_counts(list(held[0].ops))]
+
+    head = ["flops", "bytes", "flop/byte", "ops"]
+    shown = kernel_rows(kernels, head, cells, drop=["flop/byte", "ops"])
+    warned = {k.name: filled(f"{k.name}: {k.warning}") for k in kernels if k.warning}
+    return "\n".join([shown, *warned.values()])
 
 
 def phase_table(manifest: Manifest) -> str:
@@ -65,11 +70,22 @@ def phase_table(manifest: Manifest) -> str:
 
 
 def derivations(manifest: Manifest) -> list[str]:
-    """Returns the derivations of streams, and a line on what a training step saves."""
+    """Returns the derivations of streams, and a line on what a training step saves.
+
+    Of notes that differ only in the names of values, as those of equal layers, the first is shown.
+    """
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
     cuts = [s for s in manifest["stages"] if "partition" in s["rewrites"] or s["name"] == CAPTURED]
-    told = (*notes, *(n for s in cuts for n in s.get("notes", ())[:1]))
-    return list(dict.fromkeys(map(str, told)))
+    told = [str(n) for n in (*notes, *(n for s in cuts for n in s.get("notes", ())[:1]))]
+    if view().is_whole:
+        return list(dict.fromkeys(told))
+    found: list[str] = []
+    for group in alike(map(base_name, told)):
+        others = list(dict.fromkeys(told[i].split(" ", 1)[0] for i in group))[1:]
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        same = f"\n(the same holds for {', '.join(others[:SHOWN])}{more})" if others else ""
+        found.append(told[group[0]] + same)
+    return found
 
 
 def retreats(manifest: Manifest) -> list[str]:
@@ -98,12 +114,13 @@ def describe(manifest: Manifest) -> str:
     head = f"{manifest['target'] or 'a function'}: {manifest['frontend']} -> {manifest['backend']}"
     machine = manifest.get("machine")
     head += f" for {machine}" if machine else ""
-    parts = [head, stage_table(manifest)]
+    parts = [filled(head), stage_table(manifest)]
     if manifest["kernels"]:
         parts.append(kernel_table(manifest))
-    parts.extend(derivations(manifest))
-    parts.extend(retreats(manifest))
-    parts.append(coverage_line(coverage))
+    parts.extend(map(filled, derivations(manifest)))
+    parts.extend(map(filled, retreats(manifest)))
+    covered = filled(coverage_line(coverage))
+    parts.append(painted(covered, Loud(covered)) if coverage.get("fallback") else covered)
     if manifest.get("phases"):
         parts.append(phase_table(manifest))
     return "\n\n".join(parts)
@@ -120,20 +137,3 @@ def op_counts(ops: list[str]) -> str:
     for op in ops:
         counts[op] = counts.get(op, 0) + 1
     return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counts.items())
-
-
-def source_text(lines: list[str], most: int = 3) -> str:
-    """Joins source lines, grouped by file: `block.py:42,44 mlp.py:7`."""
-    files: dict[str, list[str]] = {}
-    for line in lines:
-        place = line.split(" ")[0]
-        file, _, number_ = place.rpartition(":")
-        held = files.setdefault(file, [])
-        if number_ not in held:
-            held.append(number_)
-    parts: list[str] = []
-    for file, numbers in files.items():
-        shown = ",".join(numbers[:most])
-        more = f"+{len(numbers) - most}" if len(numbers) > most else ""
-        parts.append(f"{file}:{shown}{more}" if file else shown)
-    return " ".join(parts)

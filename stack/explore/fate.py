@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from stack.explore.kernel_rows import source_text
+from stack.explore.layers import alike, base_name, folded, pattern
 from stack.explore.retrace import Origin, Retraced, Step, holders
+from stack.explore.table import table
+from stack.explore.terminal import Loud, view
 from stack.ir.node import Block, Node, deps
 from stack.ir.ops import lookup
 from stack.ir.traits import is_control
+from stack.run.backend import module_paths, source_lines
 
 KINDS = {
     "kernel": "computed in a generated kernel",
@@ -48,6 +54,40 @@ def fates(run: Retraced) -> list[Fate]:
         kind = "recomputation" if len(computed) > 1 else next(iter(kinds))
         found.append(Fate(origin, kind, tuple(computed or ends)))
     return found
+
+
+def fate_table(found: Sequence[Fate]) -> str:
+    """Formats a row per node; nodes of equal layers share a row, which names the first."""
+    groups = [[i] for i in range(len(found))] if view().is_whole else alike(_layer_keys(found))
+    is_folded = len(groups) < len(found)
+    rows: list[list[object]] = []
+    for group in groups:
+        first, held = found[group[0]], [found[i].origin.source for i in group]
+        kind = Loud(first.kind) if first.kind in ("fallback", "lost") else first.kind
+        calls = [f"x {len(group)}"] if is_folded else []
+        path = [folded(m for lines in held for m in module_paths(lines))] if is_folded else []
+        rows.append([first.origin.mark, first.origin.op, *calls, kind, ", ".join(first.steps),
+                     *path, source_text(list(first.origin.source))])  # fmt: skip
+    calls, path = ["nodes"] * is_folded, ["module"] * is_folded
+    note = f"{len(found)} nodes in {len(groups)} rows, which name the first of equal layers"
+    return table(
+        ["node", "op", *calls, "became", "in", *path, "source"],
+        rows,
+        drop=["module", "op"],
+        note=note if is_folded else "",
+    )
+
+
+def _layer_keys(found: Sequence[Fate]) -> Iterator[object]:
+    """Yields a key for each node; the same nodes of equal layers have the same."""
+    seen: Counter[object] = Counter()
+    for fate in found:
+        origin, modules = fate.origin, frozenset(module_paths(fate.origin.source))
+        steps = frozenset(map(base_name, fate.steps))
+        key = (base_name(origin.mark), origin.op, fate.kind, steps, source_lines(origin.source))
+        # the first such node of a layer is the first of the others, the second the second
+        seen[key, modules] += 1
+        yield key, frozenset(map(pattern, modules)), seen[key, modules]
 
 
 def _ends(

@@ -82,6 +82,12 @@ class SavedRun:
         """The kernel entries of the manifest."""
         return list(self.manifest["kernels"])
 
+    @property
+    def profile(self) -> dict[str, Any]:
+        """The measurements of a profiled run, see `stack.measure.profile`; {} if there are none."""
+        found: dict[str, Any] = self.manifest.get("profile", {})
+        return found
+
     def decisions(self, stage: str) -> list[Decisions]:
         """Returns the decisions of each pass of a stage."""
         try:
@@ -113,8 +119,7 @@ class SavedRun:
                         f"kernel {name!r} is a {entry['kind']} call and has no generated code"
                     )
                 return self._read(entry["file"])
-        known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
-        raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
+        raise unknown_name(f"{self.folder} has no kernel", name, [k["name"] for k in self.kernels])
 
 
 def machine_of(run: SavedRun) -> Target | None:

@@ -8,16 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from stack.errors import unknown_name
+from stack.explore.layers import alike, base_name, folded, pattern
 from stack.explore.lowering import Settings, lower_to
 from stack.explore.saved import SavedRun
 from stack.explore.table import table
 from stack.explore.target import Target
+from stack.explore.terminal import view
 from stack.ir.mesh import Mesh, size_of
 from stack.ir.mesh_ops import traffic
 from stack.ir.node import Func, Node, walk
 from stack.ir.sharding import Sharding
 from stack.ir.types import TensorType
 from stack.rewrite import Pipeline
+from stack.run.backend import module_paths, source_lines
 from stack.run.decisions import decided
 from stack.run.record import Run, Stage
 from stack.sim import machine, simulate
@@ -58,9 +61,12 @@ def summary(run: Run) -> str:
     placed, local = run["resharded"].func, run["partitioned"].func
     assert placed is not None
     assert local is not None
-    places = [[f"%{p.attrs['name']}", str(p.type), str(q.type)] for p, q in _pairs(placed, local)]
+    places = [(f"%{p.attrs['name']}", str(p.type), str(q.type)) for p, q in _pairs(placed, local)]
     ends = zip(placed.results, local.results, strict=True)
-    places += [[f"return {i}", str(r.type), str(q.type)] for i, (r, q) in enumerate(ends)]
+    places += [(f"return {i}", str(r.type), str(q.type)) for i, (r, q) in enumerate(ends)]
+    if not view().is_whole:  # values of equal layers share a row
+        groups = alike((pattern(name), *types) for name, *types in places)
+        places = [(folded(places[i][0] for i in g), *places[g[0]][1:]) for g in groups]
     found = [table(["value", "sharding", "on a rank"], places), table_of(local)]
     if placed.meshes and all(isinstance(t.bytes, int) for n in local.nodes for t in n.types):
         known = machine(MACHINE)
@@ -85,16 +91,32 @@ def collectives(local: Func) -> list[dict[str, Any]]:
 
 
 def table_of(local: Func) -> str:
-    """Returns the collectives as a table, with their sum."""
+    """Returns the collectives as a table, with their sum; those of equal layers share a row."""
     rows = collectives(local)
-    shown = [
-        [f"%{r['value']}", r["op"], r["over"], str(r["bytes"]), ", ".join(r["source"])]
-        for r in rows
-    ]
+    groups = [[i] for i in range(len(rows))] if view().is_whole else alike(map(_layer_key, rows))
+    is_folded = len(groups) < len(rows)
+    shown: list[list[str]] = []
+    for group in groups:
+        first = rows[group[0]]
+        lines = [line for i in group for line in rows[i]["source"]]
+        calls = [f"x {len(group)}"] if is_folded else []
+        sent = str(sum(rows[i]["bytes"] for i in group))
+        places = [*source_lines(lines), folded(module_paths(lines))]
+        cells = [f"%{first['value']}", first["op"], *calls, first["over"], sent]
+        shown.append([*cells, ", ".join(places if is_folded else first["source"])])
     total = sum(r["bytes"] for r in rows)
-    head = ["value", "collective", "over", "bytes sent", "source"]
-    text = table(head, shown) + "\n" if rows else ""
+    calls, sent = (["calls"], "sum of bytes sent") if is_folded else ([], "bytes sent")
+    head = ["value", "collective", *calls, "over", sent, "source"]
+    text = table(head, shown, drop=["source"]) + "\n" if rows else ""
     return f"{text}{len(rows)} collective(s), each rank sends {total} bytes (loops count once)"
+
+
+def _layer_key(row: dict[str, Any]) -> tuple[object, ...]:
+    """Is equal for the same collective of equal layers."""
+    lines = row["source"]
+    modules = frozenset(map(pattern, module_paths(lines)))
+    name = base_name(row["value"])
+    return name, row["op"], row["over"], row["bytes"], source_lines(lines), modules
 
 
 def why(run: SavedRun, value: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.explore.assembly import NOWHERE, assembly, instructions
-from stack.explore.dump import source_text
+from stack.explore.kernel_rows import source_text
 from stack.explore.saved import SavedRun, machine_of
 from stack.explore.table import number, scaled
 from stack.ir.cost import cost, group_reads
@@ -160,8 +160,7 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
 
 def _measured(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
     """Yields the median time of each call of a kernel, if the run has a profile."""
-    profile: dict[str, Any] = run.manifest.get("profile") or {}
-    seconds: list[list[float]] = profile.get("seconds") or []
+    seconds: list[list[float]] = run.profile.get("seconds") or []
     pairs = zip(run.kernels, seconds, strict=False)
     times = [median(rounds) for kernel, rounds in pairs if kernel["name"] == name]
     if times:

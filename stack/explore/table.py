@@ -2,89 +2,132 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
-_NUMBER = re.compile(r"[-+~<>]?\d[\d.,]*(?:e[-+]?\d+)?(?:\s?(?:%|x|ms|s|us|k|M|G|[kMGT]i?B|B))?")
+from stack.explore.columns import Column, column, fit
+from stack.explore.terminal import Loud, filled, painted, view
+
+_NUMBER = re.compile(
+    r"[-+~<>]?\d[\d.,]*(?:e[-+]?\d+)?(?:\s?(?:%|x|ms|s|us|k|M|G|[kMGT]i?B|B))?|x \d+"
+    r"|\d+\.\d+x \(\d+\.\d+ to \d+\.\d+(?:, noisy)?\)"  # a ratio with its quartiles
+)
+_DIGITS = re.compile(r"\d+(?:\.\d+)*(?:e[-+]?\d+)?")
 _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 60) -> str:
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    widest: int = 60,
+    drop: Sequence[str] = (),
+    wrap: Sequence[str] | None = None,
+    note: str = "",
+) -> str:
     """Formats a table with aligned columns: numbers to the right, text to the left.
 
-    Cells longer than `widest` are cut in the middle, except in the last column. If the terminal is
-    too narrow, each row is printed as several lines.
+    If the width is limited, the columns `drop` are hidden first, in this order, and long cells are
+    shortened: those of the columns `wrap` continue in the next line, others lose their middle. A
+    last line tells what is missing. Numbers stay whole.
+
+    Args:
+        widest: where no width is known, cells that do not wrap are cut to this length.
+        wrap: columns of sentences or lists; by default the last column.
+        note: begins the last line.
     """
     cells = [[_cell(c) for c in row] for row in rows]
-    width = terminal_width()
-    made = _aligned(head, cells, widest)
-    too_wide = width is not None and max(map(len, made.splitlines())) > width
-    return _stacked(head, cells, width) if too_wide and width and cells else made
+    prose = head[-1:] if wrap is None else wrap
+    columns: list[Column] = []
+    for i, name in enumerate(head):
+        texts = [row[i] for row in cells]
+        columns.append(column(name, texts, i == 0, _is_number_column(texts), name in prose))
+    width = view().width
+    if width is None:
+        most = None if view().is_whole else widest
+        widths = {i: c.natural if c.is_prose else min(c.natural, most or c.natural)
+                  for i, c in enumerate(columns)}  # fmt: skip
+    else:
+        widths = fit(columns, width, [head.index(name) for name in drop if name in head])
+    lines = _lines(list(head), widths, columns)
+    lines.append("  ".join("-" * w for w in widths.values()))
+    for row in cells:
+        lines += _lines(row, widths, columns)
+    hidden = [name for i, name in enumerate(head) if i not in widths]
+    is_cut = width is not None and any(
+        _is_cut(row[i], w, columns[i]) for row in cells for i, w in widths.items()
+    )
+    return "\n".join([*lines, *_last(note, hidden, is_cut)])
+
+
+def _is_cut(text: str, width: int, column: Column) -> bool:
+    """True if a cell, or a word of one that wraps, is longer than its column."""
+    return any(len(part) > width for part in (text.split() if column.is_prose else [text]))
+
+
+def _lines(row: Sequence[str], widths: dict[int, int], columns: Sequence[Column]) -> list[str]:
+    """Formats a row; a cell that is wrapped makes it several lines."""
+    held = [_wrapped(row[i], w) if columns[i].is_prose else [cut(row[i], w)]
+            for i, w in widths.items()]  # fmt: skip
+    lines: list[str] = []
+    for texts in zip_longest(*held, fillvalue=""):
+        parts = [
+            painted(text.rjust(w) if columns[i].is_number else text.ljust(w), row[i])
+            for text, (i, w) in zip(texts, widths.items(), strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    return lines
+
+
+def _last(note: str, hidden: Sequence[str], is_cut: bool) -> list[str]:
+    """Tells which columns are hidden and if cells are cut."""
+    parts = [note] if note else []
+    parts += [f"hidden: {', '.join(hidden)}"] if hidden else []
+    parts += ["long cells are cut"] if is_cut else []
+    way_out = f" ({view().way_out})" if view().way_out else ""
+    return [filled("; ".join(parts) + way_out)] if parts else []
 
 
 def listing(rows: Iterable[tuple[str, str]], column: int = 22) -> str:
-    """Formats `name: value` lines with aligned values; wraps in a narrow terminal."""
-    width = terminal_width()
-    lines = [f"{what + ':':{column}}{value}" for what, value in rows]
-    if width is None or max(map(len, lines), default=0) <= width:
-        return "\n".join(lines)
-    filled = (textwrap.fill(f"{w}: {v}", width, subsequent_indent="  ") for w, v in rows)
-    return "\n".join(filled)
-
-
-def terminal_width() -> int | None:
-    """Returns the terminal's columns, or COLUMNS; None for a file or a pipe."""
-    asked = os.environ.get("COLUMNS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
-    try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
-    except (OSError, ValueError):
-        return None
-
-
-def _stacked(head: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> str:
-    """Formats each row as a block, one line per non-empty cell."""
-    blocks: list[str] = []
-    for row in cells:
-        pairs = [
-            (name, text) for name, text in zip(head, row, strict=True) if text not in ("", "-")
-        ]
-        lines = [textwrap.fill(f"{n}: {t}", width, subsequent_indent="  ") for n, t in pairs]
-        blocks.append("\n".join(lines))
-    return "\n\n".join(blocks)
-
-
-def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], widest: int) -> str:
-    last = len(head) - 1
-    short = [
-        [text if i == last else cut(text, widest) for i, text in enumerate(row)] for row in cells
-    ]
-    right = [_is_number_column([row[i] for row in short]) for i in range(len(head))]
-    widths = [max(len(text) for text in column) for column in zip(head, *short, strict=True)]
+    """Formats `name: value` lines with aligned values, which wrap at the terminal's width."""
+    width = view().width
     lines: list[str] = []
-    for row in (list(head), *short):
-        parts = [
-            text.rjust(width) if flush else text.ljust(width)
-            for text, width, flush in zip(row, widths, right, strict=True)
-        ]
-        lines.append("  ".join(parts).rstrip())
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    for what, value in rows:
+        if width is not None and width < 2 * column:
+            lines.append(filled(f"{what}: {value}"))
+            continue
+        texts = value.splitlines() or [""]
+        if width is not None:
+            texts = [part for text in texts for part in _wrapped(text, width - column)]
+        lines.append(f"{what + ':':{column}}{texts[0]}".rstrip())
+        lines += [f"{'':{column}}{text}".rstrip() for text in texts[1:]]
     return "\n".join(lines)
 
 
+def _wrapped(text: str, width: int) -> list[str]:
+    """Breaks a text at spaces; a longer word loses its middle."""
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+    return [cut(line, width) for line in lines] or [""]
+
+
 def cut(text: str, width: int) -> str:
-    """Shortens a text to `width` characters by cutting its middle."""
+    """Shortens a text to at most `width` characters by cutting its middle, never a number."""
     if len(text) <= width:
         return text
-    head = (width - 3) // 2
-    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
+    head = max(0, (width - 3) // 2)
+    tail = len(text) - max(0, width - 3 - head)
+    for number_ in _DIGITS.finditer(text):
+        if number_.start() < head < number_.end():
+            head = number_.start()
+        if number_.start() < tail < number_.end():
+            tail = number_.end()
+    return f"{text[:head]}...{text[tail:]}"
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, Loud):
+        return value
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -146,6 +146,10 @@ def _import_failed(what: str, error: Exception) -> UsageError:
         last = last.tb_next
     lacks = error.name if isinstance(error, ModuleNotFoundError) else None
     known = lacks in plugins.names("stack.frontends")
+    if lacks and not known and f"{what}.".startswith(f"{lacks}."):
+        return UsageError(
+            f"there is no module {lacks!r} here; a target is `file.py:name` or `pkg.mod:name`"
+        )
     hint = f"; {install_hint(lacks)}" if lacks and known else ""
     return UsageError(f"importing {what} failed{where}: {type(error).__name__}: {error}{hint}")
 

@@ -1,4 +1,4 @@
-"""Caches facts of a node by equivalence class, so each is computed once.
+"""Caches facts of a block, and those of a node by equivalence class, so each is computed once.
 
 Nodes are equivalent if op, attributes, blocks and the types of operands and results are equal, as
 in repeated layers and across the stages of one program. What computes the operands does not matter,
@@ -68,5 +68,20 @@ def once_alike(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:
             return facts[ask]
         found = facts[ask] = ask(node)
         return found
+
+    return answer
+
+
+def once_in(ask: Callable[[Block], Answer]) -> Callable[[Block], Answer]:
+    """Decorator: caches a function of a block, which is immutable.
+
+    Its result must not be changed, and must not contain a node that contains the block.
+    """
+
+    @wraps(ask)
+    def answer(block: Block) -> Answer:
+        if ask not in block.facts:
+            block.facts[ask] = ask(block)
+        return block.facts[ask]
 
     return answer

@@ -226,9 +226,9 @@ def rebuild_block(
     return Block(new_params, results, {**(names or {}), **own.names}, own.locs)
 
 
-def rebuild(func: Func, visit: Visit = _keep, level: str | None = None) -> Func:
+def rebuild(func: Func, visit: Visit = _keep) -> Func:
     """Maps every node of a function; see `rebuild_block`."""
-    return Func(func.name, rebuild_block(func.body, visit), level or func.level)
+    return Func(func.name, rebuild_block(func.body, visit), func.level)
 
 
 def results_of(node: Node) -> list[Node]:

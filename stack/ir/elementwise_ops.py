@@ -152,7 +152,6 @@ def _elementwise(
     arity: int,
     infer: Callable[[Site], Type],
     flops: float = 1,
-    attrs: tuple[str, ...] = (),
 ) -> None:
     define(
         OpDef(
@@ -165,7 +164,6 @@ def _elementwise(
             spelled=SPELLED.get(name),
             flops=flops,
             arity=arity,
-            attrs=attrs,
             levels=EVERYWHERE,
         )
     )

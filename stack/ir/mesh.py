@@ -137,7 +137,7 @@ class Mesh:
         return tuple(tuple(rank for _, rank in sorted(group)) for group in found.values())
 
 
-def parse_mesh(text: str, name: str = "m") -> Mesh:
+def parse_mesh(text: str) -> Mesh:
     """Parses `dp=2, tp=4`. Raises RuleError with the expected form."""
     axes: list[tuple[str, int]] = []
     for part in text.split(","):
@@ -145,7 +145,7 @@ def parse_mesh(text: str, name: str = "m") -> Mesh:
         if match is None:
             raise RuleError(f"a mesh is written as 'dp=2, tp=4', not {text!r}")
         axes.append((match[1], int(match[2])))
-    return Mesh(name, tuple(axes))
+    return Mesh("m", tuple(axes))
 
 
 def size_of(axes: Sequence[MeshAxis]) -> int:

@@ -282,6 +282,11 @@ class Block(_Interned):
         return any(p.op == "var" for p in self.params)
 
     @cached_property
+    def facts(self) -> dict[Any, Any]:
+        """Cached facts; see `stack.ir.alike.once_in`."""
+        return {}
+
+    @cached_property
     def free(self) -> frozenset[Node]:
         """Loop variables of enclosing blocks that this block uses."""
         used = _EMPTY.union(*(r.vars for r in self.results))

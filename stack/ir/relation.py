@@ -277,11 +277,6 @@ def _digits(total: Dim, terms: Terms, sizes: Any) -> list[Dim]:
     return out
 
 
-def delinearize(offset: Dim, shape: Shape) -> Index:
-    """Index of a row-major offset."""
-    return tuple(_digits(offset, row_major(range(len(shape)), shape), shape))
-
-
 # ---- from an axis rule
 
 

@@ -387,9 +387,9 @@ def is_stream(node: Node) -> bool:
     return is_group(node) and len(node.blocks) == 3
 
 
-def is_kernel(node: Node, level: str = "") -> bool:
-    """True if a node is a kernel, at level `level` if given."""
-    return is_group(node) and "level" in node.attrs and level in ("", node.attrs["level"])
+def is_kernel(node: Node) -> bool:
+    """True if a node is a kernel."""
+    return is_group(node) and "level" in node.attrs
 
 
 def is_generated(node: Node) -> bool:

@@ -14,6 +14,7 @@ from stack.errors import StackError
 from stack.explore.table import number, table
 from stack.explore.target import Program as TargetProgram
 from stack.explore.target import resolve
+from stack.explore.terminal import filled, ratio_cell
 from stack.measure.cold import OWN, cold_compile
 from stack.measure.compare import WAYS, Comparison, compare, device_text
 from stack.measure.reproduce import Failure
@@ -336,20 +337,20 @@ def geomean(values: Sequence[float]) -> float:
 
 def describe(found: Bench) -> str:
     """Formats tables of ratios between our times and all others, by rounds."""
-    parts = [found.device, _ceiling_text(found.ceilings)]
-    for name in dict.fromkeys(r["row"] for r in found.rows):
-        parts.append(_row_table(name, [r for r in found.rows if r["row"] == name]))
+    parts = [filled(found.device), filled(_ceiling_text(found.ceilings))]
+    names = dict.fromkeys(r["row"] for r in found.rows)
+    parts += [_row_table(name, [r for r in found.rows if r["row"] == name]) for name in names]
     known = ", ".join(f"{k} {v}" for k, v in versions().items())
-    parts.append(f"versions: {known}")
+    notes = [f"versions: {known}"]
     if found.notes:
-        parts.append("how:\n" + "\n".join(f"  {k}: {v}" for k, v in found.notes.items()))
+        notes.append("how:\n" + "\n".join(f"  {k}: {v}" for k, v in found.notes.items()))
     if found.problems:
-        parts.append("problems:\n" + "\n".join(f"  {p}" for p in found.problems))
+        notes.append("problems:\n" + "\n".join(f"  {p}" for p in found.problems))
     if found.skipped:
-        parts.append("skipped:\n" + "\n".join(f"  {k}: {v}" for k, v in found.skipped.items()))
+        notes.append("skipped:\n" + "\n".join(f"  {k}: {v}" for k, v in found.skipped.items()))
     if found.missing:
-        parts.append("\n".join(f"{k} is missing: {v}" for k, v in found.missing.items()))
-    return "\n\n".join(parts)
+        notes.append("\n".join(f"{k} is missing: {v}" for k, v in found.missing.items()))
+    return "\n\n".join([*parts, *map(filled, notes)])
 
 
 def _ceiling_text(ceilings: Ceilings) -> str:
@@ -391,7 +392,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
                     row["kernels"],
-                    *("-" if times is None else str(times) for times in found.values()),
+                    *("-" if times is None else ratio_cell(str(times)) for times in found.values()),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
@@ -401,8 +402,10 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
         lines.append([*label, "", "", "", *means, ""])
     head = ["case"] if len(ours) == 1 else ["case", "ours"]
     head += ["ours ms", "spread", "kernels"]
-    text = table([*head, *columns, "best other", "of limit"], lines)
-    return f"{name}: time of each system relative to ours (above 1.00x: ours is faster)\n{text}"
+    drop = ["spread", "kernels", "of limit", *reversed(columns)]
+    text = table([*head, *columns, "best other", "of limit"], lines, drop=drop)
+    told = f"{name}: time of each system relative to ours (above 1.00x: ours is faster)"
+    return f"{filled(told)}\n{text}"
 
 
 def _told(row: Row | None, own: Row) -> Ratio | None:
@@ -413,4 +416,4 @@ def _told(row: Row | None, own: Row) -> Ratio | None:
 
 
 def _mean(values: Sequence[float]) -> str:
-    return f"{geomean(values):.2f}x" if values else "-"
+    return ratio_cell(f"{geomean(values):.2f}x") if values else "-"

@@ -13,6 +13,7 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
+from stack.explore.terminal import Loud, filled, ratio_cell
 from stack.ir.node import Func
 from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
@@ -253,7 +254,7 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
             [
                 row["system"],
                 row["via"],
-                "ok" if row["ok"] else "NO",
+                "ok" if row["ok"] else Loud("NO"),
                 row["kernels"],
                 row["library_calls"],
                 None if row["compile_s"] is None else number(row["compile_s"]),
@@ -266,14 +267,15 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
             ]
         )
     head = ["system", "via", "ok", "kernels", "library", "compile s", "run ms", "spread", "vs ours"]
-    return table([*head, "peak", "error", "vs eager"], rows)
+    drop = ["vs eager", "library", "peak", "spread", "kernels", "compile s"]
+    return table([*head, "peak", "error", "vs eager"], rows, drop=drop)
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
     """Formats the ratio to our time by rounds: the median, its quartiles, and if it is noisy."""
     if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
-    return str(ratio(own["rounds_ms"], row["rounds_ms"]))
+    return ratio_cell(str(ratio(own["rounds_ms"], row["rounds_ms"])))
 
 
 def _error_text(value: float | None) -> str:
@@ -289,9 +291,9 @@ def legend(comparison: Comparison) -> str:
     )
     columns = (
         "error: largest difference from a double precision run, relative to the largest value."
-        " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
-        " call, caches empty for each system.\nvs ours: the median and the quartiles of the rounds;"
-        f" noisy if these are more than {100 * NOISY:.0f} % apart. via ir: our\nfunction replayed;"
+        " compile s: from the user's program (via ir: from our function) to the end of the first"
+        " call, caches empty for each system. vs ours: the median and the quartiles of the rounds;"
+        f" noisy if these are more than {100 * NOISY:.0f} % apart. via ir: our function replayed;"
         " native: the user's own program; own: ours, called as its user calls it."
     )
     return columns + "\n" + "\n".join(counts)
@@ -304,10 +306,10 @@ def describe(comparison: Comparison) -> str:
         notes.append("interrupted: the systems and rounds until then")
     return "\n\n".join(
         [
-            comparison.device,
+            filled(comparison.device),
             comparison_table(comparison),
-            *(["\n".join(notes)] if notes else []),
-            legend(comparison),
+            *([filled("\n".join(notes))] if notes else []),
+            filled(legend(comparison), indent=""),
             "fusion groups by source line (numbers of kernels; L: a library call)",
             alignment_table(comparison.func, comparison.groups),
         ]

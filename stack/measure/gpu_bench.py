@@ -9,6 +9,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
+from stack.explore.terminal import ratio_cell
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows, line_of
 from stack.measure.caches import empty_caches
 from stack.measure.child import Lost, Worker
@@ -167,7 +168,7 @@ def listing(found: Bench) -> str:
                     row["kind"],
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    row["ratio_text"],
+                    ratio_cell(row["ratio_text"], row["system"].startswith("stack-")),
                     None if share is None else f"{100 * share:.0f} %",
                     None if error is None else f"{error:.1e}",
                     scaled(row.get("peak_bytes"), "B"),
@@ -186,7 +187,8 @@ def listing(found: Bench) -> str:
         "of limit",
         "error",
     ]
-    return table([*head, "peak", "compile s", "note"], lines)
+    drop = ["row", "peak", "compile s", "error", "kind", "spread", "note"]
+    return table([*head, "peak", "compile s", "note"], lines, drop=drop)
 
 
 def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:

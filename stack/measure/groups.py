@@ -87,7 +87,7 @@ def alignment_table(func: Func, groups: Sequence[Group]) -> str:
     for line, ops in lines.items():
         found = [_numbers(cells.get((line, s), [])) for s in systems]
         rows.append([line, *found, ", ".join(ops)])
-    return table(["source line", *systems, "ops"], rows)
+    return table(["source line", *systems, "ops"], rows, drop=["ops", *reversed(systems)])
 
 
 def _numbers(texts: list[str], most: int = 4) -> str:

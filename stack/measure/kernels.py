@@ -7,8 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from stack.explore.dump import intensity, source_text
-from stack.explore.table import scaled, table
+from stack.explore.dump import intensity
+from stack.explore.kernel_rows import kernel_rows
+from stack.explore.table import scaled
+from stack.explore.terminal import filled
 from stack.ir.node import Func
 from stack.measure.roofline import Ceilings, matmul_flops
 from stack.measure.timing import Timing
@@ -65,27 +67,24 @@ def widest_dtype(func: Func) -> str:
 def kernel_report(
     kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
 ) -> str:
-    """Formats a line for each kernel, and one for all, and says if the roof was measured low."""
-    rows: list[list[object]] = []
-    known = times if times is not None else [None] * len(kernels)
-    total = sum(times) if times is not None else None
-    for kernel, taken in zip(kernels, known, strict=True):
-        floor = floor_of(kernel, ceilings, dtype)
-        rows.append(
-            [
-                kernel.name,
-                kernel.kind,
-                *_work(kernel.flops, kernel.bytes),
-                *_time(taken, floor, total),
-                source_text(list(kernel.source)),
-            ]
-        )
-    flops, moved = sum(k.flops for k in kernels), sum(k.bytes for k in kernels)
-    floors = sum(floor_of(k, ceilings, dtype) for k in kernels)
-    rows.append(["all", "", *_work(flops, moved), *_time(total, floors, total), ""])
-    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "share", "of roof", "source"]
-    text = table(head, rows, widest=40)
-    return text if not above_roof(kernels, times, ceilings, dtype) else f"{text}\n{UNDER_LOAD}"
+    """Formats a line for each kernel, and one for all, and says if the roof was measured low.
+
+    Kernels of equal layers share a line.
+    """
+    whole = sum(times) if times is not None else None
+
+    def cells(held: Sequence[Kernel], numbers: Sequence[int]) -> list[object]:
+        taken = sum(times[i] for i in numbers) if times is not None else None
+        floor = sum(floor_of(k, ceilings, dtype) for k in held)
+        work = _work(sum(k.flops for k in held), sum(k.bytes for k in held))
+        return [*work, *_time(taken, floor, whole)]
+
+    head = ["flops", "bytes", "flop/byte", "time", "share", "of roof"]
+    drop = ["flop/byte", "flops"]
+    text = kernel_rows(kernels, head, cells, drop, has_total=True, widest=40)
+    if not above_roof(kernels, times, ceilings, dtype):
+        return text
+    return f"{text}\n{filled(UNDER_LOAD)}"
 
 
 def above_roof(

@@ -14,6 +14,7 @@ from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
+from stack.explore.terminal import ratio_cell
 from stack.measure.bench import Bench, Row, by_case, entry_of, finish_rows
 from stack.measure.caches import empty_caches
 from stack.measure.child import Lost, Worker
@@ -320,7 +321,7 @@ def listing(rows: Sequence[Row]) -> str:
                     row["system"],
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    row["ratio_text"],
+                    ratio_cell(row["ratio_text"], row["system"].startswith("stack-")),
                     None if row["compile_s"] is None else number(row["compile_s"]),
                     scaled(row["peak_bytes"], "B"),
                     _error(row["error"]),
@@ -333,7 +334,8 @@ def listing(rows: Sequence[Row]) -> str:
             )
     head = ["program", "system", "ms", "spread", "best other / it", "first s", "peak", "error"]
     head = [*head, "eager's", "kernels", "library", "fallback", "note"]
-    return table(head, lines)
+    drop = ["eager's", "library", "kernels", "spread", "fallback", "peak", "first s", "note"]
+    return table(head, lines, drop=drop)
 
 
 def _error(value: Any) -> str | None:

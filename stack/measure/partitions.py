@@ -138,7 +138,8 @@ def describe(rows: Sequence[Row]) -> str:
         ops = [str(counts.get(op, 0)) for op in COLLECTIVES]
         shown.append([row.system, *ops, *numbers, row.note])
     head = ["system", *(op.replace("_", "-") for op in COLLECTIVES)]
-    return table([*head, "KiB sent", "steps", "peak KiB", "planning s", "note"], shown)
+    drop = ["note", "planning s", "peak KiB"]
+    return table([*head, "KiB sent", "steps", "peak KiB", "planning s", "note"], shown, drop=drop)
 
 
 def kib(size: int) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from stack.explore.lowering import Settings, capture
 from stack.explore.table import table
 from stack.explore.target import Program, resolve
+from stack.explore.terminal import filled
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
 from stack.ir.space import NumpySpace
@@ -215,7 +216,12 @@ class ShardingBench:
         ]
         end = f"{self.reached} of {len(self.found)} reach the goal"
         return "\n".join(
-            [f"KiB sent by a rank, mesh {MESH}", table(head, shown), end, *told, *self.problems]
+            [
+                f"KiB sent by a rank, mesh {MESH}",
+                table(head, shown, drop=["XLA:GPU", "planning s", "error"]),
+                end,
+                *map(filled, (*told, *self.problems)),
+            ]
         )
 
 

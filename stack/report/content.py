@@ -113,8 +113,8 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
     """
     run = held(given) if isinstance(given, Run) else given
     manifest = run.manifest
-    profile = manifest.get("profile") or {}
-    timings = timings or [Timing(tuple(rounds)) for rounds in profile.get("seconds") or ()]
+    measured: list[list[float]] = run.profile.get("seconds") or []
+    timings = timings or [Timing(tuple(rounds)) for rounds in measured]
     stages = tuple(_stage(run, entry) for entry in manifest["stages"])
     texts = [run.kernel_text(str(k["name"])) if k["file"] else "" for k in run.kernels]
     known: list[Timing | None] = [*timings] or [None] * len(texts)
@@ -130,8 +130,8 @@ def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
         coverage=manifest["coverage"],
         compile_s=float(manifest.get("compile_s") or 0.0),
         steps=tuple(steps_of(run)),
-        ceilings=Ceilings.read(profile["ceilings"]) if profile else None,
-        dtype=str(profile.get("dtype", "f32")),
+        ceilings=Ceilings.read(run.profile["ceilings"]) if run.profile else None,
+        dtype=str(run.profile.get("dtype", "f32")),
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stack.explore.dump import coverage_line, intensity, op_counts, source_text
+from stack.explore.dump import coverage_line, intensity, op_counts
+from stack.explore.kernel_rows import source_text
 from stack.explore.table import number, scaled
 from stack.report.markup import Html, escaped, folded, joined, table, tag
 from stack.run.record import Run, Stage

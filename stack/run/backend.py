@@ -21,9 +21,10 @@ class Kernel:
     call.
 
     `flops` and `bytes` are counted from the axis rules, see `stack.run.work`. `ops` are op names of
-    the fusion body; `source` are lines such as "block.py:42"; `stage_node` is the name of its node
-    in the last stage. `resources` is its use of GPU resources: registers, spilled and shared bytes,
-    threads. `warning` is the assembler's performance warning.
+    the fusion body; `source` are lines such as "block.py:42", `modules` paths such as
+    "layers.0.attn"; `stage_node` is the name of its node in the last stage. `resources` is its use
+    of GPU resources: registers, spilled and shared bytes, threads. `warning` is the assembler's
+    performance warning.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Kernel:
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
+    modules: tuple[str, ...] = ()
 
     def with_flops(self, flops: float) -> Kernel:
         """The same kernel with another count of operations; its text is not computed."""
@@ -65,6 +67,11 @@ def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
         return files.index(file), int(number) if number.isdigit() else 0
 
     return tuple(sorted(found, key=order))
+
+
+def module_paths(lines: Iterable[str]) -> tuple[str, ...]:
+    """Returns the modules of source lines: `attn.wq` of `block.py:42 attn.wq`."""
+    return tuple(filter(None, dict.fromkeys(line.partition(" ")[2] for line in lines)))
 
 
 # a call with a framework's arrays; returns None without running for other kinds of arrays

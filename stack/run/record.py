@@ -256,6 +256,7 @@ class Run:
                 "kind": k.kind,
                 **({"resources": k.resources} if k.resources else {}),
                 **({"warning": k.warning} if k.warning else {}),
+                **({"modules": list(k.modules)} if k.modules else {}),
             }
             for k in self.kernels
         ]

@@ -83,7 +83,7 @@ def kernel_that_forgets(kernel: Node) -> Node:
         return make("min", args) if old.op == "max" else old.rebuilt(args, blocks=blocks)
 
     edit = Edit(kernel)
-    return edit.finished(edit.rewritten(edit.block, visit))
+    return edit.everywhere(visit)
 
 
 def test_a_nest_with_too_many_turns_is_not_interpreted(

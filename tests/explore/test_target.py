@@ -66,7 +66,7 @@ def test_a_module_by_name(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(file).parent))
     found = program("target_under_test:factory")
     assert isinstance(found, Program)
-    with pytest.raises(UsageError, match="importing no_such_module failed"):
+    with pytest.raises(UsageError, match="there is no module 'no_such_module' here"):
         program("no_such_module:factory")
     with pytest.raises(UsageError, match="neither a Python file nor a module"):
         program("a b:factory")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stack.explore.diff import diff_texts, summary, without_lines
-from stack.explore.dump import op_counts, source_text
+from stack.explore.dump import op_counts
+from stack.explore.kernel_rows import source_text
 from stack.explore.table import cut, number, scaled, table
 
 

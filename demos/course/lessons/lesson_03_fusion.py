@@ -206,7 +206,7 @@ print(two.run.explain("softmax"))
 # ```
 #
 # In the row of `stack-mlir default` the column of your pass stands below 1.00x: it takes less time.
-# `noisy` in place of a ratio means that the machine was busy. Two kernels and one are told on any
+# `noisy` behind a ratio means that the machine was busy. Two kernels and one are told on any
 # machine, and their bytes by `stackc show apart` and `stackc show joined`. `--with inductor,xla`
 # sets other compilers beside both; the README that was written into `wide` has more commands.
 

@@ -41,8 +41,8 @@ print(describe(first))
 #
 # - `kernels`: what is counted differs, and the lines below the table say what. A library call is
 #   no generated kernel.
-# - `vs ours`: a ratio of two medians. Where either spreads over more than 5 % of itself, the
-#   table says `noisy` and makes no ratio.
+# - `vs ours`: the median of the ratios by rounds, with its quartiles. If these are more than 5 %
+#   apart, the table says `noisy`: such a ratio is no result.
 # - `error`: against the same program in double precision, relative to the largest value. A faster
 #   program that is wrong is no faster program.
 #

@@ -1,0 +1,241 @@
+"""The vectorized load or store of all lanes, from the one of one lane.
+
+If exactly one index has unit stride in the lanes, the access is contiguous: it loads or stores a
+block. Otherwise it is a gather or a scatter, with one index for each lane.
+
+    load(%p0, %i, %r) : f32          load(%p0, %i, 0) : f32<64>                     a block
+    load(%p0, %r, %i) : f32          load(%p0, iota, broadcast(%i)) : f32<64>       a gather
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Node
+from stack.ir.traits import is_store
+from stack.ir.types import TensorType
+from stack.passes.steps.access import (
+    Lanes,
+    all_of,
+    block_axis,
+    conjuncts,
+    parts_of,
+    reshaped,
+    spread_along,
+    unclipped,
+    without_units,
+)
+from stack.passes.steps.intervals import stays_inside
+from stack.passes.steps.loops import is_constant
+from stack.passes.tiling.frame import static
+
+
+@dataclass
+class Widened:
+    """The values of all lanes that replace those of one lane.
+
+    Attributes:
+        lanes: the axis that is vectorized.
+        is_loop: whether the kernel is for a CPU. Its blocks are masked at the end of memory; those
+            of a GPU kernel are clipped.
+        padded: memory whose rows end in zeros, past what is read.
+        done: the replacement of each node of one lane.
+        wide: nodes of one lane whose replacement is a tile of all lanes.
+    """
+
+    lanes: Lanes
+    is_loop: bool
+    padded: Collection[Node]
+    done: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    wide: set[Node] = field(default_factory=set[Node])
+
+    def new(self, node: Node) -> Node:
+        """The replacement of a node; nodes outside of the loop stay."""
+        return self.done.get(node, node)
+
+    def spread(self, node: Node, shape: Sequence[int]) -> Node:
+        """The replacement of a node as a tile of a shape, with the lane axis first."""
+        return self.lanes.spread(self.new(node), shape, node in self.wide)
+
+
+class Contiguous(NamedTuple):
+    """A block of memory that all lanes access together.
+
+    Attributes:
+        starts: the first index along each axis of memory.
+        shape: the shape of the block, in memory order.
+        at: the axis of the lanes in it.
+        attrs: attributes of the access.
+        test: its mask: a scalar, or a tile with the lane axis first.
+    """
+
+    starts: list[Node]
+    shape: tuple[int, ...]
+    at: int
+    attrs: dict[str, object]
+    test: Node | None
+
+    @property
+    def mask(self) -> list[Node]:
+        """The operand of the access that masks it, if there is one."""
+        if self.test is None:
+            return []
+        return [self.in_memory_order(self.test) if self.test.tensor.rank else self.test]
+
+    def lanes_first(self, block: Node, shape: tuple[int, ...]) -> Node:
+        """Transposes a block in memory order to a tile with the lane axis first."""
+        if self.at:
+            order = (self.at, *(k for k in range(block.tensor.rank) if k != self.at))
+            block = make("transpose", (block,), {"perm": order})
+        return reshaped(block, shape)
+
+    def in_memory_order(self, value: Node) -> Node:
+        """Transposes a tile with the lane axis first to a block in memory order."""
+        shape, at = self.shape, self.at
+        moved = (shape[at], *(s for k, s in enumerate(shape) if k != at))
+        value = reshaped(value, moved)
+        if not at:
+            return value
+        order = (*range(1, at + 1), 0, *range(at + 1, len(shape)))
+        return make("transpose", (value,), {"perm": order})
+
+
+class Access:
+    """A load or store of one lane, which becomes that of all lanes.
+
+    Args:
+        node: the load or store.
+        values: the values of all lanes.
+    """
+
+    def __init__(self, node: Node, values: Widened) -> None:
+        self.node, self.values, self.lanes = node, values, values.lanes
+        self.index, self.mask, self.other, self.tile = parts_of(node)
+        self.memory = values.new(node.args[0])
+        self.rank = self.memory.tensor.rank
+        self.lead = self.rank - len(self.tile)  # axes of memory before those of the tile
+        self.shape = (self.lanes.count, *self.tile)
+
+    def load(self) -> Node:
+        """The load of all lanes."""
+        node, hint = self.node, TensorType(self.node.dtype, self.shape, "tile")
+        if not self.index:
+            assert self.mask is not None and self.other is not None
+            test = self.lanes.spread(self.values.new(self.mask), self.shape, True)
+            one = make("load", (self.memory,), hint=TensorType(node.dtype, ()))
+            return make("select", (test, one, self.values.new(self.other)), hint=hint)
+        block = self._block()
+        if block is None:
+            operands = [without_units(v) for v in (*self._places(), *self._extra())]
+            own = (self.shape[0], *(n for n in self.shape[1:] if n > 1))
+            hint = TensorType(node.dtype, own, "tile")
+            made = make("load", [self.memory, *operands], self._unclipped, hint=hint)
+            return reshaped(made, self.shape)
+        extra = [*block.mask, constant(0, node.dtype)] if block.mask else []
+        type_ = TensorType(node.dtype, block.shape, "tile")
+        attrs = {**node.attrs, **block.attrs}
+        made = make("load", [self.memory, *block.starts, *extra], attrs, hint=type_)
+        return block.lanes_first(made, self.shape)
+
+    def store(self) -> Node:
+        """The store of all lanes."""
+        value = self.values.spread(self.node.args[1], self.shape)
+        block = self._block()
+        if block is None:
+            operands = [self.memory, value, *self._places(), *self._extra()]
+            return make("store", operands, self._unclipped)
+        operands = [self.memory, block.in_memory_order(value), *block.starts, *block.mask]
+        return make("store", operands, {**self.node.attrs, **block.attrs})
+
+    @property
+    def _unclipped(self) -> dict[str, object]:
+        """The attributes of a gather or a scatter."""
+        return {k: v for k, v in self.node.attrs.items() if k != "clip"}
+
+    def _places(self) -> list[Node]:
+        """The indices of each element of each lane, for a gather or a scatter."""
+        is_block = not any(i.tensor.rank for i in self.index)
+        found: list[Node] = []
+        for axis, place in enumerate(self.index):
+            made = self.values.new(place)
+            at = axis - self.lead
+            if is_block and at >= 0 and self.tile[at] > 1:
+                type_ = TensorType(self.lanes.var.dtype, (self.tile[at],), "tile")
+                steps = make("iota", (), {"axis": 0}, hint=type_)
+                if made.tensor.rank:
+                    steps = spread_along(steps, (at + 1,), self.shape)
+                    made = make("add", (self.lanes.spread(made, self.shape, True), steps))
+                else:
+                    made = steps if is_constant(made, 0) else make("add", (made, steps))
+                    made = spread_along(made, (at + 1,), self.shape)
+            found.append(self.lanes.spread(made, self.shape, place in self.values.wide))
+        return found
+
+    def _extra(self) -> list[Node]:
+        """Mask and value of masked lanes, for a gather or a scatter."""
+        test = None if self.mask is None else self.values.spread(self.mask, self.shape)
+        if "clip" in self.node.attrs:
+            both = [one for one in (test, self._clip_mask()) if one is not None]
+            test = make("and", both) if len(both) == 2 else next(iter(both), None)
+        if test is None:
+            return []
+        if is_store(self.node):
+            return [test]
+        other = self.other
+        return [test, constant(0, self.node.dtype) if other is None else self.values.new(other)]
+
+    def _clip_mask(self) -> Node | None:
+        """The bounds check of a clipped block, as a mask over its elements; None if not needed."""
+        test: Node | None = None
+        for axis, place in enumerate(self._places()):
+            at, extent = axis - self.lead, static(self.memory.shape[axis])
+            if at < 0 or stays_inside(self.index[axis], self.tile[at], extent):
+                continue
+            one = make("lt", (place, constant(extent, place.dtype)))
+            test = one if test is None else make("and", (test, one))
+        return test
+
+    def _block(self) -> Contiguous | None:
+        """Matches lanes with unit stride along one axis of memory.
+
+        None if the access is a gather or a scatter.
+        """
+        index, tile, lead, values = self.index, self.tile, self.lead, self.values
+        found = None if any(i.tensor.rank for i in index) else block_axis(index, self.lanes)
+        if found is None or (found[0] >= lead and tile[found[0] - lead] > 1):
+            return None
+        axis, first = found
+        if values.is_loop and axis < self.rank - 1:
+            return None  # a vector of a CPU is contiguous: along the last axis of memory
+        starts = [first if k == axis else values.new(place) for k, place in enumerate(index)]
+        begin = min(axis, lead)
+        shape = tuple(
+            self.lanes.count if k == axis else (tile[k - lead] if k >= lead else 1)
+            for k in range(begin, self.rank)
+        )
+        asked = conjuncts(self.mask)
+        size = static(self.memory.shape[axis])
+        is_padded = self.node.args[0] in values.padded
+        others = unclipped(asked, index[axis], first, self.lanes, size, is_padded)
+        is_one = all(not p.tensor.rank and p not in values.wide for p in others)
+        is_clipped = "clip" in self.node.attrs
+        if is_one and not values.is_loop and (len(others) < len(asked) or is_clipped):
+            test = all_of([values.new(p) for p in others])
+            return Contiguous(starts, shape, axis - begin, {"clip": True}, test)
+        if is_clipped:
+            return None  # a clipped block cannot also have a mask over its elements
+        test = all_of([self._part(p) for p in asked])
+        if self.mask is None and size < self.lanes.count:
+            return None
+        return Contiguous(starts, shape, axis - begin, {}, test)
+
+    def _part(self, test: Node) -> Node:
+        """A condition of a mask: a scalar if it is the same for all lanes, else a tile."""
+        made = self.values.new(test)
+        return self.values.spread(test, self.shape) if made.tensor.rank else made
+
+
+__all__ = ["Access", "Widened"]

@@ -1,0 +1,69 @@
+"""Fits the columns of a table into a width: hides the least important ones and narrows others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+GAP = 2  # columns of the terminal between two columns of a table
+# widths of a column: comfortable, and the least; the first has names that commands take
+_FIRST = (40, 24)
+_NAME = (32, 12)
+_PROSE = (40, 20)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: the width of its longest cell, a comfortable width, and the least.
+
+    Cells of prose wrap at spaces; those of numbers are never shortened.
+    """
+
+    natural: int
+    comfortable: int
+    least: int
+    is_number: bool = False
+    is_prose: bool = False
+
+
+def column(
+    head: str, cells: Sequence[str], is_first: bool, is_number: bool, is_prose: bool
+) -> Column:
+    """Measures a column. Heads are never cut."""
+    natural = max(map(len, (head, *cells)))
+    if is_number:
+        return Column(natural, natural, natural, is_number=True)
+    limits = _PROSE if is_prose else _FIRST if is_first else _NAME
+    comfortable, least = (max(len(head), min(natural, n)) for n in limits)
+    return Column(natural, comfortable, least, is_prose=is_prose)
+
+
+def fit(columns: Sequence[Column], width: int, drop: Sequence[int]) -> dict[int, int]:
+    """Returns the columns to show, with their widths.
+
+    Columns of `drop` are hidden in this order while the others are narrower than is comfortable.
+    Then cells are shortened to the least width. Then further columns are hidden, from the right;
+    the first one stays.
+    """
+    shown = list(range(len(columns)))
+    others = [i for i in reversed(shown[1:]) if i not in drop]
+    for number in drop:
+        if _total([columns[i].comfortable for i in shown]) > width:
+            shown.remove(number)
+    for number in others:
+        if _total([columns[i].least for i in shown]) > width:
+            shown.remove(number)
+    floors = [columns[i].comfortable for i in shown]
+    if _total(floors) > width:
+        floors = [columns[i].least for i in shown]
+    widths = [columns[i].natural for i in shown]
+    while _total(widths) > width:
+        widest = max(range(len(shown)), key=lambda i: (widths[i] > floors[i], widths[i]))
+        if widths[widest] <= floors[widest]:
+            break
+        widths[widest] -= 1
+    return dict(zip(shown, widths, strict=True))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)

@@ -24,6 +24,7 @@ from stack.ir.node import Func, Node, topological
 from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
+from stack.rewrite.check import FINITE, WIDER
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.group import estimate
 from stack.rewrite.log import Log
@@ -43,7 +44,7 @@ class Exchange(Pass):
         return rewrite(func, (exchanged_sum, multiple_of_sum), log)
 
 
-@on("reduce")
+@on("reduce", inexact=FINITE | WIDER)
 def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, if O = P C exists."""
     factors = node.args[0]
@@ -76,7 +77,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     return near
 
 
-@on("reduce")
+@on("reduce", inexact=FINITE | WIDER)
 def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of d_m E_mk is d_m times the sum of E, if that exists."""
     axes: Sequence[int] = node.attrs["axes"]

@@ -14,11 +14,12 @@ from stack.ir.node import Node
 from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
+from stack.rewrite.check import FINITE
 from stack.rewrite.engine import Scope, on
 from stack.rewrite.splat import splat
 
 
-@on("dot")
+@on("dot", inexact=FINITE)
 def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
     """dot(select(i = k, v, 0), b) is v times b, with b indexed by i."""
     inputs, output = dot_axes(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stack.rewrite.check import EXACT, WIDER, CheckError, Inexact
+from stack.rewrite.check import EXACT, FINITE, WIDER, CheckError, Inexact
 from stack.rewrite.engine import CycleError, Scope, on, replace, rewrite
 from stack.rewrite.inputs import random_inputs
 from stack.rewrite.log import Fuel, Log
@@ -13,6 +13,7 @@ from stack.rewrite.verdict import NOT_MINE, Acceptance, Ok, Why
 
 __all__ = [
     "EXACT",
+    "FINITE",
     "NOT_MINE",
     "WIDER",
     "CheckError",

@@ -28,6 +28,7 @@ class Inexact:
 
     Attributes:
         error: largest error, relative to the largest value of a result, if it is above `ROUNDING`.
+        finite: True if the rule holds for finite inputs only: others are not judged.
         native: True for code of a backend, which may approximate functions: `TOLERANCE` holds.
         wider: True if intermediate values may have more range and precision than in the program.
             Then two kinds of elements are not judged: those that are infinite or nan in the program
@@ -38,11 +39,13 @@ class Inexact:
     error: float = 0.0
     wider: bool = False
     native: bool = False
+    finite: bool = False
 
     def __or__(self, other: Inexact) -> Inexact:
         """The allowance after both rules."""
         wider, native = self.wider or other.wider, self.native or other.native
-        return Inexact(max(self.error, other.error), wider, native)
+        finite = self.finite or other.finite
+        return Inexact(max(self.error, other.error), wider, native, finite)
 
     def limit(self, dtype: DType) -> float:
         """The largest error of a result that is accepted."""
@@ -52,6 +55,7 @@ class Inexact:
 
 EXACT = Inexact()
 WIDER = Inexact(wider=True)
+FINITE = Inexact(finite=True)
 NATIVE = Inexact(native=True)
 
 

@@ -90,6 +90,8 @@ class Truth:
     def error(self, kind: str, found: Sequence[Any]) -> tuple[float, str]:
         """Returns the largest relative error of results, and a description if it is too large."""
         worst = 0.0
+        if self.allowed.finite and not self._is_finite(kind):
+            return worst, ""
         for i, (want, have) in enumerate(zip(self.results[kind], found, strict=True)):
             dtype = self.func.results[i].dtype
             error = difference(want, have, dtype)
@@ -120,13 +122,16 @@ class Truth:
         if want.shape != have.shape or want.dtype != have.dtype or dtype.kind not in "fc":
             return found
         unsure = np.zeros(want.shape, np.bool_)
-        if all(np.isfinite(a).all() for a in self.inputs[kind] if a.dtype.kind in "fc"):
+        if self._is_finite(kind):
             unsure |= ~np.isfinite(want)
         if exact:
             with np.errstate(over="ignore"):  # an overflow of the result's own type is judged
                 rounded = np.asarray(exact[number]).astype(want.dtype)
             unsure |= is_ill_conditioned(want, rounded, dtype)
         return np.where(unsure, want, have)
+
+    def _is_finite(self, kind: str) -> bool:
+        return all(np.isfinite(a).all() for a in self.inputs[kind] if a.dtype.kind in "fc")
 
     def _exact(self, kind: str) -> list[Any]:
         """The results in double precision; none if an op has no meaning there."""

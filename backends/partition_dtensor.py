@@ -16,9 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stack.errors import StackError
-from stack.frontends.torch_arrays import TORCH_DTYPE
-from stack.frontends.torch_sharding import to_placements
-from stack.frontends.torch_space import TorchSpace
+from stack.frontends.torch.distributed.placements import to_placements
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
 from stack.ir.types import TensorType

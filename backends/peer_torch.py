@@ -12,9 +12,9 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
-from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
-from stack.frontends.torch_draws import with_strides
-from stack.frontends.torch_space import TorchSpace
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.axes import parse_rule
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from stack.demos.gpu_rows import by_hand
 from stack.demos.ops_programs import PROGRAMS, program
 from stack.errors import StackError
-from stack.frontends.torch_arrays import dtype_of
+from stack.frontends.torch.tensors.arrays import dtype_of
 from stack.hosted import find
 from stack.hosted.nodes import custom
 from stack.ir.builder import Builder, param

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from stack.errors import StackError
-from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor

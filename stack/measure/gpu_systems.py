@@ -265,7 +265,7 @@ def _own_training(program: GpuProgram, peer: BackendSpec, name: str) -> GpuSyste
     find_backend(peer.backend)
     options = {"backend": peer.backend, **_one_by_one(peer)}
     compiled = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
-    frontend = importlib.import_module("stack.frontends.dynamo")
+    frontend = importlib.import_module("stack.frontends.torch")
     known = len(frontend.runs())
     system = _called(name, "generated", compiled, program)
     system.is_ours = True

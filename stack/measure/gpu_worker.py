@@ -267,7 +267,7 @@ def _forget(torch: Any) -> None:
     import gc
 
     torch._dynamo.reset()
-    importlib.import_module("stack.frontends.dynamo").clear_runs()
+    importlib.import_module("stack.frontends.torch").clear_runs()
     gc.collect()
     torch.cuda.empty_cache()
 

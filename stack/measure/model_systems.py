@@ -215,9 +215,9 @@ def _own_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSy
     torch = torch_module()
     options = {"backend": peer.backend, **peer.options}
     fn = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
-    frontend = importlib.import_module("stack.frontends.dynamo")
+    frontend = importlib.import_module("stack.frontends.torch")
     graphs: Sequence[CompiledGraph] = importlib.import_module(
-        "stack.frontends.dynamo_backend"
+        "stack.frontends.torch.compile.dynamo_backend"
     ).GRAPHS
     known, first = len(frontend.runs()), len(graphs)
     call = torch_call(program, fn)

@@ -15,9 +15,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import stack
-from stack.frontends import dynamo_backend
-from stack.frontends.fx_looks import Learner, Maker, Operands, mapped, memory_of, operands_of
-from stack.frontends.fx_meta import meta_kernels
+from stack.frontends.torch.compile import dynamo_backend
+from stack.frontends.torch.tracing.call_keys import (
+    Learner,
+    Maker,
+    Operands,
+    mapped,
+    memory_of,
+    operands_of,
+)
+from stack.frontends.torch.tracing.meta_kernels import meta_kernels
 
 Function = Callable[..., Any]
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)

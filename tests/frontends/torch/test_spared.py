@@ -17,10 +17,10 @@ torch = pytest.importorskip("torch")
 from torch._dynamo import guards, symbolic_convert  # noqa: E402
 from torch._dynamo.variables import higher_order_ops  # noqa: E402
 
-from stack.frontends import dynamo_spared  # noqa: E402
-from stack.frontends.dynamo_aot import aot_compiled  # noqa: E402
-from stack.frontends.dynamo_spared import spared  # noqa: E402
-from stack.frontends.torch_calls import TorchCaptured  # noqa: E402
+from stack.frontends.torch.program.calls import TorchCaptured  # noqa: E402
+from stack.frontends.torch.tracing import overhead  # noqa: E402
+from stack.frontends.torch.tracing.aot_autograd import aot_compiled  # noqa: E402
+from stack.frontends.torch.tracing.overhead import spared  # noqa: E402
 
 LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
 ASKED = higher_order_ops.LocalMapWrappedHigherOrderVariable
@@ -66,7 +66,7 @@ def test_torch_is_as_before_after_a_capture_and_after_one_that_fails() -> None:
 
 def test_what_a_log_asks_for_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda _: True)
-    monkeypatch.setattr(dynamo_spared, "_ENABLED", lambda name: name == "trace_source")
+    monkeypatch.setattr(overhead, "_ENABLED", lambda name: name == "trace_source")
     before = now()
     with spared():
         assert now()[:2] == before[:2]

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from stack.errors import StackError
+from stack.frameworks.jax_private import key_generator
 from stack.frontends.jax import FRONTEND
 from stack.frontends.jax.compile.device_arrays import from_device
 from stack.frontends.jax.jaxpr.element_words import is_key
@@ -143,7 +144,7 @@ def user_call(captured: Any) -> Callable[..., Arrays]:
 
     def call(*arrays: Any) -> Arrays:
         given = [
-            jax.random.wrap_key_data(a, impl=leaf.dtype._impl.name) if is_key(leaf) else a
+            jax.random.wrap_key_data(a, impl=key_generator(leaf.dtype).name) if is_key(leaf) else a
             for a, leaf in zip(arrays[bound:], leaves, strict=True)
         ]
         out = captured.original(*jax.tree_util.tree_unflatten(tree, given))

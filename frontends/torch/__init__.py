@@ -47,7 +47,7 @@ class TorchFrontend:
             getattr(fn, "__self__", None), torch.nn.Module
         ):
             return True
-        from torch.utils import _pytree as pytree
+        from stack.frameworks.torch_private import pytree
 
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
 

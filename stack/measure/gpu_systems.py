@@ -102,11 +102,15 @@ def _torch() -> Any:
     return importlib.import_module("torch")
 
 
+def _private() -> Any:
+    """Returns our functions for torch's private names; loads torch."""
+    return importlib.import_module("stack.frameworks.torch_private")
+
+
 def leaves(value: Any) -> list[Any]:
     """Returns the tensors of a result, in order."""
     torch = _torch()
-    tree = importlib.import_module("torch.utils._pytree")
-    return [x for x in tree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+    return [x for x in _private().pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
 
 
 def parameters(fn: Any) -> list[Any]:
@@ -195,7 +199,7 @@ def retained() -> Any:
 
     It disables buffer donation, since backward graphs may run again.
     """
-    return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
+    return _private().aot_settings(donated_buffer=False)
 
 
 def _one_by_one(peer: BackendSpec) -> dict[str, Any]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
-from unittest import mock
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError
@@ -144,11 +142,15 @@ def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], An
     return forward
 
 
+def _private() -> Any:
+    """Returns our functions for torch's private names; loads torch."""
+    return importlib.import_module("stack.frameworks.torch_private")
+
+
 def torch_leaves(found: Any) -> list[Any]:
     """Returns the tensors of a result, in order; missing gradients are skipped."""
     torch = torch_module()
-    tree = importlib.import_module("torch.utils._pytree")
-    return [x.detach() for x in tree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+    return [x.detach() for x in _private().pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
 
 
 def eager_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
@@ -164,7 +166,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
     if options:
         raise UsageError(f"inductor takes mode= and freezing= here, not {', '.join(options)}")
     # pass settings with the call: another system of this module is a separate entry of Dynamo
-    settings = importlib.import_module("torch._inductor").list_mode_options(mode or "default")
+    settings = _private().inductor_modes(mode or "default")
     if freezing:
         settings["freezing"] = True
     inner = torch_call(program, torch.compile(program.fn, options=settings, dynamic=False))
@@ -190,10 +192,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
 @contextmanager
 def _empty_inductor(code: list[str]) -> Generator[None]:
     """Provides empty caches; collects the wrappers that Inductor writes."""
-    graph = importlib.import_module("torch._inductor.graph").GraphLowering
-    with fresh_caches(), contextlib.ExitStack() as stack:
-        if hasattr(graph, "save_output_code"):
-            stack.enter_context(mock.patch.object(graph, "save_output_code", code.append))
+    with fresh_caches(), _private().inductor_record(code.append):
         yield
 
 
@@ -334,7 +333,7 @@ def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> 
     def leaves(found: Any) -> list[Any]:
         torch = torch_module()
         flat = [x if isinstance(x, torch.Tensor) else torch.from_dlpack(x) for x in found]
-        tree = importlib.import_module("torch.utils._pytree").tree_leaves
+        tree = _private().pytree.tree_leaves
         # drop what a graph returns besides the user's results (state that it sets)
         return [x.detach() for x in tree(captured.unflatten(flat)) if hasattr(x, "detach")]
 

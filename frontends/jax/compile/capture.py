@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax._src import core
-from jax._src.lax.lax import _convert_element_type
+from jax.errors import InconclusiveDimensionOperation
 
 from stack.errors import NoElementType
+from stack.frameworks.jax_private import weakly_typed
 from stack.frontends.jax.compile.device_arrays import device_of
 from stack.frontends.jax.compile.signature import parameter_names, split
 from stack.frontends.jax.jaxpr.dims import DimReader
@@ -81,7 +81,7 @@ def _dynamic(fn: Callable[..., Any], args: tuple[Any, ...]) -> Captured:
         try:
             closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*specs)
             found = _captured(fn, args, closed, shapes, {})
-        except (TypeError, ValueError, core.InconclusiveDimensionOperation) as error:
+        except (TypeError, ValueError, InconclusiveDimensionOperation) as error:
             reasons.append(f"not with {', '.join(names)}: {str(error).splitlines()[0]}")
             continue
         kept = f"symbolic sizes: {', '.join(sorted(limits))}"
@@ -104,7 +104,7 @@ def _captured(
     taken = set(names)
     bound_names = _constant_names(fn, big, taken)
     leaves = [Leaf(n, a) for n, a in zip(names, closed.in_avals, strict=True)]
-    held = [Leaf(n, core.typeof(c)) for n, c in zip(bound_names, big.values(), strict=True)]
+    held = [Leaf(n, jax.typeof(c)) for n, c in zip(bound_names, big.values(), strict=True)]
     bound = [_param(importer, leaf) for leaf in held]
     inputs = [_param(importer, leaf) for leaf in leaves]
     importer.big = dict(zip(big, bound, strict=True))
@@ -269,7 +269,7 @@ class Flatten:
 
     def _leaf(self, leaf: Leaf, x: Any, sizes: dict[str, int]) -> Any:
         try:
-            aval = core.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
+            aval = jax.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
         except TypeError as error:
             raise TypeError(f"argument {leaf.name}: {error}") from error
         is_same = aval.dtype == leaf.aval.dtype and aval.weak_type == leaf.aval.weak_type
@@ -283,7 +283,7 @@ class Flatten:
 
 
 def _numpy_aval(x: np.ndarray) -> Any:
-    return core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+    return jax.core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) -> bool:
@@ -317,4 +317,4 @@ def _as_held(array: Any, aval: Any) -> Any:
     if aval.dtype == jax.dtypes.float0:  # the tangent of an integer; has no JAX array
         return np.zeros(aval.shape, aval.dtype)
     array = from_words(array, aval.dtype)
-    return _convert_element_type(array, weak_type=True) if aval.weak_type else array
+    return weakly_typed(array) if aval.weak_type else array

@@ -14,6 +14,8 @@ from typing import Any
 
 import jax
 
+from stack.frameworks.jax_private import jit_info
+
 # options of `jax.jit` that `stack.jit` takes; donation is ignored, since results are new arrays
 JIT_OPTIONS = (
     *("static_argnums", "static_argnames", "donate_argnums", "donate_argnames"),
@@ -32,7 +34,7 @@ def with_jit_options(
 
 def statics_of(fn: Callable[..., Any]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Returns the static arguments of a `jax.jit` function, by position and name; else none."""
-    info = getattr(fn, "_jit_info", None)
+    info = jit_info(fn)
     return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
 
 

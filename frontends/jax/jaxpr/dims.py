@@ -6,6 +6,7 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from stack.frameworks.jax_private import size_terms
 from stack.ir.dim import Dim, floordiv, maximum, minimum, mod, mul, symbol
 
 _OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
@@ -27,13 +28,14 @@ class DimReader:
 
     def dim(self, size: Any) -> Dim:
         """Converts one size."""
-        if hasattr(size, "_sorted_terms"):
-            return _sum(mul(self._term(term), count) for term, count in size._sorted_terms)
+        terms = size_terms(size)
+        if terms is not None:
+            return _sum(mul(self._term(factors), count) for factors, count in terms)
         return operator.index(size)
 
-    def _term(self, term: Any) -> Dim:
+    def _term(self, factors: Any) -> Dim:
         out: Dim = 1
-        for factor, exponent in term._factors:
+        for factor, exponent in factors:
             for _ in range(exponent):
                 out = mul(out, self._factor(factor))
         return out

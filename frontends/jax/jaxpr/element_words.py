@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
+
+from stack.frameworks.jax_private import key_generator
 
 # cached: called for every array of every call
 _is_of = cache(jax.numpy.issubdtype)
@@ -46,7 +47,7 @@ def to_words(array: Any) -> Any:
 def from_words(array: Any, dtype: Any) -> Any:
     """Converts words to elements of JAX's `dtype`; returns arrays of other types unchanged."""
     if jax.numpy.issubdtype(dtype, jax.dtypes.extended):
-        return jax.random.wrap_key_data(array, impl=dtype._impl.name)
+        return jax.random.wrap_key_data(array, impl=key_generator(dtype).name)
     if not jax.numpy.issubdtype(dtype, np.complexfloating):
         return array
     if not _is_on_host(array):
@@ -57,6 +58,6 @@ def from_words(array: Any, dtype: Any) -> Any:
 
 
 def _is_on_host(array: Any) -> bool:
-    if isinstance(array, core.Tracer):
+    if isinstance(array, jax.core.Tracer):
         return False
     return isinstance(array, np.ndarray) or all(d.platform == "cpu" for d in array.devices())

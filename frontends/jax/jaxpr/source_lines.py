@@ -7,8 +7,7 @@ import re
 from functools import cache
 from typing import Any
 
-from jax._src import source_info_util
-
+from stack.frameworks.jax_private import scope_names, user_frames
 from stack.run.refused import is_own, is_users
 
 _NAME = re.compile(r"[\w.\-]+")  # the scope of an einsum is its equation
@@ -19,9 +18,9 @@ def scopes_of(eqn: Any) -> tuple[str, ...]:
 
     Inside a nested call they start at the call.
     """
-    held = eqn.source_info.name_stack.stack
-    names = (item.name for item in held if isinstance(item, source_info_util.Scope))
-    return tuple(part for name in names for part in name.split("/") if _NAME.fullmatch(part))
+    return tuple(
+        part for name in scope_names(eqn) for part in name.split("/") if _NAME.fullmatch(part)
+    )
 
 
 def line_of(eqn: Any, scopes: tuple[str, ...], caller: tuple[str, ...]) -> tuple[str, ...]:
@@ -31,7 +30,7 @@ def line_of(eqn: Any, scopes: tuple[str, ...], caller: tuple[str, ...]) -> tuple
     equation without a user's line is inside a library function, such as `jnp.where`, and gets the
     line of the call, `caller`. If that is empty too, it gets the library's line.
     """
-    frames = list(source_info_util.user_frames(eqn.source_info.traceback))
+    frames = user_frames(eqn.source_info.traceback)
     own = next((f for f in frames if is_users_file(f.file_name)), None)
     if own is None and caller:
         return (_placed(caller[0].partition(" ")[0], scopes),) if scopes else caller

@@ -15,9 +15,9 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from jax._src import source_info_util
 from jax.extend.core import Jaxpr, Literal
 
+from stack.frameworks.jax_private import frame_of
 from stack.frontends.jax.jaxpr.source_lines import is_users_file
 
 Span = tuple[int, int, int, int]  # first line and column, last line and column
@@ -70,7 +70,7 @@ def _frames(traceback: Any) -> Iterator[Any]:
     codes, places = traceback.raw_frames() if traceback else ([], [])
     for code, place in zip(codes, places, strict=True):
         is_own = is_users_file(code.co_filename)
-        yield source_info_util.raw_frame_to_frame(code, place) if is_own else None
+        yield frame_of(code, place) if is_own else None
 
 
 def _span(frame: Any) -> Span:

@@ -15,10 +15,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
+from stack.frameworks.jax_private import words_of_keys
 from stack.frontends.arithmetic.complex_pairs import PART
 from stack.frontends.arithmetic.storage_types import is_storage, narrowed, widened
 from stack.frontends.jax.jaxpr.dims import DimReader, known
@@ -105,7 +105,7 @@ def jax_dtype(dtype: DType) -> np.dtype:
 
 def is_array(aval: Any) -> bool:
     """True for arrays; false for references and tokens."""
-    return isinstance(aval, core.ShapedArray)
+    return isinstance(aval, jax.core.ShapedArray)
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Importer:
     def type_of(self, aval: Any) -> TensorType:
         """Returns the type of a JAX value; random keys and complex numbers get an axis of words."""
         if is_key(aval):
-            aval = core.physical_aval(aval)
+            aval = words_of_keys(aval)
         dtype, shape = dtype_of(aval.dtype), self.shared.dims.shape(aval.shape)
         return TensorType(PART[dtype], (*shape, 2)) if dtype in PART else TensorType(dtype, shape)
 

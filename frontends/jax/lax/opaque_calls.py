@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import lax as lax_private
-from jax._src.interpreters import mlir
 
 from stack.errors import StackError, UsageError
+from stack.frameworks import jax_private as private
 from stack.frontends.arithmetic.complex_pairs import PART
 from stack.frontends.jax.jaxpr.element_words import from_words, to_words
 from stack.frontends.jax.lax.lowering import jax_dtype
@@ -33,22 +32,19 @@ class _NoText(Exception):
 @cache
 def primitives() -> dict[str, Any]:
     """Returns every primitive that JAX can run, by name."""
-    tables = (mlir._lowerings, *mlir._platform_specific_lowerings.values())
-    return {primitive.name: primitive for table in tables for primitive in table}
+    return private.primitives()
 
 
 @cache
 def _records() -> dict[str, Callable[..., Any]]:
     """Returns the parameter types that are written as their fields. Only these are constructed."""
-    private: Any = lax_private
-    modules = (jax.lax, private.slicing, private.lax, private.convolution)
     found: dict[str, Callable[..., Any]] = {}
     for name in ("GatherDimensionNumbers", "ScatterDimensionNumbers", "ConvDimensionNumbers",
                  "GatherScatterMode", "RoundingMethod", "RandomAlgorithm", "Precision",
                  "RaggedDotDimensionNumbers", "FftType"):  # fmt: skip
-        owner = next((m for m in modules if hasattr(m, name)), None)
-        if owner is not None:
-            found[name] = getattr(owner, name)
+        kind = getattr(jax.lax, name, None) or private.parameter_type(name)
+        if kind is not None:
+            found[name] = kind
     return found
 
 

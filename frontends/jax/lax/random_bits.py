@@ -9,10 +9,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from jax._src.lax import special
-from jax._src.random import core as random_core
-from jax._src.random import prng, threefry2x32
-
+from stack.frameworks import jax_private as private
 from stack.frontends.jax.lax.elementwise_ops import aligned
 from stack.frontends.jax.lax.lowering import Lowering, NoLowering, Site, jax_dtype, lower
 from stack.ir.node import Node
@@ -33,19 +30,19 @@ def _same_words(s: Site, words: Node, **_: Any) -> Node:
 
 @_keyed("random_seed")
 def _seed(s: Site, seeds: Node, *, impl: Any, **_: Any) -> Node:
-    return s.trace(lambda x: prng.random_seed_impl_base(x, impl=impl), seeds)[0]
+    return s.trace(lambda x: private.seed_words(x, impl), seeds)[0]
 
 
 def _key(s: Site) -> Any:
     """Returns the abstract value of the keys, and their generator implementation."""
     aval = s.eqn.invars[0].aval
-    return aval, aval.dtype._impl
+    return aval, private.key_generator(aval.dtype)
 
 
 @_keyed("random_split")
 def _split(s: Site, keys: Node, *, shape: Any, **_: Any) -> Node:
     aval, impl = _key(s)
-    return s.trace(lambda x: prng.random_split_impl_base(impl, x, aval.ndim, shape=shape), keys)[0]
+    return s.trace(lambda x: private.split_words(impl, x, aval.ndim, shape), keys)[0]
 
 
 @_keyed("random_fold_in")
@@ -53,7 +50,7 @@ def _fold_in(s: Site, keys: Node, data: Node, **_: Any) -> Node:
     aval, impl = _key(s)
 
     def fold_in(x: Any, d: Any) -> Any:
-        return prng.random_fold_in_impl_base(impl, x, d, aval.shape)
+        return private.fold_words(impl, x, d, aval.shape)
 
     return s.trace(fold_in, keys, data)[0]
 
@@ -63,7 +60,7 @@ def _bits(s: Site, keys: Node, *, bit_width: int, shape: Any, **_: Any) -> Node:
     aval, impl = _key(s)
 
     def bits(x: Any) -> Any:
-        return prng.random_bits_impl_base(impl, x, aval.ndim, bit_width=bit_width, shape=shape)
+        return private.bits_of_words(impl, x, aval.ndim, bit_width, shape)
 
     return s.trace(bits, keys)[0]
 
@@ -73,18 +70,14 @@ def _gamma(s: Site, keys: Node, alpha: Node, *, log_space: bool, **_: Any) -> No
     _, impl = _key(s)
 
     def gamma(x: Any, a: Any) -> Any:
-        wrapped = prng.random_wrap(x, impl=impl)
-        return random_core._gamma_impl(wrapped, a, log_space=log_space, use_vmap=True)
+        return private.gamma_of_words(impl, x, a, log_space)
 
     return s.trace(gamma, keys, alpha)[0]
 
 
 @lower("threefry2x32")
 def _threefry(s: Site, *args: Node, **_: Any) -> list[Node]:
-    def rounds(*words: Any) -> Any:
-        return threefry2x32._threefry2x32_lowering(*words, use_rolled_loops=False)
-
-    return s.trace(rounds, *args)
+    return s.trace(private.threefry_rounds, *args)
 
 
 def _special(function: Callable[..., Any]) -> Lowering:
@@ -101,5 +94,6 @@ def _special(function: Callable[..., Any]) -> Lowering:
 
 for _name in ("igamma", "igammac", "igamma_grad_a", "random_gamma_grad", "bessel_i0e",
               "regularized_incomplete_beta"):  # fmt: skip
-    if hasattr(special, f"{_name}_impl"):
-        lower(_name)(_special(getattr(special, f"{_name}_impl")))
+    _function_ = private.special_function(_name)
+    if _function_ is not None:
+        lower(_name)(_special(_function_))

@@ -16,19 +16,9 @@ from inspect import CO_VARARGS, CO_VARKEYWORDS
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-import torch
-from torch._C._dynamo.eval_frame import (
-    _debug_get_cache_entry_list,  # pyright: ignore[reportAttributeAccessIssue]
-    get_eval_frame_callback,  # pyright: ignore[reportAttributeAccessIssue]
-)
-from torch._C._functorch import get_dynamic_layer_stack_depth
-from torch._dynamo import eval_frame
-from torch._dynamo.eval_frame import innermost_fn
+from stack.frameworks.torch_private import compiled_entries, plain_call_check, without_wrapper
 
-_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_layers: Callable[[], int] = get_dynamic_layer_stack_depth
-_trace: Callable[[], Any] = torch._C._get_tracing_state
-
+_is_plain = plain_call_check()
 _GRAPH = "__compiled_fn_"  # prefix of the globals by which Dynamo's code calls compiled graphs
 _numbers = itertools.count()
 
@@ -75,12 +65,12 @@ class Entries:
 
     def are_made(self) -> bool:
         """True if Dynamo has compiled the function and has not been reset since."""
-        return bool(_debug_get_cache_entry_list(self.fn.__code__))
+        return bool(compiled_entries(self.fn.__code__))
 
     def refresh(self) -> None:
         """Read Dynamo's cache again."""
         known = {id(e.owner): e for e in self.found}
-        entries = _debug_get_cache_entry_list(self.fn.__code__)
+        entries = compiled_entries(self.fn.__code__)
         self.found = tuple(known.get(id(e.guard_manager)) or self._entry(e) for e in entries)
 
     def _entry(self, entry: Any) -> _Entry:
@@ -153,23 +143,10 @@ def _bare(code: CodeType, names: dict[str, Any]) -> tuple[CodeType, list[str]]:
     found: dict[str, str] = {}
     for name in code.co_names:
         wrapped = names.get(name) if name.startswith(_GRAPH) else None
-        if wrapped is None or not getattr(wrapped, "_torchdynamo_disable_recursive", False):
+        inner = without_wrapper(wrapped) if wrapped is not None else None
+        if inner is None:
             continue
         found[name] = f"{name}_bare_{next(_numbers)}"
-        names[found[name]] = innermost_fn(wrapped)
+        names[found[name]] = inner
     bare = code.replace(co_names=tuple(found.get(n, n) for n in code.co_names))
     return bare, [*found.values()]
-
-
-def _is_plain() -> bool:
-    """True if no mode, transform, trace, stance or frame callback affects the call."""
-    stance = eval_frame._stance
-    return (
-        stance.stance == "default"
-        and stance.backend is None
-        and not stance.skip_guard_eval_unsafe
-        and not get_eval_frame_callback()
-        and not _modes()
-        and not _layers()
-        and _trace() is None
-    )

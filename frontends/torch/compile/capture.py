@@ -7,13 +7,10 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch._dynamo
-from torch._dynamo.exc import TorchDynamoException
-from torch._functorch._aot_autograd.schemas import GraphSignature
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
+from stack.frameworks.torch_private import dynamo_error, pytree
 from stack.frontends.torch.graphs.refusals import raise_refusals
 from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.importer.graph import Imported, import_graph
@@ -44,7 +41,7 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     arguments = Arguments(fn, args)
     try:
         traced = Traced(_traceable(fn), args, dynamic)
-    except TorchDynamoException as error:
+    except dynamo_error() as error:
         raise_explained(error, fn, args, {})
     raise_refusals(traced.graph, lambda: traced.inputs(args))
     lay_out_as_eager(traced.graph, lambda: traced.inputs(args))
@@ -83,7 +80,7 @@ class _Assembly:
 
     def __init__(
         self, fn: Any, args: tuple[Any, ...], arguments: Arguments, traced: Traced,
-        graph: GraphModule, signature: GraphSignature,
+        graph: GraphModule, signature: Any,
     ) -> None:  # fmt: skip
         self.fn, self.args, self.arguments = fn, args, arguments
         self.traced, self.graph, self.signature = traced, graph, signature

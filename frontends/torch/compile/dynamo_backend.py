@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from functorch.compile import make_boxed_func
-from torch._dynamo.convert_frame import register_bytecode_hook
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
@@ -21,6 +19,7 @@ import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError, UnsupportedOp
 from stack.frames import with_room
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.compile.graph_split import compiled_in_parts
 from stack.frontends.torch.decompositions.replacement import write_out
 from stack.frontends.torch.graphs.inference_mode import compiled_by_mode
@@ -66,7 +65,7 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
     _PENDING.clear()
 
 
-register_bytecode_hook(_note_bytecode)
+private.on_bytecode(_note_bytecode)
 
 
 @with_room
@@ -213,13 +212,13 @@ class _Maker:
             with torch.no_grad():
                 return made([*args])
 
-        bare = torch._dynamo.disable(call, reason="it is a compiled graph")
+        bare = torch.compiler.disable(call, reason="it is a compiled graph")
         return made.instead_of(bare, len(made.border.outputs))
 
     def called_late(self, graph: GraphModule, compiler: Callable[..., Any]) -> Callable[..., Any]:
         """Like `called`; `compiler`, of AOTAutograd, takes over once gradients are needed."""
         self.late = Late(self.gm, self._make(graph, "forward"), compiler)
-        return torch._dynamo.disable(self.late.__call__, reason="it is a compiled graph")
+        return torch.compiler.disable(self.late.__call__, reason="it is a compiled graph")
 
     @phase("import")
     def _make(self, graph: GraphModule, role: str) -> Graph:
@@ -377,7 +376,7 @@ def _break_notes(gm: GraphModule) -> Notes:
     if reason is not None and getattr(reason, "graph_break", False):
         where = [f"{f.filename}:{f.lineno}" for f in getattr(reason, "user_stack", ())]
         notes["graph break"] = "\n".join([str(reason.reason), *where[-1:]])
-    context = TracingContext.try_get()
+    context = private.tracing_context()
     if context is not None:
         guards = context.guards_context.dynamo_guards
         notes["guards"] = lambda: guards_text(guards)

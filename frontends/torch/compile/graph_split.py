@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from stack.errors import StackError, UnsupportedOp
+from stack.frameworks.torch_private import FakeTensor
 from stack.frontends.torch.graphs.data_dependence import ASSUMES, data_dependent, named_ops
 from stack.frontends.torch.graphs.parts import Part, graph_parts
 from stack.frontends.torch.importer.errors import PARTS
@@ -61,7 +61,7 @@ def compiled_in_parts(
             call = compile(part.graph, inner)
         steps.append(_Step(call, part.inputs, part.outputs))
     made.append(Parts(gm, rows, [*itertools.islice(made, first, None)], target))
-    return torch._dynamo.disable(_Steps(gm, steps).__call__, reason="it calls compiled graphs")
+    return torch.compiler.disable(_Steps(gm, steps).__call__, reason="it calls compiled graphs")
 
 
 def _example(node: Node) -> Any:

@@ -14,11 +14,10 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch._dynamo
-from torch._dynamo import exc
 
 from stack.collector import held_back
 from stack.errors import StackError
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.compile.cache_entries import Entries
 from stack.frontends.torch.compile.dynamo_backend import compile_graph
 from stack.frontends.torch.compile.graph_split import Parts
@@ -26,9 +25,8 @@ from stack.frontends.torch.decompositions.recurrent_layers import in_scans
 from stack.frontends.torch.importer.errors import raise_explained
 from stack.frontends.torch.program.compiled_graph import Prepared, preparing
 from stack.frontends.torch.tracing.global_scopes import nameless
-from stack.frontends.torch.tracing.overhead import spared
 from stack.frontends.torch.tracing.tangents import in_dual_level
-from stack.frontends.torch.tracing.tracer import one_at_a_time, quiet
+from stack.frontends.torch.tracing.tracer import LEAN, one_at_a_time, quiet_fakes
 from stack.run.compiled import MANY_CHANGES, mismatch
 from stack.run.refused import raise_as_eager
 
@@ -60,11 +58,9 @@ class TorchCalls:
         self.changes = 0
         self._here = threading.local()  # `opened`: contexts to close when the call ends
         # not by the parameter `dynamic` of optimize: that sets it around every call, at 10 us each
-        self._settings = {**_SETTINGS, **(_DYNAMIC if dynamic else _STATIC)}
+        self._settings = {**_SETTINGS, **LEAN, **(_DYNAMIC if dynamic else _STATIC)}
         traced = traceable(fn)
-        self._call = torch._dynamo.optimize(
-            self._compile, nopython=True, guard_fail_fn=self._failed
-        )(traced)
+        self._call = private.optimized(traced, self._compile, self._failed)
         self._entries = Entries(traced)
 
     @property
@@ -107,7 +103,7 @@ class TorchCalls:
             if captures or not (torch.compiler.is_compiling() or self._entries.are_made()):
                 self._set_up(opened)
             return self._call(*args, **kwargs)
-        except exc.TorchDynamoException as error:
+        except private.dynamo_error() as error:
             more = mismatch([g for g in self.graphs if not isinstance(g, Parts)], args)
             raise_explained(error, self.fn, args, kwargs, more)
         except TypeError as error:  # raised by Python: another number of arguments
@@ -125,11 +121,10 @@ class TorchCalls:
         opened.append(settings)
         settings.enter_context(held_back())
         settings.enter_context(one_at_a_time())  # Dynamo's settings are shared by all threads
-        settings.enter_context(torch._dynamo.config.patch(self._settings))
+        settings.enter_context(private.dynamo_settings(self._settings))
         settings.enter_context(nameless(self.fn))
-        settings.enter_context(spared())
         settings.enter_context(in_scans())
-        settings.enter_context(quiet("torch._subclasses.fake_tensor"))
+        settings.enter_context(quiet_fakes())
 
     # ---- what Dynamo calls
 

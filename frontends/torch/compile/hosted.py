@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.lowering import LOWERINGS, Context
 from stack.frontends.torch.importer.graph import import_graph
 from stack.frontends.torch.replay.space import callable_of
@@ -224,8 +224,7 @@ class _Torch:
         def run(*args: Any) -> Any:
             wide = self.made.autocast == "f32"
             target = torch.float32 if wide else torch.get_autocast_dtype(device)
-            key = getattr(torch._C.DispatchKey, f"Autocast{device.upper()}")
-            with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            with private.below_autocast(device):
                 return self.operator(*(_cast(a, target, device) for a in args))
 
         return run
@@ -259,7 +258,7 @@ def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
     """
 
     def trace() -> Func:
-        fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = private.FakeTensorMode(allow_non_fake_inputs=True)
         with fakes, torch.no_grad():
             given = [
                 torch.empty(tuple(map(int, t.shape)), dtype=TORCH_DTYPE[t.dtype]) for t in types
@@ -324,7 +323,9 @@ def _symbolic_shapes(rule: Rule, shapes: Sequence[tuple[Any, ...]]) -> list[tupl
         if missing:
             found[missing[0]] = size // known
         else:
-            torch._check(known == size, lambda axis=axis: f"axis {axis} of {rule} has two sizes")
+            private.check_sizes(
+                known == size, lambda axis=axis: f"axis {axis} of {rule} has two sizes"
+            )
     return [tuple(math.prod(found[n] for n in a.names) for a in o) for o in rule.outputs]
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from stack.errors import UsageError
+from stack.frameworks.torch_private import pytree
 from stack.frontends.torch import runs
 from stack.frontends.torch.training.joint_graph import JOINTS
 
@@ -16,7 +16,7 @@ from stack.frontends.torch.training.joint_graph import JOINTS
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
     """Returns records of the joint, forward and backward graphs; see `Frontend.train_runs`."""
     known, joints = len(runs()), len(JOINTS)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(fn, backend="stack", options=options)
     leaves = pytree.tree_map_only(torch.Tensor, _leaf, tuple(args))
     results = pytree.tree_leaves(compiled(*leaves))

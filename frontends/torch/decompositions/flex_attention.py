@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 
+from stack.frameworks.torch_private import items_as_indices
 from stack.frontends.torch.decompositions.attention import as_autocast, repeated_heads, scores_of
 
 _INDICES = 4  # batch, head, row, column
@@ -40,7 +40,7 @@ def _flex_attention(
         key, value = (repeated_heads(x, query.shape[1]) for x in (key, value))
         scores = scores_of(query, key) * scale
         places = [torch.arange(n, device=scores.device) for n in scores.shape]
-        with TransformGetItemToIndex():
+        with items_as_indices():
             changed = _over_places(score_mod, 1, len(score_values))(scores, *places, *score_values)
             seen = _over_places(block_mask[-1], 0, len(mask_values))(*places, *mask_values)
         scores = torch.where(seen, changed.to(scores.dtype), -math.inf)

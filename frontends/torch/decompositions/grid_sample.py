@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import global_decomposition_table
+
+from stack.frameworks.torch_private import decompositions
 
 _OP = torch.ops.aten.grid_sampler_2d.default
 ZEROS, BORDER = 0, 1
@@ -35,7 +36,7 @@ def grid_sampler_2d(
         `[n, c, rows, columns]`.
     """
     if x.device.type != "cpu":
-        table = global_decomposition_table["post_autograd"]
+        table = decompositions()
         return table[_OP](x, grid, interpolation, padding, align_corners)
     if x.dtype in (torch.bfloat16, torch.float16):
         wide = grid_sampler_2d(x.float(), grid.float(), interpolation, padding, align_corners)

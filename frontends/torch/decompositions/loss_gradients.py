@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._decomp import global_decomposition_table
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from stack.frameworks.torch_private import decompositions
 
 aten = torch.ops.aten
 _GRADIENTS = (
@@ -29,5 +30,5 @@ def _of_any_size(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    op: _of_any_size(global_decomposition_table["post_autograd"][op]) for op in _GRADIENTS
+    op: _of_any_size(decompositions()[op]) for op in _GRADIENTS
 }

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._C import DispatchKey
-from torch._higher_order_ops.scan import scan_op
 
 from stack.errors import StackError
+from stack.frameworks import torch_private as private
 
 States = tuple[Tensor, ...]
 
@@ -103,7 +103,7 @@ def _layer(
         after = cell(*values)
         return [*after, after[0].clone()]  # a result may not share memory with another
 
-    found: Any = scan_op(step, start, (given.flip(0) if is_back else given,), tuple(own))
+    found: Any = private.scan(step, start, (given.flip(0) if is_back else given,), tuple(own))
     out = found[count]
     return out.flip(0) if is_back else out, tuple(found[:count])
 
@@ -148,6 +148,4 @@ def _chosen(scanned: Callable[..., Any], repeated: Callable[..., Any]) -> Callab
 
 for _function_, _scanned in WRITTEN.items():
     _op = getattr(torch.ops.aten, _function_.__name__).input
-    for _key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
-        _op.py_kernels[_key] = _chosen(_scanned, _op.py_kernels[_key])
-    _op._dispatch_cache.clear()
+    private.replace_composite(_op, partial(_chosen, _scanned))

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
+
+from stack.frameworks.torch_private import OpOverload
 
 _PREFIX = "_foreach_"
 

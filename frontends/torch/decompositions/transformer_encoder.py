@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.decompositions.attention import attention, weights_of
 
 _KEYS = 1  # mask type: marks keys that are padding
@@ -65,8 +65,7 @@ def _encoder_layer(
     return second(x + feed(x))
 
 
-_own: Any = torch
 WRITTEN: dict[Any, Callable[..., Any]] = {
-    _own._native_multi_head_attention: _multi_head,
-    _own._transformer_encoder_layer_fwd: _encoder_layer,
+    private.MULTI_HEAD: _multi_head,
+    private.ENCODER_LAYER: _encoder_layer,
 }

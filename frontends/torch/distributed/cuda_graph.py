@@ -16,12 +16,14 @@ from weakref import WeakSet
 
 import torch
 
+from stack.frameworks import torch_private as private
+
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 _recorded: WeakSet[Recorded] = WeakSet()
 # copies a list of tensors into another, in one launch if their dtypes are equal
-_copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+_copy_all: Any = private.copy_all
 
 
 class Recorded:

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import free_symbols
-from torch.utils import _pytree as pytree
 
 from stack.errors import UnsupportedOp
+from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.importer.errors import PARTS
 from stack.frontends.torch.importer.source_lines import source_line
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
-from torch.utils._python_dispatch import _disable_current_modes
 
+from stack.frameworks.torch_private import without_modes
 from stack.frontends.torch.importer.source_lines import source_line
 
 _OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
@@ -18,7 +18,7 @@ _OWN_MEMORY = (torch.Tensor, torch.nn.Parameter)
 @contextmanager
 def in_eager() -> Iterator[None]:
     """Context without torch modes and gradients; restores the state of the CPU generator."""
-    with _disable_current_modes(), torch.no_grad():
+    with without_modes(), torch.no_grad():
         state = torch.get_rng_state()
         try:
             yield

@@ -13,14 +13,12 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from torch.autograd import grad_mode
 from torch.fx import GraphModule, Node
+
+from stack.frameworks.torch_private import ENTER_INFERENCE, EXIT_INFERENCE, SET_GRAD
 
 Compile = Callable[[GraphModule], Callable[..., Any]]
 
-_ENTER = grad_mode._enter_inference_mode
-_EXIT = grad_mode._exit_inference_mode
-_SET_GRAD = torch._C._set_grad_enabled
 _is_inference = torch.is_inference_mode_enabled
 
 
@@ -48,7 +46,7 @@ def compiled_by_mode(gm: GraphModule, compile: Compile) -> Callable[..., Any]:
                     without.append(compile(off))
             return without[0](*args)
 
-    return torch._dynamo.disable(called, reason="it is a compiled graph")
+    return torch.compiler.disable(called, reason="it is a compiled graph")
 
 
 def without_inference_mode(gm: GraphModule) -> set[bool | None]:
@@ -61,15 +59,15 @@ def without_inference_mode(gm: GraphModule) -> set[bool | None]:
     grad = torch.is_grad_enabled()
     before: dict[Node, tuple[bool, bool | None]] = {}
     for node in [*gm.graph.nodes]:
-        if node.target is _ENTER:
+        if node.target is ENTER_INFERENCE:
             before[node] = grad, mode
             mode = bool(node.args[0])
             grad = _set(gm, node, not mode)
-        elif node.target is _EXIT:
+        elif node.target is EXIT_INFERENCE:
             grad, mode = before[node.args[0]]  # pyright: ignore[reportArgumentType]
             _set(gm, node, grad)
             gm.graph.erase_node(node)
-        elif node.target is _SET_GRAD:
+        elif node.target is SET_GRAD:
             grad = bool(node.args[0]) and not mode
             node.args = (grad,)
         elif node.op not in ("placeholder", "output"):
@@ -83,15 +81,15 @@ def without_inference_mode(gm: GraphModule) -> set[bool | None]:
 
 def _set(gm: GraphModule, node: Node, grad: bool) -> bool:
     with gm.graph.inserting_before(node):
-        gm.graph.call_function(_SET_GRAD, (grad,))
+        gm.graph.call_function(SET_GRAD, (grad,))
     return grad
 
 
 def _enables(gm: GraphModule) -> bool:
-    return any(n.args[0] for n in gm.graph.find_nodes(op="call_function", target=_SET_GRAD))
+    return any(n.args[0] for n in gm.graph.find_nodes(op="call_function", target=SET_GRAD))
 
 
 def _disable(gm: GraphModule) -> None:
-    for node in gm.graph.find_nodes(op="call_function", target=_SET_GRAD):
+    for node in gm.graph.find_nodes(op="call_function", target=SET_GRAD):
         node.args = (False,)
     gm.recompile()

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.amp import autocast_mode
 from torch.fx import Graph, GraphModule, Node
 
-_SET_GRAD = torch._C._set_grad_enabled
-_ENTER = autocast_mode._enter_autocast
-_EXIT = autocast_mode._exit_autocast
-_MODES = (_SET_GRAD, _ENTER, _EXIT)
+from stack.frameworks.torch_private import ENTER_AUTOCAST, EXIT_AUTOCAST, SET_GRAD
+
+_MODES = (SET_GRAD, ENTER_AUTOCAST, EXIT_AUTOCAST)
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,9 @@ class _Modes:
 
     def after(self, node: Node) -> _Modes:
         """Returns the modes after a node that sets one."""
-        if node.target is _SET_GRAD:
+        if node.target is SET_GRAD:
             return _Modes(bool(node.args[0]), self.autocasts)
-        if node.target is _ENTER:
+        if node.target is ENTER_AUTOCAST:
             return _Modes(self.grad, (*self.autocasts, node))
         return _Modes(self.grad, tuple(n for n in self.autocasts if n is not node.args[0]))
 
@@ -85,7 +83,7 @@ def _part(gm: GraphModule, nodes: list[Node], entered: _Modes) -> Part:
         made[node] = graph.node_copy(node)
     before = torch.is_grad_enabled()
     if entered.grad is not before:
-        graph.call_function(_SET_GRAD, (entered.grad,))
+        graph.call_function(SET_GRAD, (entered.grad,))
     for node in entered.autocasts:
         made[node] = graph.node_copy(node, made.__getitem__)
     modes = entered
@@ -94,9 +92,9 @@ def _part(gm: GraphModule, nodes: list[Node], entered: _Modes) -> Part:
             modes = modes.after(node)
         made[node] = graph.node_copy(node, made.__getitem__)
     for node in reversed(modes.autocasts):
-        graph.call_function(_EXIT, (made[node],))
+        graph.call_function(EXIT_AUTOCAST, (made[node],))
     if modes.grad is not before:
-        graph.call_function(_SET_GRAD, (before,))
+        graph.call_function(SET_GRAD, (before,))
     results: Any = tuple(made[n] for n in outputs)
     graph.output(results)
     return Part(GraphModule(gm, graph), [n for n in nodes if n in own], inputs, outputs)

@@ -16,11 +16,15 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
 
+from stack.frameworks.torch_private import (
+    FUNCTORCH,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    pytree,
+)
 from stack.frontends.torch.graphs.eager_run import in_eager, run_in_eager
 from stack.frontends.torch.importer.border import size_hint
 
@@ -33,7 +37,7 @@ _MOST = 1 << 16  # largest number of elements of a call that is tried at full si
 _LARGEST = 3  # size of an axis in a reduced call, if all tensors have one shape
 _FILLS = (0, 1)  # a value that is an invalid index or divisor is avoided by the other
 _TORCHS = ("torch", "_operator", "builtins")
-_PARTS = ("torch.distributed", "torch._C._functorch", "torch.autograd", "torch.utils")
+_PARTS = ("torch.distributed", FUNCTORCH, "torch.autograd", "torch.utils")
 
 # True if eager refuses a call, by operation and arguments.
 _REFUSED: dict[Any, bool] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-_GET_DATA: Any = torch._C._autograd._get_data_attr  # pyright: ignore[reportAttributeAccessIssue]
+from stack.frameworks.torch_private import GET_DATA
 
 
 def drop_own_memory(gm: GraphModule) -> None:
@@ -26,7 +26,7 @@ def drop_own_memory(gm: GraphModule) -> None:
         if len(node.args) != 2 or node.kwargs:
             continue
         given, source = map(origin, node.args)
-        while source is not None and source.target in (_GET_DATA, "detach"):
+        while source is not None and source.target in (GET_DATA, "detach"):
             source = origin(source.args[0])
         if given is None or source is not given or any(u.users for u in node.users):
             continue

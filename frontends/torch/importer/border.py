@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from stack.frameworks.torch_private import memory_id
 from stack.frontends.torch.importer.result_aliases import Aliases
 from stack.frontends.torch.tensors.random_ops import with_strides
 
@@ -61,7 +62,7 @@ def _viewed(node: FxNode) -> FxNode | None:
 
 
 def _storage(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    return memory_id(value)
 
 
 # ---- layouts

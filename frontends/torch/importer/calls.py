@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
+from stack.frameworks.torch_private import OpOverload, pytree
 from stack.frontends.arithmetic.storage_types import has_storage
 from stack.frontends.torch.aten import (
     conv,
@@ -164,7 +164,7 @@ class Calls:
 
     def _opaque(self, node: fx.Node, args: Any, kwargs: Any, want: Any, why: str) -> Any:
         target = str(node.target)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             raise UnsupportedOp([(target, self.b.loc)])
         self.why[target] = why
         NAMESPACES.add(node.target.namespace)  # safe to call: it is in the user's program

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
-from torch.utils import _pytree as pytree
 
+from stack.frameworks.torch_private import memory_id, pytree
 from stack.frontends.torch.importer.border import Border, example_of
 
 aten = torch.ops.aten
@@ -78,4 +78,4 @@ def _through_views(graph: Graph, source: Node, output: Node | None) -> None:
 
 def _memories(node: Node) -> set[int]:
     values = pytree.tree_leaves(node.meta.get("val"))
-    return {v.untyped_storage()._cdata for v in values if isinstance(v, torch.Tensor)}
+    return {memory_id(v) for v in values if isinstance(v, torch.Tensor)}

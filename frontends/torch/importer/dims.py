@@ -8,13 +8,15 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy import functions as F
 
 from stack.errors import StackError
+from stack.frameworks.torch_private import sympy_functions
 from stack.ir.builder import Builder
 from stack.ir.dim import INF, Dim, add, floordiv, maximum, minimum, mod, mul, symbol
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F64, TensorType
+
+F = sympy_functions()
 
 
 class Sizes:

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
-from torch._dynamo import exc
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree as pytree
 
 from stack.errors import StackError, UnsupportedOp
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.importer.source_lines import source_line
 from stack.run.refused import FAULT, is_own, is_users, raise_as_eager, raise_if_refused
 
@@ -54,7 +53,7 @@ def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
     seen: set[Any] = set()
     found: list[tuple[str, tuple[str, ...]]] = []
     for node in gm.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, private.OpOverload):
             continue
         new = _unknown(node.meta.get("val")) - seen
         seen |= new
@@ -67,14 +66,14 @@ def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
 def _unknown(value: Any) -> set[Any]:
     """Returns the symbols in a traced value that are known only at run time."""
     found: set[Any] = set()
-    for leaf in pytree.tree_leaves(value):
+    for leaf in private.pytree.tree_leaves(value):
         if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
             found |= free_unbacked_symbols(leaf)
     return found
 
 
 def raise_explained(
-    error: exc.TorchDynamoException,
+    error: Exception,
     fn: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -85,7 +84,9 @@ def raise_explained(
     if isinstance(inner, StackError):
         raise inner from None
     said = str(error)
-    refused = isinstance(error, exc.TorchRuntimeError) or any(mark in said for mark in _REFUSED)
+    refused = isinstance(error, private.dynamo_run_error()) or any(
+        mark in said for mark in _REFUSED
+    )
     if inner is not None and _is_ours(inner):
         raise_if_refused(fn, args, kwargs, inner, more)
         inner.add_note(FAULT)
@@ -112,7 +113,7 @@ def break_text(error: Exception) -> str:
     place = place_of(getattr(error, "real_stack", None) or ())
     place = place and f", at {place}"
     head = f"the function does not make one graph{place}; {PARTS}."
-    if isinstance(error, exc.TorchRuntimeError):  # `torch.compile` fails with every backend
+    if isinstance(error, private.dynamo_run_error()):  # `torch.compile` fails with every backend
         head = f"torch does not trace the function{place}; eager runs it."
     branch = _BRANCH.search(str(error))
     if branch is not None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import NoElementType, StackError, UnsupportedOp
+from stack.frameworks.torch_private import HigherOrderOperator, without_modes
 from stack.frontends.torch.aten.complex_numbers import is_complex, joined
 from stack.frontends.torch.aten.lowering import IndexCheck, NotLowered, Promise
 from stack.frontends.torch.aten.strided_access import read_strided, write_strided
@@ -344,7 +343,7 @@ class _Importer(Calls):
         if name in self.lifted:
             return self.lifted[name][0]
         # must be a real tensor, even if torch is tracing around this code
-        with _disable_current_modes():
+        with without_modes():
             return self._constant(name, value.detach())
 
     def _constant(self, name: str, value: torch.Tensor) -> Node:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._functorch import config
-from torch._functorch._aot_autograd.schemas import OutputType
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
+
+from stack.frameworks.torch_private import aot_settings, is_transformed, memory_id, tracing_context
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class Aliases:
 
 def traced_aliases() -> Aliases:
     """Returns the aliases of the forward graph that is being compiled."""
-    context = TracingContext.try_get()
+    context = tracing_context()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None or metadata.tokens:
         return Aliases()
@@ -42,7 +40,7 @@ def traced_aliases() -> Aliases:
     views = {
         number: info.base_idx
         for number, info in enumerate(metadata.output_info, len(written))
-        if info.output_type is OutputType.alias_of_input and info.base_idx is not None
+        if info.output_type.name == "alias_of_input" and info.base_idx is not None
     }
     return Aliases(written, views)
 
@@ -57,7 +55,7 @@ def remade_by_place(gm: GraphModule, examples: Sequence[Any]) -> AbstractContext
     has_gradients = any(getattr(x, "requires_grad", False) for x in examples)
     if (torch.is_grad_enabled() and has_gradients) or any(map(_changes_width, gm.graph.nodes)):
         return nullcontext()
-    return config.patch(view_replay_for_aliased_outputs=False)  # pyright: ignore
+    return aot_settings(view_replay_for_aliased_outputs=False)
 
 
 def _changes_width(node: Node) -> bool:
@@ -67,8 +65,7 @@ def _changes_width(node: Node) -> bool:
         return False
     operands = [x for n in node.all_input_nodes if (x := _placed(n)) is not None]
     return any(
-        x.element_size() != made.element_size()
-        and x.untyped_storage()._cdata == made.untyped_storage()._cdata
+        x.element_size() != made.element_size() and memory_id(x) == memory_id(made)
         for x in operands
     )
 
@@ -78,4 +75,4 @@ def _placed(node: Node) -> torch.Tensor | None:
     value = node.meta.get("example_value")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
-    return None if is_functorch_wrapped_tensor(value) else value
+    return None if is_transformed(value) else value

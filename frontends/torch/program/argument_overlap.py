@@ -14,9 +14,9 @@ from itertools import combinations
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import compute_overlapping_tensors
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
+
+from stack.frameworks.torch_private import overlap, tracing_context
 
 # two inputs, and their storage offsets if the graph has these as numbers
 Pairs = frozenset[tuple[int, int, int | None, int | None]]
@@ -32,7 +32,7 @@ def guarded(
         watched: positions of inputs that are not weights. They may come from anywhere, and may be
             views of weights too.
     """
-    context = TracingContext.try_get()
+    context = tracing_context()
     metadata = context.fw_metadata if context is not None else None
     infos = metadata.input_info if metadata is not None else ()
     tensors = {i for i, x in enumerate(examples) if isinstance(x, torch.Tensor)}
@@ -85,6 +85,6 @@ def _overlaps(
     for group in places.values():
         for i, j in combinations(group, 2):
             touched = not (loose.isdisjoint((i, j)) or written.isdisjoint((i, j)))
-            if touched and compute_overlapping_tensors([args[i], args[j]]):
+            if touched and overlap(args[i], args[j]):
                 found.add((i, j, start(i), start(j)))
     return frozenset(found)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
+from stack.frameworks.torch_private import pytree
 from stack.frontends.torch.aten.lowering import IndexCheck, Promise
 from stack.frontends.torch.importer.dims import Sizes
 from stack.frontends.torch.program.index_checks import assert_on_device, check_index

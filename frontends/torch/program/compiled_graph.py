@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
-from torch.utils._python_dispatch import _disable_current_modes
 
+from stack.frameworks import torch_private as private
 from stack.frontends.torch import FRONTEND
 from stack.frontends.torch.importer.border import Border, Order, Replay
 from stack.frontends.torch.importer.graph import Imported
@@ -63,8 +63,7 @@ def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[
     def call(args: list[Any]) -> list[Any]:
         return made(args)
 
-    call._boxed_call = True  # pyright: ignore[reportFunctionMemberAccess]
-    return call
+    return private.boxed(call)
 
 
 class Graph:
@@ -235,7 +234,7 @@ class Graph:
         else:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
             # torch may be tracing this with fake tensors; a backend creates real ones
-            with _disable_current_modes():
+            with private.without_modes():
                 graph = CompiledGraph(
                     captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
                 )

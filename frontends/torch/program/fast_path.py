@@ -15,11 +15,9 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import TensorGuards
-from torch._functorch._aot_autograd.schemas import OutputAliasInfo, OutputType
-from torch._guards import TracingContext
 from torch.fx import GraphModule
 
+from stack.frameworks.torch_private import has_function_mode, layout_check, tracing_context
 from stack.frontends.torch.importer.border import Order, Part, Place, inverse
 from stack.frontends.torch.tensors.address_calls import Layout, caller, row_major
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
@@ -28,13 +26,14 @@ from stack.run.backend import ByAddress, Direct
 from stack.run.frontend import Arrays, Finds
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_OF_INPUTS = (OutputType.alias_of_input, OutputType.is_input)
+# AOTAutograd's kinds of results, by name; a kind of another release has no fast path
+_OF_INPUTS = ("alias_of_input", "is_input")
 _OF_OTHERS = (
-    OutputType.non_alias,
-    OutputType.unsafe_view_alias,
-    OutputType.alias_of_intermediate,
-    OutputType.alias_of_intermediate_save_as_output,
-    OutputType.alias_of_intermediate_base_is_user_output,
+    "non_alias",
+    "unsafe_view_alias",
+    "alias_of_intermediate",
+    "alias_of_intermediate_save_as_output",
+    "alias_of_intermediate_base_is_user_output",
 )
 
 
@@ -86,8 +85,7 @@ class Shortcut:
         """Like `near`, for a graph whose results are only arguments and views of arguments."""
         if not self._has_plain_views(args):
             return None
-        guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        is_alike, nothing = guards.check, []
+        is_alike, nothing = layout_check(args), []
 
         def run(args: Arrays) -> list[torch.Tensor] | None:
             return nothing if is_alike(*args) else None
@@ -101,7 +99,7 @@ class Shortcut:
         """
         views = [place for place in self.results if place.part is not None]
         has_gradients = any(v.base < self.inputs and args[v.base].requires_grad for v in views)
-        return not views or not (has_gradients or torch._C._len_torch_function_stack())
+        return not views or not (has_gradients or has_function_mode())
 
     def _alone(self, place: Place, layouts: list[Layout], numbers: Sequence[int]) -> Place:
         """Drops the view of a base that has no other view: the base gets the layout of the view."""
@@ -166,7 +164,7 @@ def passed_on(gm: GraphModule, examples: Sequence[Any], shortcut: Shortcut | Non
         gm: the graph that AOTAutograd has just compiled, for inference, for these arguments.
         shortcut: the fast path of the graph.
     """
-    context = TracingContext.try_get()
+    context = tracing_context()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None or shortcut is None or len(examples) != shortcut.inputs or has_parts(gm):
         return None
@@ -186,9 +184,10 @@ def passed_on(gm: GraphModule, examples: Sequence[Any], shortcut: Shortcut | Non
     return len(told) if is_same and not any(changed) and not any(more) else None
 
 
-def _is_same(told: OutputAliasInfo, place: Place, inputs: int) -> bool:
+def _is_same(told: Any, place: Place, inputs: int) -> bool:
     """True if AOTAutograd's alias information of a result agrees with a `Place`."""
-    if told.output_type in _OF_INPUTS:
-        is_itself = told.output_type is OutputType.is_input
+    kind = told.output_type.name
+    if kind in _OF_INPUTS:
+        is_itself = kind == "is_input"
         return place.base == told.base_idx and (place.part is None) == is_itself
-    return told.output_type in _OF_OTHERS and place.base >= inputs
+    return kind in _OF_OTHERS and place.base >= inputs

@@ -18,7 +18,7 @@ from stack.ir.node import Node
 
 _ASSERTS = "cuda"  # devices that assert asynchronously
 # takes a scalar and a message; returns without waiting
-assert_on_device: Any = torch._assert_async  # pyright: ignore[reportPrivateImportUsage]
+assert_on_device: Any = torch.ops.aten._assert_async.msg
 
 
 class Checks:

@@ -48,7 +48,7 @@ def _of_library(
     right = y.permute([axes.right.index(n) for n in orders[1]])
     if not _is_aligned(left) or not _is_aligned(right):
         return None
-    made = torch._grouped_mm(left, right, offs=ends.to(torch.int32))  # pyright: ignore
+    made = torch.ops.aten._grouped_mm(left, right, offs=ends.to(torch.int32))
     return made.permute([orders[2].index(n) for n in axes.result])
 
 

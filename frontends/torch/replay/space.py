@@ -265,7 +265,7 @@ class TorchSpace(TorchElementwise):
     def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
         if not _is_tracing(*args):
             return super().op_while(node, run, *args)
-        from torch._higher_order_ops.while_loop import while_loop_op
+        from stack.frameworks.torch_private import while_loop_op
 
         def test(*values: Tensor) -> Tensor:
             return run(node.blocks[0], values)[0].clone()
@@ -291,8 +291,9 @@ def _is_tracing(*args: Any) -> bool:
     """True while values are unknown: under torch.compile, torch.export or make_fx."""
     if torch.compiler.is_compiling():
         return True
-    from torch._subclasses import FakeTensor
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    from stack.frameworks.torch_private import FakeTensor
 
     return get_proxy_mode() is not None or any(isinstance(a, FakeTensor) for a in args)
 
@@ -316,9 +317,10 @@ def callable_of(func: Func, device: str | torch.device = "cpu") -> Callable[...,
 
 def replay(func: Func, device: str | torch.device = "cpu") -> torch.fx.GraphModule:
     """Returns a module of ATen ops that computes `func`, for torch.compile and torch.export."""
-    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from stack.frameworks.torch_private import FakeTensorMode
 
     run = callable_of(func, device)
     fakes = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from torch._C._dynamo.guards import (
-    TensorGuards,
-    _empty_strided_cpu,  # pyright: ignore[reportAttributeAccessIssue]
-)
 
+from stack.frameworks.torch_private import empty_on_cpu, layout_check
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, is_dense
 from stack.ir.types import DType
 from stack.run.backend import ByAddress, Crossing, Direct
@@ -51,12 +47,11 @@ def caller(
         numbers: for each returned value its number among these results.
         kept: finds memory whose addresses are passed before those of the arguments.
     """
-    guards: Any = TensorGuards(*args, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-    is_alike, call = guards.check, program.call
+    is_alike, call = layout_check(args), program.call
     if kept is None:
         own = [numbers.index(number) for number in range(len(layouts))]
         given = [tuple(layouts[number]) for number in numbers]
-        make = _empty_strided_cpu
+        make = empty_on_cpu
         entered = program.entered(Crossing(len(args), is_alike, _address, make, given, places, own))
         if entered is not None:
             return entered
@@ -71,7 +66,7 @@ def caller(
         if held is None and kept is not None:
             return None
         try:
-            made: list[torch.Tensor] = [_empty_strided_cpu(*layout) for layout in layouts]
+            made: list[torch.Tensor] = [empty_on_cpu(*layout) for layout in layouts]
         except RuntimeError:  # out of memory: the slow path reports it
             return None
         addresses = [*map(_address, (*given, *made))]

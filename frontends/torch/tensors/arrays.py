@@ -12,6 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from stack.errors import NoElementType, StackError, UsageError
+from stack.frameworks.torch_private import OpOverloadPacket, memory_id
 from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.dim import Expr
 from stack.ir.node import Node
@@ -133,7 +134,7 @@ def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
 
 def stamp(tensor: torch.Tensor) -> tuple[Hashable, Hashable]:
     """Returns a tensor's memory and version; the version of an inference tensor is None."""
-    memory = tensor.untyped_storage()._cdata, tensor.data_ptr()
+    memory = memory_id(tensor), tensor.data_ptr()
     return memory, None if tensor.is_inference() else tensor._version
 
 
@@ -249,7 +250,7 @@ def find_operator(target: str) -> Callable[..., Any]:
         known = ", ".join(sorted(NAMESPACES))
         raise StackError(f"no operator {target!r} may be called; namespaces: {known}")
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
-    is_packet = isinstance(packet, torch._ops.OpOverloadPacket)
+    is_packet = isinstance(packet, OpOverloadPacket)
     if not is_packet or parts[2] not in packet.overloads():
         raise StackError(f"torch has no operator {name!r}")
     return getattr(packet, parts[2])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._dynamo import source
-from torch._dynamo.guards import GuardBuilder
-from torch._guards import TracingContext
 from torch.fx import GraphModule
+
+from stack.frameworks.torch_private import guard_setting
 
 ROUNDED = "tf32"
 
@@ -34,15 +33,5 @@ def guard_precision(graph: GraphModule) -> None:
 
     Dynamo's own guards leave it out; with the guard, a change of the setting causes a new capture.
     """
-    context = TracingContext.try_get()
-    if context is None or not any("conv" in str(n.target) for n in graph.graph.nodes):
-        return
-    sources: Any = source  # older versions only have a source for torch
-    if hasattr(sources, "ImportSource"):
-        setting = sources.ImportSource("torch")
-    else:
-        setting = sources.TorchSource()
-    for name in ("backends", "cudnn", "conv", "fp32_precision"):
-        setting = source.AttrSource(setting, name)
-    guard = setting.make_guard(GuardBuilder.CONSTANT_MATCH)
-    context.guards_context.dynamo_guards.add(guard)
+    if any("conv" in str(n.target) for n in graph.graph.nodes):
+        guard_setting(("backends", "cudnn", "conv", "fp32_precision"))

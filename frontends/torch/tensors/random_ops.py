@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
 from torch.fx import Graph
+
+from stack.frameworks.torch_private import is_composite, is_written
 
 aten = torch.ops.aten
 # Torch's decompositions of these use the same random ops as eager's kernels.
@@ -29,12 +30,12 @@ def draws_as_eager(op: Any) -> bool:
     if not draws(op) or op in _FAITHFUL:
         return True
     # eager runs it as other ops; dropout is decomposed to `native_dropout`
-    return bool(op.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd))
+    return is_composite(op)
 
 
 def has_effect(op: Any) -> bool:
     """True if two equal calls may differ, or must both happen."""
-    return draws(op) or op._schema.is_mutable
+    return draws(op) or is_written(op)
 
 
 def traced_strides(value: Any) -> tuple[Any, ...] | None:
@@ -101,7 +102,7 @@ def normal(mean: Any, std: Any, generator: Any = None) -> Any:
     shape = torch.broadcast_shapes(*(x.shape for x in tensors))
     if isinstance(std, torch.Tensor):
         text = "normal expects all elements of std >= 0.0"
-        torch._assert_async((std >= 0).all(), text)  # pyright: ignore[reportPrivateImportUsage]
+        aten._assert_async.msg((std >= 0).all(), text)
     drawn = aten.normal_functional(tensors[0].new_empty(shape), 0.0, 1.0)
     return ((drawn * std).to(kind) + mean).to(kind)
 

@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from torch._dynamo import disable
-from torch._dynamo.utils import flatten_graph_inputs
-from torch._functorch.aot_autograd import aot_module_simplified
+from functorch.compile import aot_module_simplified
+from torch.compiler import disable
 from torch.fx import GraphModule
+
+from stack.frameworks import torch_private as private
 
 
 def aot_compiled(
@@ -32,7 +33,7 @@ def aot_compiled(
     """
     if any(isinstance(x, list | tuple | dict) for x in example_inputs):
         again = partial(aot_compiled, bw_compiler=bw_compiler, **options)
-        return flatten_graph_inputs(gm, example_inputs, again)
+        return private.flattened(gm, example_inputs, again)
 
     def backward(gm: GraphModule, example_inputs: Sequence[Any]) -> Any:  # compiled at first use
         compiler: Any = disable(bw_compiler, reason="it compiles the backward graph")

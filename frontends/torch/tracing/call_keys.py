@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from stack.frameworks.torch_private import FakeTensor, memory_id, without_dispatch
 
 _ATOMS = (
     *(bool, int, float, complex, str, type(None), type(...)),
@@ -20,7 +21,7 @@ _ATOMS = (
 
 def memory_of(value: Any) -> int:
     """Returns an id of a tensor's memory; -1 if the value is not a tensor."""
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else -1
+    return memory_id(value) if isinstance(value, torch.Tensor) else -1
 
 
 class _Unlike(Exception):
@@ -51,8 +52,9 @@ def operands_of(call: Any) -> Operands | None:
 
 def _key(value: Any, found: dict[int, FakeTensor]) -> Hashable:
     if isinstance(value, FakeTensor):
-        is_open = value._has_symbolic_sizes_strides or value.layout is not torch.strided
-        if is_open or value.constant is not None:
+        if value.layout is not torch.strided or value.constant is not None:
+            raise _Unlike
+        if not all(type(n) is int for n in (*value.shape, *value.stride())):
             raise _Unlike
         found.setdefault(id(value), value)
         place = list(found).index(id(value))
@@ -117,7 +119,7 @@ class Maker:
         if not isinstance(part, Value):
             return part
         like = part.like
-        with torch._C._DisableTorchDispatch(), torch._C._DisablePythonDispatcher():
+        with without_dispatch():
             if part.memory not in self._memories:
                 held = torch.empty(part.bytes, dtype=torch.uint8, device="meta")
                 self._memories[part.memory] = held.untyped_storage()

@@ -11,33 +11,29 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._functorch._aot_autograd.descriptors import PlainAOTInput
-from torch._functorch._aot_autograd.functional_utils import (
-    from_fun,
-    has_data_mutation,
-    has_metadata_mutation,
-    to_fun,
-)
-from torch._higher_order_ops.effects import has_effects
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx import traceback as origins
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx, snapshot_fake
-from torch.utils import _pytree as pytree
 
+from stack.frameworks import torch_private as private
+from stack.frameworks.torch_private import FakeTensor, OpOverload, pytree
 from stack.frontends.torch.program.fast_path import has_parts
 from stack.frontends.torch.tracing.call_keys import Operands, leaves, mapped, memory_of
-from stack.frontends.torch.tracing.meta_kernels import meta_kernels
 from stack.frontends.torch.tracing.repeated_nodes import Alike
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+
+@dataclass(frozen=True)
+class _Input:
+    """Marks a placeholder as AOTAutograd does: by the number of its argument."""
+
+    idx: int
 
 
 class _Writes(Exception):
@@ -67,8 +63,7 @@ def plain_graph(
         with ExitStack() as held:
             held.enter_context(torch.autograd.set_multithreading_enabled(False))
             held.enter_context(fakes[0].fake_mode)
-            held.enter_context(meta_kernels())
-            held.enter_context(enable_python_dispatcher())
+            held.enter_context(private.python_dispatch())
             held.enter_context(origins.preserve_node_meta())
             # copies, because a node may change the metadata of an argument
             graph = tracing(*map(_alias, fakes))
@@ -77,7 +72,7 @@ def plain_graph(
     if not _is_own(graph):
         return None
     for place, holder in enumerate(graph.graph.find_nodes(op="placeholder")):
-        holder.meta["desc"] = PlainAOTInput(place)
+        holder.meta["desc"] = _Input(place)
     graph.graph.eliminate_dead_code()
     return graph
 
@@ -85,7 +80,7 @@ def plain_graph(
 def _is_plain(gm: GraphModule, examples: Sequence[Any]) -> bool:
     """True if all values are tensors of known sizes and no mode is on."""
     gives = (n for n in gm.graph.nodes if n.op != "output" and n.target is not operator.setitem)
-    has_mode = torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled()
+    has_mode = torch.is_inference_mode_enabled() or private.is_autocast()
     if has_mode or has_parts(gm) or any(type(x) not in _PLAIN for x in examples):
         return False
     return all(_is_tensors(n.meta.get("example_value")) for n in gives)
@@ -152,21 +147,21 @@ class _Tracing(Interpreter):
             raise _Writes
         for node in reversed(made):
             self.ops.erase_node(node)
-            self.ops._graph_namespace._used_names.discard(node.name)
         self.alike.restore(slots)
         return self._functional(n, args, operands)
 
     def _functional(self, n: Node, args: Any, operands: Operands) -> Any:
         """Like `_traced`, for a node that writes: traces it as functional ops."""
-        with self._set_current_node(n), FunctionalTensorMode():
+        with self._set_current_node(n), private.FunctionalTensorMode():
             last = self._last()
-            held = [to_fun(tensor) for tensor in operands.tensors]
+            values = private.Functional()
+            held = [values.enter(tensor) for tensor in operands.tensors]
             wrapped = dict(zip(map(id, operands.tensors), held, strict=True))
             args, kwargs = pytree.tree_map(lambda x: wrapped.get(id(x), x), args)
-            found = pytree.tree_map(from_fun, getattr(self, n.op)(n.target, args, kwargs))
+            found = pytree.tree_map(values.leave, getattr(self, n.op)(n.target, args, kwargs))
             pairs = list(zip(operands.tensors, held, strict=True))
-            written = [(x, from_fun(h)) for x, h in pairs if has_data_mutation(h)]
-        if any(map(_looks_other, held, operands.tensors)) or not all(
+            written = [(x, values.leave(h)) for x, h in pairs if values.is_written(h)]
+        if any(map(values.is_reshaped, held, operands.tensors)) or not all(
             map(_gives_only, _since(last))
         ):
             raise _Writes
@@ -191,11 +186,6 @@ def _swapped(old: Any, new: Any, value: Any) -> Any:
     return new if value is old else value
 
 
-def _looks_other(held: Any, tensor: Any) -> bool:
-    """True if a node has changed the metadata (sizes, strides) of a tensor."""
-    return has_metadata_mutation(held, tensor, check_only_storage_mutation=False)
-
-
 def _since(last: Node) -> Iterator[Node]:
     """Yields the nodes of a graph after one."""
     node = last.next
@@ -210,4 +200,4 @@ def _gives_only(node: Node) -> bool:
         return True
     if not isinstance(node.target, OpOverload):
         return getattr(node.target, "__module__", "") == "_operator"
-    return not node.target._schema.is_mutable and not has_effects(node.target)
+    return not private.is_written(node.target) and not private.has_effects(node.target)

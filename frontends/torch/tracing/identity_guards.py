@@ -10,26 +10,21 @@ Sources read only inside a function that torch traces separately (the body of
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from torch._dynamo.guards import GuardBuilder, install_guard
-from torch._dynamo.source import is_from_local_source
-from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import Source
+from stack.frameworks.torch_private import guard_same, is_of_argument, traced_frame
 
 
 def guard_identity() -> None:
     """Add identity guards to the graph being compiled, for arguments also read from elsewhere."""
-    try:
-        output = InstructionTranslator.current_tx().output
-    except AttributeError:  # the backend was called without Dynamo
+    output = traced_frame()
+    if output is None:  # the backend was called without Dynamo
         return
     frame = output.root_tx
     if frame is None:
         return
     scope = {"G": frame.f_globals, "L": frame.f_locals}
-    known: dict[Source, Any] = {}
+    known: dict[Any, Any] = {}
     # torch 2.11 does not record the sources it reads
     for source in getattr(output.root_tracer, "traced_sources", ()):
         try:
@@ -39,6 +34,5 @@ def guard_identity() -> None:
         if value not in output.side_effects:
             continue
         first = output.side_effects[value].source
-        if first and is_from_local_source(first) != is_from_local_source(source):
-            same = partial(GuardBuilder.DUPLICATE_INPUT, source_b=first)
-            install_guard(source.make_guard(same))
+        if first and is_of_argument(first) != is_of_argument(source):
+            guard_same(source, first)

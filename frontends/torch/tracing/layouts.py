@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import global_decomposition_table
 from torch.fx import GraphModule, Node
 
+from stack.frameworks.torch_private import decompositions
 from stack.frontends.torch.graphs.eager_run import run_in_eager
 from stack.frontends.torch.importer.border import inverse, physical_order
 from stack.frontends.torch.tracing.call_keys import memory_of
@@ -103,7 +103,7 @@ def laid_out(x: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 def roll(x: torch.Tensor, shifts: Any, dims: Any = ()) -> torch.Tensor:
     """Torch's decomposition, but the result is channels last if the operand is, as in eager."""
-    made = global_decomposition_table["post_autograd"][aten.roll.default](x, shifts, dims)
+    made = decompositions()[aten.roll.default](x, shifts, dims)
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     is_last = last is not None and x.is_contiguous(memory_format=last) and not x.is_contiguous()
     return made.contiguous(memory_format=last) if is_last and dims else made

@@ -50,12 +50,13 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """Returns the reasons for Dynamo's graph breaks, each with its source line."""
     import torch
 
+    from stack.frameworks.torch_private import DYNAMO_LOG, explain
     from stack.frontends.torch.importer.errors import place_of
     from stack.frontends.torch.tracing.tracer import quiet
 
-    with quiet("torch._dynamo"):
-        found = torch._dynamo.explain(fn)(*args)
-    torch._dynamo.reset()
+    with quiet(DYNAMO_LOG):
+        found = explain(fn, args)
+    torch.compiler.reset()
     told: dict[str, None] = {}
     for each in found.break_reasons:
         why = str(each.reason).strip().splitlines()[0]

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-import torch
-from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.source import GlobalStateSource
-from torch._guards import TracingContext
-
-
-def in_dual_level() -> bool:
-    """True if tensors may have tangents now."""
-    return torch.autograd.forward_ad._current_level >= 0
+from stack.frameworks.torch_private import guard_dual_level, in_dual_level
 
 
 def takes_tangents() -> bool:
@@ -20,10 +12,7 @@ def takes_tangents() -> bool:
 
     Also adds a guard, so that Dynamo captures the graph again when this changes.
     """
-    context = TracingContext.try_get()
-    if context is not None:
-        guard = GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL)
-        context.guards_context.dynamo_guards.add(guard)
+    guard_dual_level()
     found = in_dual_level()
     if found:
         warnings.warn(

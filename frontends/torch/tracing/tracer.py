@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from typing import Any
 
 import torch
-import torch._dynamo
-from torch._decomp import global_decomposition_table
-from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
-from torch._dynamo.utils import dynamo_timed, get_metrics_context
-from torch._export.utils import _compiling_state_context
-from torch._functorch._aot_autograd.schemas import GraphSignature
-from torch._functorch.aot_autograd import aot_export_module
-from torch._guards import TracingContext, tracing
-from torch._higher_order_ops.effects import _register_effectful_op
 from torch.fx import GraphModule
-from torch.fx.experimental import _config as sizes_config
 from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stack.errors import StackError
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.aten.complex_numbers import MADE_OF_PARTS
 from stack.frontends.torch.aten.lowering import LOWERINGS
 from stack.frontends.torch.decompositions import (
@@ -42,7 +33,6 @@ from stack.frontends.torch.tensors import random_ops
 from stack.frontends.torch.tensors.random_ops import draws_as_eager
 from stack.frontends.torch.tracing import layouts
 from stack.frontends.torch.tracing.global_scopes import nameless
-from stack.frontends.torch.tracing.overhead import spared
 
 # It has no result, but is not dead code: it raises.
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
@@ -67,13 +57,13 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         split: also decompose row ops such as softmax.
     """
     own = {torch.ops.aten._safe_softmax.default: safe_softmax}
-    table = global_decomposition_table["post_autograd"] | own
+    table = {**private.decompositions(), **own}
     kept = LOWERINGS.keys() | MADE_OF_PARTS
     kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
     found = {
         op: fn
         for op, fn in table.items()
-        if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
+        if isinstance(op, private.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
     parts = (
         random_ops, grid_sample, grid_sample_gradients, layouts, tensor_lists, loss_gradients,
@@ -88,20 +78,20 @@ def plain_tracing() -> Iterator[None]:
 
     By default torch picks a fused attention kernel and threads an effect token through the checks.
     """
-    handle = _register_effectful_op("aten::_linalg_check_errors", None)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        handle.destroy()
+    with private.without_effect("aten::_linalg_check_errors"), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 # ---- tracing
 
+# Dynamo settings that not every release has: no garbage collection after each capture, and no
+# profiler marks in the generated code, which take as long as the rest of it.
+LEAN = {"run_gc_after_compile": False, "record_runtime_overhead": False}
+
 
 def one_at_a_time() -> Any:
     """Returns torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
-    return torch._dynamo.convert_frame.compile_lock
+    return private.compile_lock()
 
 
 @contextmanager
@@ -116,9 +106,14 @@ def quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
+def quiet_fakes() -> AbstractContextManager[None]:
+    """Context that silences the logger of fake tensors."""
+    return quiet(private.FAKE_LOG)
+
+
 @contextmanager
 def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
-    patches = {
+    settings = {
         "replay_side_effects": False,
         "side_effect_replay_policy": "silent",
         "specialize_int": True,
@@ -127,19 +122,14 @@ def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
         "automatic_dynamic_shapes": False,
         "allow_rnn": True,
     }
-    known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
     with (
-        quiet("torch._subclasses.fake_tensor"),
+        quiet_fakes(),
         torch.no_grad(),
-        _compiling_state_context(),
-        torch._dynamo.config.patch(known),
+        private.dynamo_settings({**settings, **LEAN}),
         nameless(fn),
-        spared(),
         in_scans(),
         # sizes that are equal in the example may differ in later calls
-        sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
-        get_metrics_context(),
-        dynamo_timed("fullgraph_capture"),
+        private.duck_sizes(False),
     ):
         yield
 
@@ -155,7 +145,7 @@ class Traced:
         self.fn = fn
         self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
         with _capturing(fn, dynamic):
-            self.output: CaptureOutput = fullgraph_capture(fn, tuple(args), {})
+            self.output: Any = private.capture_whole(fn, args)
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
         self.graph: GraphModule = self.output.backend_input.graph_module
@@ -186,7 +176,7 @@ class Traced:
         return [n for n in self.graph.graph.nodes if n.op == "placeholder"]
 
 
-def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
+def functional_graph(traced: Traced) -> tuple[GraphModule, Any]:
     """Traces the graph into ATen ops without mutation."""
     given = traced.output.backend_input
     assert given is not None
@@ -195,14 +185,11 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
         value = node.meta["example_value"]
         node.meta["val"] = value
         fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
-    context = TracingContext(given.fake_mode)
-    context.tensor_to_context = given.tensor_to_context
     without_inference_mode(traced.graph)
     refuse_data_dependent(traced.graph)
     write_out(traced.graph)
-    with torch.no_grad(), tracing(context), plain_tracing():
-        graph, signature = aot_export_module(
-            traced.graph, fakes, trace_joint=False, decompositions=decompositions()
-        )
+    context = private.traced_in(given.fake_mode, given.tensor_to_context)
+    with torch.no_grad(), context, plain_tracing():
+        graph, signature = private.export_with_aot(traced.graph, fakes, decompositions())
     assert isinstance(graph, GraphModule)
     return graph, signature

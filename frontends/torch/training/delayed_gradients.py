@@ -12,26 +12,20 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.collector import held_back
 from stack.frames import with_room
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.program.compiled_graph import Graph, boxed
 from stack.frontends.torch.tensors.random_ops import draws
 from stack.frontends.torch.tracing.tracer import one_at_a_time, plain_tracing
 from stack.frontends.torch.training.saved_tensors import clones_input
 from stack.phases import phase
 
-# Modules and methods that read or change what requires a gradient.
-_MODULES = ("torch._C", "torch._C._autograd", "torch._C._functorch")
-_FOLDERS = ("torch.autograd", "torch._functorch")
+# Methods that read or change what requires a gradient.
 _METHODS = frozenset({"backward", "detach_", "register_hook", "requires_grad_", "retain_grad"})
 # Saved for the backward pass; torch frees it after the last one, which detects a second pass.
 _NOTHING = torch.empty(0)
-
-_autograd: Any = torch._C._autograd  # pyright: ignore[reportAttributeAccessIssue]
-_hooks: Callable[[bool], Any] = _autograd._top_saved_tensors_default_hooks
 
 
 def takes_gradients(gm: GraphModule) -> bool:
@@ -40,7 +34,7 @@ def takes_gradients(gm: GraphModule) -> bool:
         getattr(value, "requires_grad", False)
         for node in gm.graph.nodes
         if node.op != "output"
-        for value in pytree.tree_leaves(node.meta.get("example_value"))
+        for value in private.pytree.tree_leaves(node.meta.get("example_value"))
     )
 
 
@@ -54,7 +48,7 @@ def _is_about_gradients(node: torch.fx.Node) -> bool:
     if node.op == "call_method":
         return node.target in _METHODS
     module = str(getattr(node.target, "__module__", ""))
-    return node.op == "call_function" and (module in _MODULES or module.startswith(_FOLDERS))
+    return node.op == "call_function" and private.is_of_gradients(module)
 
 
 def repeats(graph: GraphModule) -> bool:
@@ -90,7 +84,7 @@ class Late:
         if derived is not None:
             return derived(*args)
         # hooks on saved tensors count them, and the count has to be the same in all calls
-        if _hooks(True):
+        if private.has_saved_tensor_hooks():
             return self.compiled(args)(*args)
         return _Late.apply(self, *args)
 
@@ -104,8 +98,8 @@ class Late:
                 plain_tracing(),
                 held_back(),
                 torch.enable_grad(),
-                torch._C._DisableAutocast(),
-                _disable_current_modes(),
+                private.without_autocast(),
+                private.without_modes(),
             ):
                 if self.derived is None:
                     self.derived = self.derive(self.gm, args)
@@ -177,5 +171,5 @@ class _Late(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
         _ = ctx.saved_tensors  # raises if an earlier backward pass freed the saved tensors
-        gradients: Any = torch._dynamo.disable(ctx.late.gradients, reason="it derives a graph")
+        gradients: Any = torch.compiler.disable(ctx.late.gradients, reason="it derives a graph")
         return None, *gradients(ctx.given, ctx.needs_input_grad[1:], ctx.versions, tangents)

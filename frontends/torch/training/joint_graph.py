@@ -14,18 +14,12 @@ from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._functorch import config
-from torch._functorch.partitioners import (
-    _extract_fwd_bwd_modules,
-    cleanup_recompute_tags,
-    must_recompute,
-)
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from stack import plugins
 from stack.errors import StackError
+from stack.frameworks import torch_private as private
 from stack.frontends.torch.importer.border import physical_order, storage_root
 from stack.frontends.torch.importer.graph import import_values
 from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
@@ -81,12 +75,14 @@ def _cut_by_torch(
 ) -> Modules:
     """Partitions with torch's min-cut, for a graph that our passes do not support."""
     if whole:
-        for node in _before(pytree.arg_tree_leaves(*_outputs(joint.graph))[:num_fwd_outputs]):
+        for node in _before(
+            private.pytree.arg_tree_leaves(*_outputs(joint.graph))[:num_fwd_outputs]
+        ):
             if node.op == "call_function" and not draws(node.target):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 node.meta["ac_graph_id"] = 0  # as if one checkpoint contained all nodes
     # torch keeps a view for free, as strides; for us a transposed copy would be work
-    with config.patch(recompute_views=not whole):  # pyright: ignore[reportAttributeAccessIssue]
+    with private.aot_settings(recompute_views=not whole):
         return min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
         )
@@ -120,8 +116,8 @@ class _Cut:
     def decide(self, balance: float, whole: bool, target: str) -> None:
         """Import the graph and partition the function. Raises StackError if it is unsupported."""
         _check(self.graph)
-        cleanup_recompute_tags(self.joint, is_default_partition=False)
-        outs = pytree.arg_tree_leaves(*_outputs(self.graph))
+        private.tag_recomputed(self.joint)
+        outs = private.pytree.arg_tree_leaves(*_outputs(self.graph))
         results = list(dict.fromkeys(o for o in outs[: self.num_fwd_outputs] if _is_value(o)))
         placeholders = self.graph.find_nodes(op="placeholder")
         self.tangents = [n for n in placeholders if "tangents" in n.name]
@@ -157,8 +153,8 @@ class _Cut:
         """Returns the IR values that the program wants recomputed, and those between them."""
         made: dict[bool, dict[ir.Node, None]] = {True: {}, False: {}}
         for node, value in self.values.items():
-            inside = [v for v in pytree.tree_leaves(value) if isinstance(v, ir.Node)]
-            made[must_recompute(node)] |= dict.fromkeys(inside)
+            inside = [v for v in private.pytree.tree_leaves(value) if isinstance(v, ir.Node)]
+            made[private.is_recomputed(node)] |= dict.fromkeys(inside)
         others = made[False].keys() - made[True].keys()
         found = ir.topological(made[True], lambda v: v not in others)
         return [v for v in found if v.op not in ("param", "const")]
@@ -174,13 +170,11 @@ class _Cut:
             body = ir.Func("backward", self.backward.blocks[0])
             found = self._call(body, given, [_computed(g) for g in self.gradients])
         made = dict(zip(self.gradients, found, strict=True))
-        outs = pytree.arg_tree_leaves(*_outputs(self.graph))
+        outs = private.pytree.arg_tree_leaves(*_outputs(self.graph))
         ours = range(self.num_fwd_outputs, len(outs))
         last.args = ([made.get(o, o) if i in ours else o for i, o in enumerate(outs)],)
         kept = [n for n in given if n.op != "get_attr" and "tangents" not in n.name]
-        return _extract_fwd_bwd_modules(
-            self.joint, kept, saved_sym_nodes=[], num_fwd_outputs=self.num_fwd_outputs
-        )
+        return private.cut_joint(self.joint, kept, self.num_fwd_outputs)
 
     def _known(self) -> dict[ir.Node, Node]:
         """Maps each IR value to torch's node for it.
@@ -256,7 +250,7 @@ def _of_forward(value: ir.Node, forward: ir.Block) -> ir.Node:
 def _check(graph: Graph) -> None:
     """Raise StackError unless all values of a graph are real tensors of known sizes."""
     for node in graph.nodes:
-        for value in pytree.tree_leaves(node.meta.get("val")):
+        for value in private.pytree.tree_leaves(node.meta.get("val")):
             if value is None:
                 continue
             if not isinstance(value, torch.Tensor):

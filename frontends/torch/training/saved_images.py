@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from stack.frameworks.torch_private import OpOverload
 from stack.frontends.torch.tensors.precision import conv_precision
 
 aten = torch.ops.aten
@@ -84,7 +85,7 @@ def _sources(node: Any) -> set[Node]:
 def _is_map(node: Node) -> bool:
     if node.target is operator.getitem:
         return True
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return False
     tags = node.target.tags
     is_elementwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags

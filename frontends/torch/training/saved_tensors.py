@@ -13,14 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.descriptors import (
-    DifferentiableAOTOutput,
-    InputMutationAOTOutput,
-    SubclassGetAttrAOTInput,
-    SubclassGetAttrAOTOutput,
-)
 from torch.fx import GraphModule, Node
 
+from stack.frameworks.torch_private import is_users_result, overwritten_input, whole_value
 from stack.frontends.torch.importer.border import physical_order, storage_root, viewed_by
 
 
@@ -35,27 +30,20 @@ def save_old_values(forward: GraphModule) -> None:
     """Make a forward graph of AOTAutograd save copies of the inputs that it overwrites."""
     last = forward.graph.output_node()
     results: list[Any] = list(last.args[0])  # pyright: ignore[reportArgumentType]
-    kinds = [_whole(kind) for kind in last.meta["desc"]]
-    inputs = {k.mutated_input for k in kinds if isinstance(k, InputMutationAOTOutput)}
+    kinds = [whole_value(kind) for kind in last.meta["desc"]]
+    inputs = {overwritten_input(kind) for kind in kinds} - {None}
     holders = forward.graph.find_nodes(op="placeholder")
-    written = {n for n in holders if _whole(n.meta.get("desc")) in inputs}
+    written = {n for n in holders if whole_value(n.meta.get("desc")) in inputs}
     copies: dict[Node, Node] = {}
     with forward.graph.inserting_before(last):
         for place, (node, kind) in enumerate(zip(results, kinds, strict=True)):
-            is_saved = isinstance(node, Node) and not isinstance(kind, DifferentiableAOTOutput)
+            is_saved = isinstance(node, Node) and not is_users_result(kind)
             if is_saved and storage_root(node) in written:
                 results[place] = _copied(node, copies)
     if copies:
         last.args = (tuple(results),)
         forward.graph.lint()
         forward.recompile()
-
-
-def _whole(kind: Any) -> Any:
-    """Returns the input or output of the program that contains an array."""
-    while isinstance(kind, SubclassGetAttrAOTInput | SubclassGetAttrAOTOutput):
-        kind = kind.base
-    return kind
 
 
 def _copied(node: Node, copies: dict[Node, Node]) -> Node:

@@ -96,7 +96,7 @@ def _dispatched(run: Any, inputs: Any) -> list[tuple[str, str]]:
     """All torch ops of a call that do work, each with the user's line."""
     import traceback
 
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from stack.frameworks.torch_private import TorchDispatchMode
 
     found: list[tuple[str, str]] = []
 

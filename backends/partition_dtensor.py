@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import time
 from typing import Any
-from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, placement_types
 from torch.distributed.tensor.experimental import implicit_replication
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from stack.errors import StackError
-from stack.frontends.torch_arrays import TORCH_DTYPE
-from stack.frontends.torch_sharding import to_placements
-from stack.frontends.torch_space import TorchSpace
+from stack.frameworks.replaced import replaced
+from stack.frameworks.torch_private import TorchDispatchMode, fake_store, process_group, schema_name
+from stack.frontends.torch.distributed.placements import to_placements
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
 from stack.ir.types import TensorType
@@ -44,9 +42,9 @@ class _Counter(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if DTensor in types:
             return NotImplemented  # its collectives are dispatched separately
-        name = func._schema.name.partition("::")[2]
+        name = schema_name(func).partition("::")[2]
         if name in _OPS:
-            group = _resolve_process_group(args[-1])
+            group = process_group(args[-1])
             self.found.append(Collective(_OPS[name], group.size(), args[0].nbytes))
         return func(*args, **(kwargs or {}))
 
@@ -91,7 +89,7 @@ def dtensor(func: Func) -> Partition:
     """Run the program once on fake ranks; the time measured is that of planning."""
     sizes = dict(func.meshes[0].axes)
     ranks = func.meshes[0].ranks
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    dist.init_process_group("fake", store=fake_store(), rank=0, world_size=ranks)
     mesh = init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     given = [_parameter(mesh, p.tensor) for p in func.params]
     counter = _Counter()
@@ -101,7 +99,7 @@ def dtensor(func: Func) -> Partition:
             torch.no_grad(),
             implicit_replication(),
             counter,
-            mock.patch.object(placement_types, "shard_dim_alltoall", _exchange),
+            replaced(placement_types, "shard_dim_alltoall", _exchange),
         ):
             evaluate(func.body, given, _Placed(mesh))
     except Exception as error:  # DTensor's ops raise many types

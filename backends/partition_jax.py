@@ -13,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding
 from jaxlib.mlir import passmanager
 
 from stack.errors import StackError
-from stack.frontends import jax_space
-from stack.frontends.jax_sharding import to_spec
+from stack.frontends.jax.jaxpr.shardings import to_spec
+from stack.frontends.jax.replay import space as jax_space
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func
 from stack.ir.space import Array

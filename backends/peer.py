@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +25,8 @@ _KEY = re.compile(r"^\s*%(\S+) = ", re.MULTILINE)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY_PATH = re.compile(r"/(site|dist)-packages/|/lib/python3|^<")
 _HERE = Path(__file__).resolve().parent
-_OURS = {str(_HERE), str(_HERE.parent / "frontends"), str(_HERE.parent / "stack" / "run")}
+_OURS = (_HERE, _HERE.parent / "stack" / "run")
+_FRONTENDS = _HERE.parent / "frontends"
 
 
 class Origins:
@@ -112,7 +112,8 @@ def is_library(file: str) -> bool:
     """True for a frame of a library, or of our code that drives the peers."""
     if _LIBRARY_PATH.search(file):
         return True
-    return os.path.dirname(os.path.realpath(file)) in _OURS
+    path = Path(file).resolve()
+    return path.parent in _OURS or path.is_relative_to(_FRONTENDS)
 
 
 def _size(node: Node) -> float:

@@ -1,22 +1,21 @@
 """Drives Inductor and records its code, and the ops in each of its kernels.
 
-All uses of Inductor's private parts are in this file. If a version lacks one of the hooks, programs
-still compile and run, and the list of kernels has what the other hooks recorded.
+If a version lacks one of the hooks that record, programs still compile and run, and the list of
+kernels has what the other hooks recorded.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
-from torch._guards import TracingContext, tracing
 
 from stack.errors import StackError
+from stack.frameworks import torch_private as private
 from stack.ir.node import Func
 from stack.run.backend import Executable, Kernel
 
@@ -40,30 +39,8 @@ class Watch:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        from torch._inductor import scheduler
-        from torch._inductor.codegen import cpp, triton
-        from torch._inductor.graph import GraphLowering
-
-        with ExitStack() as stack:
-            stack.enter_context(
-                mock.patch.object(GraphLowering, "save_output_code", self.code.append)
-            )
-            for owner in (cpp.CppScheduling, triton.TritonScheduling):
-                self._hook(stack, owner, "define_kernel", self._defined)
-            self._hook(stack, scheduler.Scheduler, "codegen_extern_call", self._called)
+        with private.inductor_record(self.code.append, self._defined, self._called):
             yield
-
-    def _hook(self, stack: ExitStack, owner: Any, name: str, note: Callable[..., None]) -> None:
-        inner = getattr(owner, name, None)
-        if inner is None:
-            return
-
-        def method(this: Any, *args: Any, **kwargs: Any) -> Any:
-            result = inner(this, *args, **kwargs)
-            note(result, *args)
-            return result
-
-        stack.enter_context(mock.patch.object(owner, name, method))
 
     def _defined(self, name: Any, source: str, nodes: Sequence[Any], *rest: Any) -> None:
         self.steps.append((str(name), "generated", _origins(nodes)))
@@ -111,7 +88,7 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
     """Inductor's settings for our options. Raises StackError for an unknown mode."""
     mode = str(options.get("mode", "default"))
     try:
-        known = dict(torch._inductor.list_mode_options(mode))
+        known = private.inductor_modes(mode)
     except RuntimeError as error:
         raise StackError(f"inductor: {error}") from error
     frozen = {"freezing": True} if options.get("freezing") else {}
@@ -121,16 +98,12 @@ def settings(options: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def compiling(options: dict[str, Any], watch: Watch) -> Iterator[None]:
     """Compiles recorded and quietly, without the cache of whole graphs: a hit records nothing."""
-    from torch._functorch import config as functorch_config
-    from torch._inductor import config
-    from torch._inductor.utils import fresh_cache
-
-    fresh = fresh_cache() if options.get("fresh") else nullcontext()
+    fresh = private.inductor_caches() if options.get("fresh") else nullcontext()
     with (
         fresh,
-        config.patch(fx_graph_cache=False),
-        functorch_config.patch(enable_autograd_cache=False),
-        quiet("torch", "torch._inductor", "torch._dynamo"),
+        private.inductor_settings({"fx_graph_cache": False}),
+        private.aot_settings(enable_autograd_cache=False),
+        quiet("torch", private.INDUCTOR_LOG, private.DYNAMO_LOG),
         torch.no_grad(),
         watch.watching(),
     ):
@@ -171,8 +144,8 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
     origins, watch = Origins(func), Watch()
     graph = pt.graph_of(func, origins, device)
     inputs = pt.prepare_for([p.tensor for p in func.params], device)(zeros(func))
-    with compiling(options, watch), tracing(TracingContext(pt.fake_mode())):
-        run: Any = torch._inductor.compile(graph, list(inputs), options=settings(options))
+    with compiling(options, watch), private.traced_in(pt.fake_mode()):
+        run: Any = private.inductor_compile(graph, inputs, settings(options))
 
     def kernels() -> list[Kernel]:
         sources = _sources(watch.text)
@@ -187,30 +160,30 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
     return _executable(func, run, watch, kernels, options, what, zeros(func))
 
 
+@contextmanager
+def _settings(dynamo: dict[str, Any], inductor: dict[str, Any]) -> Iterator[None]:
+    with private.dynamo_settings(dynamo), private.inductor_settings(inductor):
+        yield
+
+
 def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     """See `inductor.native_inductor`."""
     func, watch = captured.func, Watch()
     device = str(options.get("device", "cpu"))
     given = pt.given(captured)
     prepare = pt.prepare_for([p.tensor for p in func.params], device, given)
-    from torch._dynamo import config as dynamo_config
-    from torch._inductor import config as inductor_config
-
     # many programs may share one code object; above the limit Dynamo would silently run eager
     limits = {"recompile_limit": 1 << 12, "accumulated_recompile_limit": 1 << 12}
-    known = {k: v for k, v in limits.items() if hasattr(dynamo_config, k)}
     found = settings(options)
 
     # a custom backend: with "inductor" by name, Dynamo would reuse code that it compiled before
     def compiler(graph: Any, inputs: Any) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
-        return compile_fx(graph, inputs, config_patches=found)
+        return private.inductor_backend(graph, inputs, found)
 
     compiled = torch.compile(captured.original, backend=compiler)
     run = pt.rebuilt(captured, compiled)
     # Dynamo also checks if weights are frozen: then they are constants of the graph
-    with compiling(options, watch), dynamo_config.patch(known), inductor_config.patch(found):
+    with compiling(options, watch), _settings(limits, found):
         run(*prepare(pt.examples(captured)))
     if not watch.code:
         raise StackError("inductor compiled nothing: torch.compile left the program to eager")

@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from stack.errors import StackError
-from stack.frontends import jax_space
-from stack.frontends.jax_device import from_device
-from stack.frontends.jax_words import is_key
-from stack.frontends.jaxpr import FRONTEND
-from stack.frontends.lax import jax_dtype
+from stack.frameworks.jax_private import key_generator
+from stack.frontends.jax import FRONTEND
+from stack.frontends.jax.compile.device_arrays import from_device
+from stack.frontends.jax.jaxpr.element_words import is_key
+from stack.frontends.jax.lax.lowering import jax_dtype
+from stack.frontends.jax.replay import space as jax_space
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
 from stack.run.backend import Executable, Kernel, source_lines
@@ -143,7 +144,7 @@ def user_call(captured: Any) -> Callable[..., Arrays]:
 
     def call(*arrays: Any) -> Arrays:
         given = [
-            jax.random.wrap_key_data(a, impl=leaf.dtype._impl.name) if is_key(leaf) else a
+            jax.random.wrap_key_data(a, impl=key_generator(leaf.dtype).name) if is_key(leaf) else a
             for a, leaf in zip(arrays[bound:], leaves, strict=True)
         ]
         out = captured.original(*jax.tree_util.tree_unflatten(tree, given))
@@ -280,7 +281,7 @@ def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
 
 
 def _dispatched(captured: Any) -> list[Kernel]:
-    from stack.frontends.jaxpr_source import line_of
+    from stack.frontends.jax.jaxpr.source_lines import line_of
 
     closed = jax.make_jaxpr(captured.original)(*captured.args)
     found: list[Kernel] = []

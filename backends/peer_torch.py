@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.utils import _pytree as pytree
 
-from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
-from stack.frontends.torch_draws import with_strides
-from stack.frontends.torch_space import TorchSpace
+from stack.frameworks.torch_private import FakeTensorMode, pytree, while_loop_op
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frontends.torch.tensors.random_ops import with_strides
 from stack.ir.axes import parse_rule
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
@@ -45,8 +45,6 @@ class OriginSpace(TorchSpace):
         return super().op_dot(node, a, b) if product is None else product
 
     def op_while(self, node: Node, run: Run, *args: Tensor) -> Tensors:
-        from torch._higher_order_ops.while_loop import while_loop_op
-
         if get_proxy_mode() is None:
             return super().op_while(node, run, *args)
 
@@ -130,7 +128,6 @@ def callable_of(func: Func, space: OriginSpace) -> Callable[..., Tensors]:
 
 def fake_mode() -> Any:
     """A mode for fixed-size tensors without storage; loops still need a table of symbols."""
-    from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)

@@ -7,12 +7,12 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 
 from stack.errors import StackError
+from stack.frameworks.replaced import replaced
 from stack.ir.node import Func, Node
 from stack.ir.storage import storage_dtype
 from stack.run.backend import Executable, Kernel
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
     # TVMScript asks for the module of each frame, which takes a minute if torch is loaded
-    with mock.patch.object(inspect, "getmodule", lambda *_a, **_k: None):
+    with replaced(inspect, "getmodule", lambda *_a, **_k: None):
         import tvm.s_tir.tensor_intrin
 
 from .peer_tvm_lower import called, groups_of, lower, planned_bytes

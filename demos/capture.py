@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import stack
-from stack.frontends.dynamo import runs
-from stack.frontends.dynamo_notes import breaks_of
+from stack.frontends.torch import runs
+from stack.frontends.torch.tracing.notes import breaks_of
 from stack.run.record import Run
 
 

@@ -13,7 +13,6 @@ table and the plot.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from stack.demos import rank
+from stack.frameworks.torch_private import symmetric_memory
 from stack.ops.collectives import Network, algorithms_of, build
 from stack.ops.collectives.draw import svg
 from stack.ops.collectives.execute import run, simulate
@@ -90,7 +90,7 @@ class Host:
             return
         from stack.ops.collectives.peer_memory import PeerMemory
 
-        memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
+        memory = symmetric_memory()
         self.peers = PeerMemory(size)
         self.theirs = memory.empty(size // 2, dtype=torch.bfloat16, device=self.device)
         memory.rendezvous(self.theirs, group=dist.group.WORLD)

@@ -165,8 +165,7 @@ def product(
         held = tuple(torch.from_numpy(a) for a in (x, w))
         if dtype == "bf16":
             held = tuple(a.bfloat16() for a in held)
-        int_mm = torch._int_mm  # pyright: ignore[reportPrivateImportUsage]
-        by = int_mm if dtype == "i8" else torch.matmul
+        by = torch.ops.aten._int_mm if dtype == "i8" else torch.matmul
         return lambda x, w: by(x, w.T), held
     import jax
     import jax.numpy as jnp

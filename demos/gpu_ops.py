@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from stack.demos.gpu_rows import by_hand
 from stack.demos.ops_programs import PROGRAMS, program
 from stack.errors import StackError
-from stack.frontends.torch_arrays import dtype_of
+from stack.frameworks import torch_private as private
+from stack.frontends.torch.tensors.arrays import dtype_of
 from stack.hosted import find
 from stack.hosted.nodes import custom
 from stack.ir.builder import Builder, param
@@ -181,9 +182,7 @@ def _scaled() -> Callable[..., Tensor]:
             if at not in turned:
                 turned[at] = x_scale.T.contiguous().T
             scales = turned[at], weight_scale.T
-        return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
-            codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16
-        )
+        return torch.ops.aten._scaled_mm(codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16)
 
     return run
 
@@ -195,7 +194,7 @@ def _rounded() -> Callable[..., Tensor]:
         wide = x.float()
         scale = wide.abs().amax(-1, keepdim=True) / 127
         codes = (wide / scale).round().to(torch.int8)
-        sums = torch._int_mm(codes, weight.T)  # pyright: ignore[reportPrivateImportUsage]
+        sums = torch.ops.aten._int_mm(codes, weight.T)
         return (sums * scale * weight_scale).to(x.dtype)
 
     return torch.compile(run, dynamic=False)
@@ -213,13 +212,11 @@ def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
 
 
 def _associative() -> Callable[..., Tensor]:
-    from torch._higher_order_ops.associative_scan import associative_scan
-
     def combine(earlier: Any, later: Any) -> Any:
         return earlier[0] * later[0], later[0] * earlier[1] + later[1]
 
     def run(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
-        gates, values = associative_scan(combine, (gate, x), 1)
+        gates, values = private.associative_scan(combine, (gate, x), 1)
         return gates * first[:, None] + values
 
     return torch.compile(run, dynamic=False)

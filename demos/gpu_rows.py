@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from stack.errors import StackError
-from stack.frontends.torch_arrays import dtype_of
+from stack.frontends.torch.tensors.arrays import dtype_of
 from stack.hosted import find
 from stack.ir.types import TensorType
 from stack.measure.gpu_program import GpuProgram, Rival

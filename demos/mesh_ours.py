@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from stack.demos.llama import COLUMNS, ROWS
 from stack.demos.train_mesh import TIDY, Strategy, placing, planned
 from stack.demos.train_pipeline import cut
-from stack.frontends.torch_compute import compute_of, stream_balance
-from stack.frontends.torch_graph import Recorded
-from stack.frontends.torch_pipeline import PipelineRank
-from stack.frontends.torch_space import TorchSpace
-from stack.frontends.torch_steps import rank_program
+from stack.frontends.torch.distributed.cuda_graph import Recorded
+from stack.frontends.torch.distributed.pipeline import PipelineRank
+from stack.frontends.torch.distributed.rank_compute import compute_of, stream_balance
+from stack.frontends.torch.distributed.rank_program import rank_program
+from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.rewrite import Pipeline

@@ -34,7 +34,7 @@ from stack.demos.collectives import library
 from stack.demos.llama import LLAMA3_8B, Llama, Sizes, data
 from stack.demos.mesh_clock import mean, peaks, shares, timed
 from stack.demos.mesh_ours import RATE, Call, Ours, strategies
-from stack.frontends.torch_mesh import leave
+from stack.frontends.torch.distributed.mesh import leave
 from stack.ops.collectives.network import bus_bandwidth, fitted
 from stack.sim import Simulation, machine
 

@@ -9,7 +9,6 @@ alternate.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stack.demos import rank
+from stack.frameworks.torch_private import symmetric_memory
 from stack.ops.collectives.peer_memory import PeerMemory, predicted
 from stack.ops.norm.rows_triton import add_rms_norm
 
@@ -42,7 +42,7 @@ class Race:
 
     def __init__(self, device: torch.device) -> None:
         self.device, size = device, 2 * max(TOKENS) * max(WIDTHS)
-        memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
+        memory = symmetric_memory()
         self.peers = PeerMemory(size)
         self.theirs = memory.empty(size // 2, dtype=torch.bfloat16, device=device)
         memory.rendezvous(self.theirs, group=dist.group.WORLD)
@@ -88,7 +88,7 @@ class Race:
         total = x.double()
         dist.all_reduce(total)
         wanted = formula(total, residual.double(), weight.double())
-        torch._dynamo.reset()
+        torch.compiler.reset()
         known = self.calls(x, residual, weight)
         errors: list[float] = []
         for call in known.values():

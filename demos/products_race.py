@@ -8,7 +8,6 @@ against float64. Times are medians of CUDA graph replays on the slowest rank.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stack.demos import rank
+from stack.frameworks.torch_private import symmetric_memory
 from stack.ops.collectives.peer_products import PeerProducts
 
 WIDTH, HIDDEN = 4096, 14336
@@ -40,7 +40,7 @@ def with_nccl(name: str, x: Tensor, w: Tensor) -> Tensor:
 
 def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
     """Runs torch's fused version over symmetric memory."""
-    importlib.import_module("torch.distributed._symmetric_memory")
+    symmetric_memory()
     group = dist.group.WORLD.group_name  # type: ignore[union-attr]
     ops: Any = torch.ops.symm_mem
     if name == "gather_gemm":

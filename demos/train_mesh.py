@@ -184,8 +184,8 @@ def train(
     rank: int, ranks: int, store: str, sent: Any, parts: list[Array], inputs: list[Any]
 ) -> tuple[list[float], int]:
     """Runs one rank; returns the losses, and the peak bytes."""
-    from stack.frontends.torch_mesh import join
-    from stack.frontends.torch_steps import rank_program
+    from stack.frontends.torch.distributed.mesh import join
+    from stack.frontends.torch.distributed.rank_program import rank_program
 
     join(rank, ranks, store)
     mesh, text, constants, back = sent

@@ -82,8 +82,8 @@ def train(
     """
     import torch.distributed as dist
 
-    from stack.frontends.torch_mesh import join
-    from stack.frontends.torch_pipeline import PipelineRank
+    from stack.frontends.torch.distributed.mesh import join
+    from stack.frontends.torch.distributed.pipeline import PipelineRank
 
     join(rank, ranks, store)
     texts, data, order, results, replicas, chunks = sent
@@ -128,7 +128,7 @@ class _Update:
         self, held: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Returns the updated weights that have gradients."""
-        from stack.frontends.torch_space import TorchSpace
+        from stack.frontends.torch.replay.space import TorchSpace
 
         names = list(gradients)
         if self.func is None:

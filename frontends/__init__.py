@@ -1,1 +1,1 @@
-"""Frontends: adapter files for torch and JAX. All use of their private APIs is in this folder."""
+"""Frontends for torch and JAX: capture, import, calls. All use of their private APIs is here."""

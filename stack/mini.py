@@ -21,7 +21,7 @@ its IR text is the same: `stack.parse` reads what is printed here.
     4  functions and text   stack/ir/printer.py, verifier.py, interpreter
     5  tracing              frontends/
     6  rewriting            stack/rewrite/engine.py, passes/canonicalize.py
-    7  gradients            frontends/dynamo_joint.py, passes/training
+    7  gradients            frontends/torch/training/joint_graph.py, passes/training
     8  fusion               passes/fuse.py
     9  C code               passes/tile.py, distribute.py; backends/mlir
    10  compiling, running   stack/run, backends/runtime

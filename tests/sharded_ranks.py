@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from stack.errors import UsageError
-from stack.frontends.torch_mesh import join
-from stack.frontends.torch_steps import rank_program
+from stack.frontends.torch.distributed.mesh import join
+from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.ir import parse
 from stack.ir.mesh import parse_mesh
 

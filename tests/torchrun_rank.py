@@ -9,7 +9,7 @@ import time
 import torch
 
 from stack.demos import rank
-from stack.frontends.torch_steps import rank_program
+from stack.frontends.torch.distributed.rank_program import rank_program
 from stack.ir import parse
 from stack.ir.mesh import parse_mesh
 

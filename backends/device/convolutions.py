@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stack.frontends.torch_conv import Call, Window, library
+from stack.frontends.torch.replay.conv import Call, Window, library
 from stack.ir.node import Node
 
 Tensor = torch.Tensor

@@ -7,8 +7,8 @@ from typing import cast
 
 import torch
 
-from stack.frontends.torch_conv import convolution
-from stack.frontends.torch_space import TorchSpace
+from stack.frontends.torch.replay.conv import convolution
+from stack.frontends.torch.replay.space import TorchSpace
 from stack.ir.builder import block_of
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from stack.frameworks import torch_private as private
+
 from ..runtime.program import BlockProgram
 from .torch_device import TorchDevice
 
@@ -33,9 +35,9 @@ COPIED = 1 << 22  # bytes of an input up to which a copy costs less than separat
 
 
 # the reference count of a storage: the tensors over it, including views, and this module
-_holders: Any = torch._C._storage_Use_Count  # pyright: ignore
+_holders = private.uses_of_memory
 # copies a list of tensors into another list, in one launch if their dtypes are equal
-_copy_all: Any = torch._foreach_copy_  # pyright: ignore[reportPrivateImportUsage]
+_copy_all: Any = private.copy_all
 
 
 class CapturedGraph:
@@ -46,7 +48,8 @@ class CapturedGraph:
         self.results = results
         self.private = private
         self.storages: list[Any] = [r.untyped_storage() for r in results]
-        self.alone = [(s._cdata, _holders(s._cdata)) for s in self.storages]
+        places = map(private.memory_id, results)
+        self.alone = [(place, _holders(place)) for place in places]
 
     @property
     def is_free(self) -> bool:

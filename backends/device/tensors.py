@@ -10,14 +10,15 @@ import numpy as np
 import torch
 
 from stack.errors import StackError
-from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frameworks.torch_private import empty_on_cpu, empty_on_cuda
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE, from_numpy, to_numpy
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
 # the allocators of Inductor's code: they skip the dispatcher, which costs more than the allocation
 _EMPTY: dict[str, Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]] = {
-    "cpu": torch._C._dynamo.guards._empty_strided_cpu,  # pyright: ignore
-    "cuda": torch._C._dynamo.guards._empty_strided_cuda,  # pyright: ignore
+    "cpu": empty_on_cpu,
+    "cuda": empty_on_cuda,
 }
 ALIGNMENT = 16  # bytes: required of an address by vector loads and TMA descriptors
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType

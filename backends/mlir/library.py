@@ -122,7 +122,7 @@ def _torch_dot(node: Node) -> Fill:
 
 
 def _torch_conv(node: Node) -> Fill:
-    from stack.frontends.torch_conv import convolution
+    from stack.frontends.torch.replay.conv import convolution
 
     def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         x, w = (tensor(a, node.dtype) for a in inputs)

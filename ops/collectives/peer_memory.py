@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from stack.errors import StackError, UsageError, unknown_name
+from stack.frameworks.torch_private import symmetric_memory
 from stack.ops.collectives.algorithms import build
 from stack.ops.collectives.network import Link, Network
 from stack.ops.collectives.peer_triton import CHUNKS, MOST, pull, push
@@ -103,7 +103,7 @@ class PeerMemory(WaitLimit):
         self, size: int, group: dist.ProcessGroup | None = None, limit: float = 60.0
     ) -> None:
         super().__init__(limit)
-        memory: Any = import_module("torch.distributed._symmetric_memory")
+        memory = symmetric_memory()
         self.group = group or dist.group.WORLD
         self.rank, self.world = dist.get_rank(self.group), dist.get_world_size(self.group)
         device = torch.device("cuda", torch.cuda.current_device())

@@ -12,7 +12,6 @@ arrived.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import triton
 import triton.language as tl
 
 from stack.errors import UsageError
+from stack.frameworks.torch_private import symmetric_memory
 from stack.ops.collectives.peer_memory import WaitLimit
 from stack.ops.collectives.peer_triton import _await, _tell
 
@@ -54,7 +54,7 @@ class PeerProducts(WaitLimit):
         self, size: int, group: dist.ProcessGroup | None = None, limit: float = 60.0
     ) -> None:
         super().__init__(limit)
-        memory: Any = import_module("torch.distributed._symmetric_memory")
+        memory = symmetric_memory()
         group = group or dist.group.WORLD
         self.rank, self.world, self.size = dist.get_rank(group), dist.get_world_size(group), size
         device = torch.device("cuda", torch.cuda.current_device())

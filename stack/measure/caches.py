@@ -10,7 +10,6 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 # environment variables of every folder where a system caches compiled code
 CACHES = (
@@ -38,7 +37,13 @@ def fresh_caches() -> Generator[None]:
         )
         if "torch" in sys.modules:
             # Inductor also has an in-memory cache, which `fresh_cache` clears
-            inductor: Any = importlib.import_module("torch._inductor.utils")
-            held.enter_context(inductor.fresh_cache(dir=folder, delete=False))
-        held.enter_context(mock.patch.dict(os.environ, empty_caches(folder)))
+            private: Any = importlib.import_module("stack.frameworks.torch_private")
+            held.enter_context(private.inductor_caches(dir=folder, delete=False))
+        held.callback(_restore, dict(os.environ))
+        os.environ.update(empty_caches(folder))
         yield
+
+
+def _restore(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)

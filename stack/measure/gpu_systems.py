@@ -104,11 +104,15 @@ def _torch() -> Any:
     return importlib.import_module("torch")
 
 
+def _private() -> Any:
+    """Returns our functions for torch's private names; loads torch."""
+    return importlib.import_module("stack.frameworks.torch_private")
+
+
 def leaves(value: Any) -> list[Any]:
     """Returns the tensors of a result, in order."""
     torch = _torch()
-    tree = importlib.import_module("torch.utils._pytree")
-    return [x for x in tree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+    return [x for x in _private().pytree.tree_leaves(value) if isinstance(x, torch.Tensor)]
 
 
 def parameters(fn: Any) -> list[Any]:
@@ -197,7 +201,7 @@ def retained() -> Any:
 
     It disables buffer donation, since backward graphs may run again.
     """
-    return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
+    return _private().aot_settings(donated_buffer=False)
 
 
 def _one_by_one(peer: BackendSpec) -> dict[str, Any]:
@@ -267,7 +271,7 @@ def _own_training(program: GpuProgram, peer: BackendSpec, name: str) -> GpuSyste
     find_backend(peer.backend)
     options = {"backend": peer.backend, **_one_by_one(peer)}
     compiled = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
-    frontend = importlib.import_module("stack.frontends.dynamo")
+    frontend = importlib.import_module("stack.frontends.torch")
     known = len(frontend.runs())
     system = _called(name, "generated", compiled, program)
     system.is_ours = True

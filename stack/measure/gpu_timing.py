@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from stack.measure.timing import LEAST, Timing, quantile
@@ -73,7 +74,7 @@ class Clock:
         cuda = self.torch.cuda
         begin, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         cuda.synchronize()
-        cuda._sleep(AHEAD)
+        import_module("stack.frameworks.torch_private").sleep_on_gpu(AHEAD)
         begin.record()
         done = self.run(count)
         end.record()

@@ -106,7 +106,7 @@ class CaseRun:
         This includes library handles, torch's own tracing, and for XLA the import of JAX and its
         client.
         """
-        importlib.import_module("torch._functorch.aot_autograd")
+        importlib.import_module("functorch.compile")
         square = self.torch.ones(16, 16, device=self.device)
         float((square @ square).sum())
         if any(peer.backend == "xla" for peer in parse_backends(self.request["peers"])):
@@ -266,8 +266,8 @@ def _forget(torch: Any) -> None:
     """Releases the memory and caches of a case."""
     import gc
 
-    torch._dynamo.reset()
-    importlib.import_module("stack.frontends.dynamo").clear_runs()
+    torch.compiler.reset()
+    importlib.import_module("stack.frontends.torch").clear_runs()
     gc.collect()
     torch.cuda.empty_cache()
 
@@ -281,7 +281,7 @@ def serve() -> int:
         out.flush()
 
     torch = load_torch()
-    importlib.import_module("torch._dynamo").config.recompile_limit = 1 << 12
+    importlib.import_module("stack.frameworks.torch_private").allow_recompiles(1 << 12)
     tell({"device": gpu_text(torch)})
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)

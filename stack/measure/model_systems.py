@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
-from unittest import mock
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError
@@ -146,11 +144,15 @@ def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], An
     return forward
 
 
+def _private() -> Any:
+    """Returns our functions for torch's private names; loads torch."""
+    return importlib.import_module("stack.frameworks.torch_private")
+
+
 def torch_leaves(found: Any) -> list[Any]:
     """Returns the tensors of a result, in order; missing gradients are skipped."""
     torch = torch_module()
-    tree = importlib.import_module("torch.utils._pytree")
-    return [x.detach() for x in tree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+    return [x.detach() for x in _private().pytree.tree_leaves(found) if isinstance(x, torch.Tensor)]
 
 
 def eager_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
@@ -166,7 +168,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
     if options:
         raise UsageError(f"inductor takes mode= and freezing= here, not {', '.join(options)}")
     # pass settings with the call: another system of this module is a separate entry of Dynamo
-    settings = importlib.import_module("torch._inductor").list_mode_options(mode or "default")
+    settings = _private().inductor_modes(mode or "default")
     if freezing:
         settings["freezing"] = True
     inner = torch_call(program, torch.compile(program.fn, options=settings, dynamic=False))
@@ -192,10 +194,7 @@ def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> Mo
 @contextmanager
 def _empty_inductor(code: list[str]) -> Generator[None]:
     """Provides empty caches; collects the wrappers that Inductor writes."""
-    graph = importlib.import_module("torch._inductor.graph").GraphLowering
-    with fresh_caches(), contextlib.ExitStack() as stack:
-        if hasattr(graph, "save_output_code"):
-            stack.enter_context(mock.patch.object(graph, "save_output_code", code.append))
+    with fresh_caches(), _private().inductor_record(code.append):
         yield
 
 
@@ -217,9 +216,9 @@ def _own_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSy
     torch = torch_module()
     options = {"backend": peer.backend, **peer.options}
     fn = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
-    frontend = importlib.import_module("stack.frontends.dynamo")
+    frontend = importlib.import_module("stack.frontends.torch")
     graphs: Sequence[CompiledGraph] = importlib.import_module(
-        "stack.frontends.dynamo_backend"
+        "stack.frontends.torch.compile.dynamo_backend"
     ).GRAPHS
     known, first = len(frontend.runs()), len(graphs)
     call = torch_call(program, fn)
@@ -336,7 +335,7 @@ def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> 
     def leaves(found: Any) -> list[Any]:
         torch = torch_module()
         flat = [x if isinstance(x, torch.Tensor) else torch.from_dlpack(x) for x in found]
-        tree = importlib.import_module("torch.utils._pytree").tree_leaves
+        tree = _private().pytree.tree_leaves
         # drop what a graph returns besides the user's results (state that it sets)
         return [x.detach() for x in tree(captured.unflatten(flat)) if hasattr(x, "detach")]
 

@@ -261,7 +261,7 @@ def serve() -> int:
         out.flush()
 
     torch = torch_module()
-    importlib.import_module("torch._dynamo").config.recompile_limit = 1 << 12
+    importlib.import_module("stack.frameworks.torch_private").allow_recompiles(1 << 12)
     cuda = torch.cuda.is_available()
     tell({"device": torch.cuda.get_device_name() if cuda else device_text()})
     request: dict[str, Any] = json.loads(sys.stdin.readline())

@@ -27,7 +27,10 @@ from stack.run.frontend import Captured, Frontend
 
 L2_BYTES = 2 << 20
 # the function of each framework that returns the arrays of a result, in order
-LEAVES = {"torch": ("torch.utils._pytree", "tree_leaves"), "jax": ("jax.tree_util", "tree_leaves")}
+LEAVES = {
+    "torch": ("stack.frameworks.torch_private", "leaves_of"),
+    "jax": ("jax.tree_util", "tree_leaves"),
+}
 
 
 class Runner(Protocol):

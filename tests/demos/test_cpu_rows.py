@@ -10,7 +10,7 @@ import pytest
 import stack
 from stack.backends.eager import native_eager
 from stack.demos.cpu_rows import attention, awkward
-from stack.frontends.dynamo import FRONTEND
+from stack.frontends.torch import FRONTEND
 from stack.measure.cpu import LAYOUTS, cpu_cases
 from stack.measure.systems import capture_program
 

@@ -50,7 +50,7 @@ def test_forward_in_torch() -> None:
 def test_the_forward_part_of_training_keeps_both_products() -> None:
     import torch
 
-    from stack.frontends.dynamo_backend import GRAPHS
+    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
 
     block, x = torch_block()
     torch._dynamo.reset()

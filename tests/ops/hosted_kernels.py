@@ -19,7 +19,7 @@ from hosted_cases import CASES, Case
 
 import stack
 from stack.backends.triton import interpreter
-from stack.frontends.torch_arrays import dtype_of
+from stack.frontends.torch.tensors.arrays import dtype_of
 from stack.hosted import declaration
 from stack.ir.types import TensorType
 from stack.ops.loss import linear_triton

@@ -360,12 +360,12 @@ def test_what_is_wrong_is_told_by_name_before_anything_runs(
     with pytest.raises(RuleError, match=told):
         op(*arrays, **attributes)
     torch = pytest.importorskip("torch")
-    from stack.frontends import torch_hosted
+    from stack.frontends.torch.compile import hosted
 
     def nothing(*_: Any) -> None:
         raise AssertionError("launched")
 
-    monkeypatch.setattr(torch_hosted, "_replay", nothing)
+    monkeypatch.setattr(hosted, "_replay", nothing)
     with pytest.raises(RuleError, match=told):
         op(*map(torch.from_numpy, arrays), **attributes)
 

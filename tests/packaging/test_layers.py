@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -21,6 +22,13 @@ FORBIDDEN = {
     "stack.backends": ("stack.passes", "stack.ops", "stack.demos"),
     "stack.frontends": ("stack.passes", "stack.backends", "stack.ops", "stack.demos"),
     "stack.ops": ("stack.passes", "stack.backends", "stack.frontends", "stack.demos"),
+}
+# The package of a framework loads its rooms. These files of rooms read its `FRONTEND` nevertheless.
+READ_FRONTEND = {
+    "stack.frontends.jax.compile.calls",
+    "stack.frontends.jax.compile.training_step",
+    "stack.frontends.torch.compile.training_step",
+    "stack.frontends.torch.program.compiled_graph",
 }
 
 
@@ -140,3 +148,52 @@ def test_own_backends_know_no_peer() -> None:
         if target in peers and target != "stack.backends"
     }
     assert not wrong
+
+
+PACKAGES = ("stack.frontends", "stack.frontends.torch", "stack.frontends.jax")
+ROOMS = sorted(
+    name
+    for name, path in modules().items()
+    if is_in(name, PACKAGES) and name not in PACKAGES and path.name == "__init__.py"
+)
+
+
+def of_room(room: str) -> set[tuple[str, str]]:
+    """Each import of another part of the frontends in a room: file and module, at any time."""
+    return {
+        (module, target)
+        for module in modules()
+        if is_in(module, (room,))
+        for target in imports(module, at_start=False)
+        if is_in(target, PACKAGES) and not is_in(target, (room,))
+    }
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_frontends_imports_what_its_docstring_says(room: str) -> None:
+    text = ast.get_docstring(tree_of(modules()[room])) or ""
+    sentence = re.search(r"Imports (no|the)\b[^.]*", text)
+    assert sentence, "says nothing about imports"
+    beside = room.rpartition(".")[0]
+    names = re.findall(r"`(\w+)`", sentence[0])
+    near = {name for name in names if f"{beside}.{name}" in ROOMS}
+    allowed = {f"{beside if name in near else PACKAGES[0]}.{name}" for name in names}
+    found = {folder(target) for _, target in of_room(room)} - {*PACKAGES}
+    assert found == allowed
+
+
+def test_rooms_of_frontends_import_each_other_in_no_circle() -> None:
+    """Imports inside of functions count."""
+    assert not circle({r: {folder(t) for _, t in of_room(r)} - {*PACKAGES} for r in ROOMS})
+
+
+def test_few_files_of_rooms_read_the_frontend_above_them() -> None:
+    found = {m for r in ROOMS for m, target in of_room(r) if target in PACKAGES[1:]}
+    assert found == READ_FRONTEND
+
+
+def test_every_room_of_frontends_is_in_the_readme() -> None:
+    text = (ROOT / "frontends" / "README.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([\w/]+)` \|", text, re.MULTILINE)
+    rooms = [room.removeprefix("stack.frontends.").replace(".", "/") for room in ROOMS]
+    assert sorted(told) == rooms

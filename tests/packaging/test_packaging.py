@@ -81,7 +81,13 @@ MODULES = sorted(
     for p in FILES
     if p.endswith(".py") and not str(p).startswith(LESSONS)
 )
-CORE = [m for m in MODULES if m.split(".")[1:2] not in [[f] for f in LINKED if f != "passes"]]
+# The files for private names of a framework load it. Nothing else in the core loads them at import.
+OF_FRAMEWORKS = ("stack.frameworks.jax_private", "stack.frameworks.torch_private")
+CORE = [
+    m
+    for m in MODULES
+    if m not in OF_FRAMEWORKS and m.split(".")[1:2] not in [[f] for f in LINKED if f != "passes"]
+]
 
 
 def python(code: str, *args: str, cwd: Path, path: Path | None = None) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import stack
-from stack.frontends import jaxpr_capture
+from stack.frontends.jax.compile import capture
 from stack.ir import Func, Node
 from stack.rewrite import Pipeline
 
@@ -94,7 +94,7 @@ def test_a_loop_that_might_not_run_keeps_all(arrays: list[np.ndarray]) -> None:
 
 def test_lines_are_turned_for_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Along what is summed, by a copy: before the loop where the loop does not change it."""
-    monkeypatch.setattr(jaxpr_capture, "device_of", lambda _: "cuda:0")
+    monkeypatch.setattr(capture, "device_of", lambda _: "cuda:0")
     w, x = jnp.ones((512, 512)), jnp.ones((4096, 512))
 
     def fn(w, x):  # type: ignore[no-untyped-def]

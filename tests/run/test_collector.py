@@ -65,17 +65,17 @@ def test_off_in_a_backend(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
 
 def test_off_while_torch_reads_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from stack.frontends import dynamo_call
+    from stack.frontends.torch.compile import guarded_calls
 
     gc.enable()
     seen: list[bool] = []
-    real = dynamo_call.compile_graph
+    real = guarded_calls.compile_graph
 
     def compile_graph(*args: Any, **options: Any) -> Any:
         seen.append(gc.isenabled())  # Dynamo called: it has read the program
         return real(*args, **options)
 
-    monkeypatch.setattr(dynamo_call, "compile_graph", compile_graph)
+    monkeypatch.setattr(guarded_calls, "compile_graph", compile_graph)
     compiled = stack.compile(lambda x: x + 1, torch.ones(3))
     assert seen == [False] and gc.isenabled()
     compiled(torch.ones(5))

@@ -115,7 +115,7 @@ def test_torch_compile_and_its_gradients() -> None:
 
 def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
     torch = pytest.importorskip("torch")
-    from stack.frontends.dynamo_tracing import one_at_a_time
+    from stack.frontends.torch.tracing.tracer import one_at_a_time
 
     calls: list[Any] = []
 
@@ -144,8 +144,8 @@ def test_a_call_inside_of_a_call_leaves_the_lock_to_others() -> None:
 
 def test_a_guard_that_fails_in_somebody_elses_call_takes_no_lock() -> None:
     torch = pytest.importorskip("torch")
-    from stack.frontends.dynamo_call import TorchCalls
-    from stack.frontends.dynamo_tracing import one_at_a_time
+    from stack.frontends.torch.compile.guarded_calls import TorchCalls
+    from stack.frontends.torch.tracing.tracer import one_at_a_time
 
     calls = TorchCalls(lambda x: x + 1, False, {})
     assert calls(torch.ones(3)).tolist() == [2.0] * 3

@@ -82,7 +82,7 @@ def test_an_untested_release_is_named_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     releases.warn_if_untested.cache_clear()
     monkeypatch.setitem(TESTED, "numpy", TestedRange("numpy", "0.1", "0.2"))
-    with pytest.warns(UserWarning, match=r"tested with numpy 0\.1 to 0\.2 and goes on"):
+    with pytest.warns(UserWarning, match=r"tested with numpy 0\.1 to 0\.2 and continues with"):
         releases.warn_if_untested("numpy")
     releases.warn_if_untested("numpy")  # a second warning would be an error here
     releases.warn_if_untested("no_such_module")

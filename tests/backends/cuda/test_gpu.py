@@ -39,7 +39,7 @@ def on_gpu(kernel: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
     import torch
 
     from stack.backends.cuda.launch import device_target, loaded
-    from stack.frontends.torch_arrays import TORCH_DTYPE
+    from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 
     device = torch.device("cuda", torch.cuda.current_device())
     source = print_kernel(kernel, "test", readable=True)

@@ -15,7 +15,7 @@ from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.backends.runtime.records import describe
 from stack.backends.runtime.steps import OnArrays
-from stack.frontends.torch_arrays import to_numpy
+from stack.frontends.torch.tensors.arrays import to_numpy
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace

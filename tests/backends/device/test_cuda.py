@@ -17,7 +17,7 @@ from stack.backends.device.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.errors import StackError
-from stack.frontends.dynamo import FRONTEND
+from stack.frontends.torch import FRONTEND
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node
 from stack.rewrite.pipeline import Pipeline
@@ -230,7 +230,7 @@ def test_jax_arrays_on_the_gpu() -> None:
     jax = pytest.importorskip("jax")
     if jax.default_backend() != "gpu":
         pytest.skip("JAX sees no GPU")
-    from stack.frontends.jaxpr import FRONTEND as JAX
+    from stack.frontends.jax import FRONTEND as JAX
 
     def fn(x, y):  # type: ignore[no-untyped-def]
         return jax.numpy.tanh(x @ y), (x > 0).sum()

@@ -19,7 +19,7 @@ from stack.backends.device.tensors import adopt, shape_of
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import BlockProgram
 from stack.errors import StackError
-from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
 from stack.ir import Builder, Func, Node, TensorType, param, tensor
 from stack.rewrite.pipeline import Pipeline
 

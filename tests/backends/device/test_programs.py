@@ -13,7 +13,7 @@ from kernel_cases import CASES, Spec, random_array
 
 from stack.backends.device.tensors import adopt
 from stack.errors import StackError
-from stack.frontends.torch_arrays import call_opaque
+from stack.frontends.torch.tensors.arrays import call_opaque
 from stack.ir import Builder, Func, Node, param, tensor
 from stack.run.backend import Executable
 from stack.run.compile import compile_func

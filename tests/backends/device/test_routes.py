@@ -10,8 +10,8 @@ from device_backend import BACKEND
 import stack
 import stack.plugins as plugins
 from stack.errors import StackError
-from stack.frontends.dynamo import FRONTEND
-from stack.frontends.jaxpr import FRONTEND as JAX
+from stack.frontends.jax import FRONTEND as JAX
+from stack.frontends.torch import FRONTEND
 from stack.run import compile as run_compile
 from stack.run.compiled_callable import Compiled
 from stack.run.graph import CompiledGraph
@@ -52,7 +52,7 @@ def test_torch_tensors_pass_straight_through(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_several_shapes_and_new_structure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.frontends import dynamo_backend
+    from stack.frontends.torch.compile import dynamo_backend
 
     monkeypatch.setattr(dynamo_backend, "device_of", lambda _: "cpu:0")
     monkeypatch.setattr(FRONTEND, "to_numpy", no_host, raising=False)
@@ -71,7 +71,7 @@ def test_a_backend_of_the_cpu_refuses_arrays_of_a_device() -> None:
 
 
 def test_training_goes_through_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.frontends import dynamo_backend
+    from stack.frontends.torch.compile import dynamo_backend
 
     monkeypatch.setattr(dynamo_backend, "device_of", lambda _: "cpu:0")
     monkeypatch.setattr(FRONTEND, "to_numpy", no_host, raising=False)
@@ -105,7 +105,7 @@ def test_jax_arrays_pass_straight_through(monkeypatch: pytest.MonkeyPatch) -> No
     graph = CompiledGraph(captured, JAX)
     monkeypatch.setattr(JAX, "to_numpy", no_host, raising=False)
     monkeypatch.setattr(JAX, "from_numpy", no_host, raising=False)
-    monkeypatch.setattr("stack.frontends.jax_device.device_of", lambda _: "cpu:0")
+    monkeypatch.setattr("stack.frontends.jax.compile.device_arrays.device_of", lambda _: "cpu:0")
     waits: list[int] = []
     executable = graph.executable_for(args)
     inner = executable.wait

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from stack.backends.mlir import REFUSED
-from stack.frontends.torch_space import callable_of
+from stack.frontends.torch.replay.space import callable_of
 from stack.ir import DTYPES, Builder, Func, param, tensor
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.run.compile import compile_func

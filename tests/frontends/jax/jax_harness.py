@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from stack.frontends.jax_space import replay, x64
-from stack.frontends.jax_words import to_words
-from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.jax import FRONTEND
+from stack.frontends.jax.jaxpr.element_words import to_words
+from stack.frontends.jax.replay.space import replay, x64
 from stack.ir.node import Func, Node
 from stack.ir.parser import parse
 from stack.ir.types import BF16

@@ -13,7 +13,7 @@ from jax import lax
 from jax_harness import check, fallbacks
 
 import stack
-from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.jax import FRONTEND
 
 RNG = np.random.default_rng(0)
 A = RNG.standard_normal((3, 4)) + 1j * RNG.standard_normal((3, 4))

@@ -66,9 +66,9 @@ def test_what_jax_cannot_trace(entry: str) -> None:
 
 
 def test_a_fault_of_ours_is_called_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.frontends import jaxpr_capture
+    from stack.frontends.jax.compile import capture
 
-    monkeypatch.setattr(jaxpr_capture, "Leaf", None)
+    monkeypatch.setattr(capture, "Leaf", None)
     once = Once(lambda x, w: x * w)
     with pytest.raises(TypeError) as raised:
         stack.trace(once, X)

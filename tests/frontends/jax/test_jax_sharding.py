@@ -18,7 +18,7 @@ from sharded_cases import MESHES, random_sharding
 
 import stack
 from stack.errors import UsageError
-from stack.frontends.jax_sharding import from_sdy, from_spec, mesh_to_sdy, to_sdy, to_spec
+from stack.frontends.jax.jaxpr.shardings import from_sdy, from_spec, mesh_to_sdy, to_sdy, to_spec
 from stack.ir import tensor
 from stack.ir.mesh import parse_mesh
 from stack.ir.node import walk

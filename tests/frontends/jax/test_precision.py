@@ -10,15 +10,15 @@ import pytest
 from jax import lax
 
 import stack
-from stack.frontends import jaxpr_capture
-from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.jax import FRONTEND
+from stack.frontends.jax.compile import capture
 
 X = jnp.ones((8, 8))
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jaxpr_capture, "device_of", lambda _: "cuda:0")
+    monkeypatch.setattr(capture, "device_of", lambda _: "cuda:0")
 
 
 def asked(fn: Any, *args: Any) -> list[Any]:

@@ -87,12 +87,12 @@ def test_calls_with_effects_happen_in_order_and_each() -> None:
 
 
 def test_a_rule_that_parameters_do_not_fit_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stack.frontends import lax
+    from stack.frontends.jax.lax import lowering
 
-    def rule(s: lax.Site, x: object, *, gone: int) -> object:
+    def rule(s: lowering.Site, x: object, *, gone: int) -> object:
         raise AssertionError("cannot be called")
 
-    monkeypatch.setitem(dict(lax.load_lowerings()), "sin", rule)
-    monkeypatch.setitem(lax.LOWERINGS, "sin", rule)
+    monkeypatch.setitem(dict(lowering.load_lowerings()), "sin", rule)
+    monkeypatch.setitem(lowering.LOWERINGS, "sin", rule)
     func = stack.trace(jax.lax.sin, jax.numpy.ones(3))
     assert [n.attrs["target"] for n in func.nodes if n.op == "opaque"] == ["jax:sin"]

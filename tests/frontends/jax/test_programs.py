@@ -17,7 +17,7 @@ from jax_harness import all_nodes, check, fallbacks
 import stack
 from stack.demos import transformer
 from stack.errors import UnsupportedOp
-from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.jax import FRONTEND
 
 X = jnp.linspace(-2, 2, 12, dtype=jnp.float32).reshape(3, 4)
 HERE = Path(__file__).name

@@ -14,7 +14,7 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from op_instances import instance
 
-from stack.frontends.jax_space import JaxSpace
+from stack.frontends.jax.replay.space import JaxSpace
 from stack.ir import Block, Builder, Node, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.passes.sharding.factors import factors_of

@@ -113,7 +113,7 @@ def test_what_keeps_the_way_of_torch(option: str) -> None:
 def test_sparse_gradients_are_torchs_and_counted(kind: Any) -> None:
     torch._dynamo.reset()
     module = kind(6, 5, sparse=True)
-    dynamo = pytest.importorskip("stack.frontends.dynamo")
+    dynamo = pytest.importorskip("stack.frontends.torch")
     known = len(dynamo.runs())
     with pytest.warns(UserWarning, match="runs op by op in torch: .*sparse_coo"):
         torch.compile(module, backend="stack", dynamic=False)(LINES).square().sum().backward()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from stack.demos import models, models_torch
-from stack.frontends import dynamo
+from stack.frontends import torch as frontend
 
 OPTIONS = {"backend": "interpreter"}
 
@@ -19,7 +19,7 @@ OPTIONS = {"backend": "interpreter"}
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     torch._dynamo.reset()
-    dynamo.clear_runs()
+    frontend.clear_runs()
 
 
 def compiled(fn: Any, **more: Any) -> Any:
@@ -28,7 +28,7 @@ def compiled(fn: Any, **more: Any) -> Any:
 
 def coverage() -> dict[str, int]:
     total: dict[str, int] = {}
-    for run in dynamo.runs():
+    for run in frontend.runs():
         for key in ("ops", "native", "fallback"):
             total[key] = total.get(key, 0) + run.coverage[key]
     return total
@@ -57,14 +57,14 @@ def test_gpt2_trains_as_eager() -> None:
     assert mine[-1] < mine[0]
     torch.testing.assert_close(mine, eager, rtol=0, atol=1e-4)
     assert coverage()["fallback"] == 0
-    roles = [run.target.split()[-1] for run in dynamo.runs()]
+    roles = [run.target.split()[-1] for run in frontend.runs()]
     assert roles == ["forward", "backward"]
 
 
 def test_parameters_keep_their_names() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     compiled(module)(torch.randn(2, 4)).sum().backward()
-    text = dynamo.runs()[0]["imported"].text
+    text = frontend.runs()[0]["imported"].text
     assert "%0.weight: f32[3, 4]" in text
     assert 'from "linear.py' not in text
 
@@ -91,8 +91,8 @@ def test_each_part_between_breaks_is_compiled() -> None:
     call = compiled(f)
     for x in (torch.ones(4), -torch.ones(4)):
         torch.testing.assert_close(call(x), f(x))
-    assert len(dynamo.runs()) >= 3
-    reasons = [run.notes["graph break"] for run in dynamo.runs() if "graph break" in run.notes]
+    assert len(frontend.runs()) >= 3
+    reasons = [run.notes["graph break"] for run in frontend.runs() if "graph break" in run.notes]
     assert reasons
     assert "data-dependent" in reasons[0].lower() or "jump" in reasons[0].lower()
     assert "test_compile.py" in reasons[0]
@@ -100,7 +100,7 @@ def test_each_part_between_breaks_is_compiled() -> None:
 
 def test_guards_and_code_are_noted() -> None:
     compiled(lambda x: x + 1)(torch.ones(3))
-    notes = dynamo.runs()[0].notes
+    notes = frontend.runs()[0].notes
     assert "TENSOR_MATCH" in notes["guards"]
     assert "__compiled_fn" in notes["decompiled"]
 
@@ -112,7 +112,7 @@ def test_new_shapes_become_symbolic() -> None:
         for rows in (2, 3, 5, 7):
             x = torch.randn(rows, 4)
             torch.testing.assert_close(call(x), module(x))
-    texts = [run["imported"].text for run in dynamo.runs()]
+    texts = [run["imported"].text for run in frontend.runs()]
     assert len(texts) == 2
     assert "f32[s0, 4]" in texts[1]
 
@@ -121,7 +121,7 @@ def test_static_recompiles() -> None:
     call = compiled(lambda x: x * 2, dynamic=False)
     for size in (2, 3):
         torch.testing.assert_close(call(torch.ones(size)), 2 * torch.ones(size))
-    assert len(dynamo.runs()) == 2
+    assert len(frontend.runs()) == 2
 
 
 def test_symbolic_training() -> None:
@@ -173,7 +173,7 @@ def test_unsupported_ops_fall_back_and_are_counted() -> None:
 
     x = torch.randn(3, 3)
     torch.testing.assert_close(compiled(f)(x), f(x))
-    (run,) = dynamo.runs()
+    (run,) = frontend.runs()
     assert run.coverage["fallback_ops"] == {"torch:aten.linalg_qr.default": 1}
 
 
@@ -183,7 +183,7 @@ def test_fallbacks_of_a_backward_pass_are_named_too() -> None:
 
     x = torch.randn(1, 2, 8, 8, requires_grad=True)
     torch.compile(resize, backend="stack")(x).sum().backward()
-    run = dynamo.runs()[-1]
+    run = frontend.runs()[-1]
     left = [name.removeprefix("torch:") for name in run.coverage["fallback_ops"]]
     assert run.target.endswith("backward") and left
     assert [row.partition(": ")[0] for row in run.notes["fallbacks"].splitlines()] == left

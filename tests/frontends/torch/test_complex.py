@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import stack
-from stack.frontends import dynamo
+from stack.frontends import torch as frontend
 
 Inputs = tuple[Tensor, ...]
 
@@ -20,7 +20,7 @@ Inputs = tuple[Tensor, ...]
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     torch._dynamo.reset()
-    dynamo.clear_runs()
+    frontend.clear_runs()
     torch.manual_seed(0)
 
 
@@ -74,7 +74,7 @@ def test_gradients(name: str) -> None:
     given = inputs(torch.complex128)
     call = torch.compile(CASES[name], backend="stack", options={"backend": "interpreter"})
     torch.testing.assert_close(gradients(call, given), gradients(CASES[name], given))
-    assert all(not run.coverage["fallback"] for run in dynamo.runs())
+    assert all(not run.coverage["fallback"] for run in frontend.runs())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -103,7 +103,7 @@ def test_complex_weights_train() -> None:
         (mine,) = torch.autograd.grad(call(x), [module.weight])
         (eager,) = torch.autograd.grad(module(x), [module.weight])
         torch.testing.assert_close(mine, eager)
-    assert all(not run.coverage["fallback"] for run in dynamo.runs())
+    assert all(not run.coverage["fallback"] for run in frontend.runs())
 
 
 def test_inputs_lie_in_memory_as_they_do() -> None:

@@ -11,7 +11,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import stack
-import stack.frontends.dynamo
+import stack.frontends.torch
 
 _BIAS = torch.randn(2, 31)
 
@@ -24,7 +24,7 @@ def compiled(fn: Any) -> Any:
 def agree(call: Any, fn: Any, *args: Any) -> None:
     """Both give the same, and nothing was left to torch."""
     torch.testing.assert_close(call(*args), fn(*args), rtol=1e-5, atol=1e-5)
-    assert stack.frontends.dynamo.runs()[-1].coverage["fallback"] == 0
+    assert stack.frontends.torch.runs()[-1].coverage["fallback"] == 0
 
 
 def by_size(x: torch.Tensor) -> torch.Tensor:
@@ -174,7 +174,7 @@ def test_gradients_of_whole_slices_of_sizes_that_change() -> None:
             f(x).square().sum().backward()
             grads.append(x.grad)
         torch.testing.assert_close(*grads)
-        assert stack.frontends.dynamo.runs()[-1].coverage["fallback"] == 0
+        assert stack.frontends.torch.runs()[-1].coverage["fallback"] == 0
 
 
 def test_sizes_without_a_form_are_captured_again() -> None:

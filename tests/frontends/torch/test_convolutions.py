@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
 import stack
-from stack.frontends.dynamo import runs
-from stack.frontends.torch_precision import conv_precision
+from stack.frontends.torch import runs
+from stack.frontends.torch.tensors.precision import conv_precision
 
 CASES = {
     "a line": (1, {"stride": 2, "padding": 1, "output_padding": 1}),

@@ -18,9 +18,9 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from stack.frontends import dynamo_backend  # noqa: E402
-from stack.frontends.dynamo_call import TorchCalls  # noqa: E402
-from stack.frontends.dynamo_graph import Graph  # noqa: E402
+from stack.frontends.torch.compile import dynamo_backend  # noqa: E402
+from stack.frontends.torch.compile.guarded_calls import TorchCalls  # noqa: E402
+from stack.frontends.torch.program.compiled_graph import Graph  # noqa: E402
 
 FACTOR = 2.0
 

@@ -180,7 +180,7 @@ def test_element_types_that_the_ir_lacks_are_named() -> None:
 
 
 def test_a_fault_of_ours_is_not_called_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stack.frontends.dynamo_backend.import_graph", None)
+    monkeypatch.setattr("stack.frontends.torch.compile.dynamo_backend.import_graph", None)
     with pytest.raises(TypeError, match="not callable") as raised:
         stack.compile(lambda x: x + 1, X)
     assert raised.value.__notes__ == [FAULT]

@@ -12,7 +12,7 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.node_outcomes import fates
 from stack.explore.retrace import follow
-from stack.frontends.fx_import import import_graph
+from stack.frontends.torch.importer.graph import import_graph
 from stack.run.compile import stages_of
 from stack.run.targets import target_of
 

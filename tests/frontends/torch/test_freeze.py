@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import stack
-from stack.frontends.dynamo import FRONTEND
+from stack.frontends.torch import FRONTEND
 from stack.run.backend import FrozenValues
 from stack.run.weight_cache import WeightCache
 

@@ -95,7 +95,7 @@ def test_the_value_in_the_interpreter() -> None:
 def test_rows_of_none_on_a_gpu(dtype: torch.dtype) -> None:
     """By the library, which leaves them open, and where it has no kernel."""
     import stack.ir as ir
-    from stack.frontends.torch_ragged import ragged_product
+    from stack.frontends.torch.replay.ragged_matmul import ragged_product
 
     ends = [0, 40, 70]
     x, weight = torch.randn(96, 64).to(dtype), torch.randn(3, 64, 32).to(dtype)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from stack.frontends import dynamo_backend
-from stack.frontends.dynamo_backend import GRAPHS
+from stack.frontends.torch.compile import dynamo_backend
+from stack.frontends.torch.compile.dynamo_backend import GRAPHS
 
 Tensor = torch.Tensor
 Window = tuple[int, int, int, int, bool]

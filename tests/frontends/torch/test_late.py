@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import stack
 from stack.errors import StackError
-from stack.frontends.dynamo_joint import JOINTS
+from stack.frontends.torch.training.joint_graph import JOINTS
 
 Function = Callable[..., Any]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch._functorch import config
 
-from stack.frontends.dynamo_backend import GRAPHS
+from stack.frontends.torch.compile.dynamo_backend import GRAPHS
 from stack.run.graph import CompiledGraph
 
 Tensor = torch.Tensor

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_models
 
-from stack.frontends import dynamo
+from stack.frontends import torch as frontend
 
 pytest.importorskip("transformers")
 EPS = 2.0**-24
@@ -25,7 +25,7 @@ def params(*, fast: tuple[str, ...]) -> list[Any]:
 @pytest.fixture(autouse=True)
 def fresh() -> None:
     torch._dynamo.reset()
-    dynamo.clear_runs()
+    frontend.clear_runs()
 
 
 def compiled(module: Any, backend: str = "interpreter") -> Any:
@@ -33,7 +33,7 @@ def compiled(module: Any, backend: str = "interpreter") -> Any:
 
 
 def check_coverage() -> None:
-    coverages = [run.coverage for run in dynamo.runs()]
+    coverages = [run.coverage for run in frontend.runs()]
     assert coverages
     assert all(not c["fallback_ops"] for c in coverages), coverages
 
@@ -45,7 +45,7 @@ def test_forward(name: str) -> None:
         mine = torch_models.main_output(compiled(module)(**given))
         eager = torch_models.main_output(module(**given))
     torch.testing.assert_close(mine, eager, rtol=1e-4, atol=1e-5)
-    assert len(dynamo.runs()) == 1
+    assert len(frontend.runs()) == 1
     check_coverage()
 
 

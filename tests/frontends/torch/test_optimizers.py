@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from stack.frontends.dynamo_backend import GRAPHS
-from stack.frontends.dynamo_near import has_parts
+from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+from stack.frontends.torch.program.fast_path import has_parts
 
 ops: Any = torch  # its stubs leave out ops on lists
 Lists = tuple[list[torch.Tensor], list[torch.Tensor]]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import stack
-from stack.frontends import dynamo_backend
-from stack.frontends.dynamo_backend import GRAPHS
-from stack.frontends.dynamo_joint import JOINTS
+from stack.frontends.torch.compile import dynamo_backend
+from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+from stack.frontends.torch.training.joint_graph import JOINTS
 from stack.rewrite import Pipeline
 
 Tensor = torch.Tensor

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import stack
-from stack.frontends import dynamo_backend
-from stack.frontends.fx_looks import Learner, Maker, Operands, mapped, memory_of, operands_of
-from stack.frontends.fx_meta import meta_kernels
+from stack.frontends.torch.compile import dynamo_backend
+from stack.frontends.torch.tracing.call_keys import (
+    Learner,
+    Maker,
+    Operands,
+    mapped,
+    memory_of,
+    operands_of,
+)
 
 Function = Callable[..., Any]
 X = torch.linspace(-1, 1, 24).reshape(2, 3, 4)
@@ -206,17 +210,6 @@ def looks(found: Any, given: list[Any]) -> Any:
         return memory_of(x) in map(memory_of, given)
 
     return mapped(found, look)
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("around", [nullcontext, enable_python_dispatcher])
-@torch.no_grad()
-def test_meta_kernels_say_what_torchs_mode_says(name: str, around: Any) -> None:
-    given = [MODE.from_tensor(X), MODE.from_tensor(W)]
-    with MODE, around():
-        usual = looks(CALLS[name](*given), given)
-        with meta_kernels():
-            assert looks(CALLS[name](*given), given) == usual
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from stack.frontends import torch_graph
-from stack.frontends.torch_graph import Recorded, close_all
+from stack.frontends.torch.distributed import cuda_graph
+from stack.frontends.torch.distributed.cuda_graph import Recorded, close_all
 
 Tensor = torch.Tensor
 
@@ -38,8 +38,8 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
         made.append(graph)
         yield
 
-    monkeypatch.setattr(torch_graph.torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch_graph.torch.cuda, "graph", capture)
+    monkeypatch.setattr(cuda_graph.torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(cuda_graph.torch.cuda, "graph", capture)
     return made
 
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 import stack
 from stack.errors import StackError
-from stack.frontends import dynamo
+from stack.frontends import torch as frontend
 
 LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
     "rnn": (nn.RNN, {}),
@@ -28,7 +28,7 @@ LAYERS: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch._dynamo.reset()
-    dynamo.clear_runs()
+    frontend.clear_runs()
     torch.manual_seed(0)
     with torch._dynamo.config.patch(allow_rnn=True):  # torch.compile leaves them out otherwise
         yield
@@ -50,7 +50,7 @@ def gradients(call: Any, module: nn.Module, *args: Tensor) -> list[Tensor]:
 
 
 def check_native() -> None:
-    coverages = [run.coverage for run in dynamo.runs()]
+    coverages = [run.coverage for run in frontend.runs()]
     assert coverages
     assert all(not c["fallback"] for c in coverages)
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import stack
-from stack.frontends import torch_eager, torch_refusals
+from stack.frontends.torch.graphs import eager_run, refusals
 
 Tensor = torch.Tensor
 Program = Callable[..., Any]
@@ -79,9 +79,9 @@ def test_calls_that_look_refused_run_once_in_eager(monkeypatch: pytest.MonkeyPat
 
     def noted(*args: Any) -> None:
         runs.append(args)
-        torch_eager.run_in_eager(*args)
+        eager_run.run_in_eager(*args)
 
-    monkeypatch.setattr(torch_refusals, "run_in_eager", noted)
+    monkeypatch.setattr(refusals, "run_in_eager", noted)
     torch.manual_seed(0)
     state = torch.get_rng_state()
     program, x = TAKEN[-1], FLOATS.clone()

@@ -12,7 +12,7 @@ from torch_harness import capture, to_array, to_tensor
 
 import stack
 from stack.demos import models, models_torch
-from stack.frontends.torch_space import callable_of, replay
+from stack.frontends.torch.replay.space import callable_of, replay
 from stack.ir.builder import Builder, param
 from stack.ir.data import round_bf16
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
@@ -349,7 +349,7 @@ def test_replay_compiles_and_exports() -> None:
 
 def test_replay_of_a_program_from_jax() -> None:
     jax = pytest.importorskip("jax")
-    from stack.frontends.jaxpr import FRONTEND as JAX
+    from stack.frontends.jax import FRONTEND as JAX
 
     def f(key: Any, x: Any) -> Any:
         def step(carry: Any, row: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import types
 from typing import Any
 
 import numpy as np
@@ -14,16 +13,9 @@ import stack
 
 torch = pytest.importorskip("torch")
 
-from torch._dynamo import guards, symbolic_convert  # noqa: E402
-from torch._dynamo.variables import higher_order_ops  # noqa: E402
+from stack.frontends.torch.program.calls import TorchCaptured  # noqa: E402
+from stack.frontends.torch.tracing.aot_autograd import aot_compiled  # noqa: E402
 
-from stack.frontends import dynamo_spared  # noqa: E402
-from stack.frontends.dynamo_aot import aot_compiled  # noqa: E402
-from stack.frontends.dynamo_spared import spared  # noqa: E402
-from stack.frontends.torch_calls import TorchCaptured  # noqa: E402
-
-LOCAL_MAP = "torch.distributed.tensor.experimental._func_map"
-ASKED = higher_order_ops.LocalMapWrappedHigherOrderVariable
 FRESH = """
 import sys, torch, stack
 before = set(sys.modules)
@@ -35,57 +27,12 @@ print(*sorted(set(sys.modules) - before))
 """
 
 
-def test_a_first_capture_imports_neither_schedulers_nor_meshes() -> None:
+def test_a_first_capture_imports_no_schedulers() -> None:
     done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-500:]
     loaded = done.stdout.split()
     assert "torch._dynamo.output_graph" in loaded
-    wrong = [n for n in loaded if n.startswith("torch._inductor.sched") or "context_parallel" in n]
-    assert not wrong
-    assert LOCAL_MAP not in loaded
-
-
-def now() -> tuple[Any, ...]:
-    return (
-        vars(guards)["profile_guard_manager"],
-        vars(symbolic_convert)["get_funcname"],
-        ASKED.__dict__["should_wrap_in_hop"],
-    )
-
-
-def test_torch_is_as_before_after_a_capture_and_after_one_that_fails() -> None:
-    before = now()
-    with pytest.raises(ZeroDivisionError), spared():
-        assert now() != before
-        raise ZeroDivisionError
-    assert now() == before
-    x = torch.randn(3)
-    stack.compile(torch.sin, x, backend="interpreter")(x)
-    assert now() == before
-
-
-def test_what_a_log_asks_for_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards.guards_log, "isEnabledFor", lambda _: True)
-    monkeypatch.setattr(dynamo_spared, "_ENABLED", lambda name: name == "trace_source")
-    before = now()
-    with spared():
-        assert now()[:2] == before[:2]
-
-
-def test_a_function_over_a_mesh_is_known_once_its_module_is_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    value = object()
-    monkeypatch.setattr(ASKED, "should_wrap_in_hop", lambda other: other is value)
-    monkeypatch.delitem(sys.modules, LOCAL_MAP, raising=False)
-    with spared():
-        assert not ASKED.should_wrap_in_hop(value)
-        # a program may load it while it is captured
-        monkeypatch.setitem(sys.modules, LOCAL_MAP, types.ModuleType(LOCAL_MAP))
-        assert ASKED.should_wrap_in_hop(value)
-        assert not ASKED.should_wrap_in_hop(object())
-    with spared():
-        assert ASKED.should_wrap_in_hop(value)
+    assert not [name for name in loaded if name.startswith("torch._inductor.sched")]
 
 
 @pytest.mark.filterwarnings("ignore:Your compiler for AOTAutograd")

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from stack.errors import UsageError
-from stack.frontends.torch_sharding import from_placements, to_placements
+from stack.frontends.torch.distributed.placements import from_placements, to_placements
 from stack.ir.mesh import parse_mesh
 from stack.ir.sharding import part_held, part_start, sharded
 

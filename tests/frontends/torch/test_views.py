@@ -12,20 +12,20 @@ import stack
 
 torch = pytest.importorskip("torch")
 
-from stack.frontends import dynamo_graph  # noqa: E402
+from stack.frontends.torch.program import compiled_graph  # noqa: E402
 
 
 @pytest.fixture
 def long_ways(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The graphs that were called the long way."""
     found: list[Any] = []
-    called = dynamo_graph.Graph._called  # pyright: ignore[reportPrivateUsage]
+    called = compiled_graph.Graph._called  # pyright: ignore[reportPrivateUsage]
 
     def counted(self: Any, args: Any) -> Any:
         found.append(self)
         return called(self, args)
 
-    monkeypatch.setattr(dynamo_graph.Graph, "_called", counted)
+    monkeypatch.setattr(compiled_graph.Graph, "_called", counted)
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.frontends.dynamo import FRONTEND
+from stack.frontends.torch import FRONTEND
 from stack.ir.interpreter import evaluate, interpret
 from stack.ir.node import Func
 from stack.ir.parser import parse

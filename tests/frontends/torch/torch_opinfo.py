@@ -20,10 +20,10 @@ from torch.utils import _pytree as pytree
 
 import stack.plugins as plugins
 from stack.errors import StackError
-from stack.frontends.dynamo import FRONTEND
-from stack.frontends.dynamo_tracing import decompositions, plain_tracing
-from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.torch_written import WRITTEN
+from stack.frontends.torch import FRONTEND
+from stack.frontends.torch.decompositions.replacement import WRITTEN
+from stack.frontends.torch.importer.graph import Imported, import_graph
+from stack.frontends.torch.tracing.tracer import decompositions, plain_tracing
 from stack.ir.interpreter import interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, DType

@@ -1,0 +1,216 @@
+"""The JAX frontend: imports jaxprs, converts arrays, and calls back into JAX.
+
+Importing this file does not import JAX; using it does.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stack.collector import held_back
+from stack.errors import StackError, UsageError
+from stack.frames import with_room
+from stack.hosted import Op
+from stack.ir.types import BF16, DTYPES, DType, TensorType
+from stack.run.backend import AddressProgram
+from stack.run.rejected_arguments import explain_trace
+
+if TYPE_CHECKING:
+    from stack.ir.node import Func
+    from stack.ir.space import ArraySpace
+    from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
+
+_SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
+
+
+class JaxFrontend:
+    """`stack.run.frontend.Frontend` for JAX."""
+
+    name = "jax"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        """True if `fn` gets JAX arrays, or gets no arrays and its module uses JAX."""
+        jax = sys.modules.get("jax")
+        if jax is None or not callable(fn) or not hasattr(jax, "tree_util"):
+            return False
+        leaves = jax.tree_util.tree_leaves(args)
+        if any(type(leaf).__module__.split(".")[0] == "torch" for leaf in (fn, *leaves)):
+            return False
+        if any(isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) for leaf in leaves):
+            return True
+        return _uses_jax(fn)
+
+    def entry(self, target: Any) -> Entry | None:
+        return None
+
+    @held_back()
+    @with_room
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        """Trace `fn` to a jaxpr and import it; see `compile.capture.capture`.
+
+        Exceptions of the program during tracing are raised with a note of its source line.
+        """
+        from jax import errors
+
+        from stack.frontends.jax.compile.capture import capture
+
+        try:
+            return capture(fn, tuple(args), dynamic=dynamic)
+        except StackError:
+            raise
+        except Exception as error:
+            kinds = (errors.JAXTypeError, errors.JAXIndexError, errors.UnexpectedTracerError)
+            explain_trace(error, is_untraced=isinstance(error, kinds))
+            raise
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        from stack.frontends.jax.compile.calls import JaxCalls
+
+        return JaxCalls(fn, dynamic, options)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        """Returns the storage of a JAX array; a view if it is on the CPU. bf16 becomes uint16."""
+        from stack.frontends.jax.jaxpr.element_words import to_words
+        from stack.frontends.jax.lax.lowering import dtype_of
+
+        held = np.asarray(to_words(array))
+        found = dtype_of(held.dtype)
+        if found != dtype:
+            raise TypeError(f"expected {dtype} values, got {found}")
+        if dtype.kind == "s":
+            return held.view(dtype.numpy)
+        return held.view(np.uint16) if dtype is BF16 else held
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        """Returns a JAX array of the storage; 64-bit types keep 64 bits even if x64 is disabled."""
+        import jax
+
+        from stack.frontends.jax.lax.lowering import jax_dtype
+
+        held = np.asarray(array)
+        if dtype is BF16 or dtype.kind == "s":
+            held = held.view(jax_dtype(dtype))
+        if dtype.bits < 64 and dtype.name != "c64":
+            return jax.numpy.asarray(held)
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(held)
+
+    def direct(
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> None:
+        """Returns None: JAX only creates arrays by copying, so there is no call by address."""
+        return None
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        """Returns an id and a constant version: JAX arrays never change."""
+        return id(array), 0
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        """Returns a function that is always true and keeps the array alive."""
+        return lambda: array is not None
+
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
+        """Moves arrays to a device; arrays already there are returned unchanged."""
+        from stack.frontends.jax.compile.device_arrays import to_device
+
+        return [to_device(a, d, device) for a, d in zip(arrays, dtypes, strict=True)]
+
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
+        """Wraps another library's device arrays as JAX arrays, without copies."""
+        from stack.frontends.jax.compile.device_arrays import from_device
+
+        return [from_device(a) for a in arrays]
+
+    def space(self) -> ArraySpace:
+        """Returns the space that replays functions in jax.numpy, also under `jax.jit`."""
+        from stack.frontends.jax.replay.space import JaxSpace
+
+        return JaxSpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Bind the primitive that an `opaque` node names, on storage arrays."""
+        import jax
+
+        from stack.frontends.jax.lax.lowering import dtype_of
+        from stack.frontends.jax.lax.opaque_calls import bind, operand_dtypes
+
+        dtypes = operand_dtypes(call, len(args))
+        wide = any(d.bits >= 64 for d in dtypes)
+        with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
+            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
+            results = bind(target, call, given)
+        return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """Returns a JAX primitive for a hosted operator, with its derivative and batching."""
+        from stack.frontends.jax.replay.hosted import operator
+
+        return operator(made)
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """Traces a function of JAX arrays to IR; works also while another capture is running."""
+        import jax
+
+        from stack.frontends.jax.compile.capture import capture
+        from stack.frontends.jax.lax.lowering import jax_dtype
+
+        given = (jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types)
+        return capture(lambda *arrays: fn(*arrays), tuple(given)).func
+
+    def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
+        """Returns no breaks: a JAX program is traced as a whole or not at all."""
+        return []
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        """Creates arguments from texts like `f32[2,16]`: normal floats, integers from 0 to 15."""
+        import jax
+
+        from stack.frontends.jax.lax.lowering import jax_dtype
+
+        rng = np.random.default_rng(0)
+        out: list[Any] = []
+        for spec in specs:
+            match = _SPEC.fullmatch(spec)
+            if match is None or match[1] not in DTYPES:
+                known = ", ".join(DTYPES)
+                raise UsageError(f"{spec!r} is not an input such as f32[2,16,64]; types: {known}")
+            shape = tuple(int(d) for d in match[2].split(",") if d.strip())
+            dtype = DTYPES[match[1]]
+            drawn = rng.standard_normal(shape) if dtype.kind in "fc" else rng.integers(0, 16, shape)
+            held = drawn > 7 if dtype.kind == "b" else np.asarray(drawn)
+            out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))
+        return tuple(out)
+
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        from stack.frontends.jax.compile.training_step import train_runs
+
+        return train_runs(fn, args, options)
+
+
+def _uses_jax(fn: Callable[..., Any]) -> bool:
+    """True if a function is JAX's, or if its globals or closure refer to JAX."""
+    inner = getattr(fn, "__wrapped__", fn)
+    if type(fn).__module__.startswith(("jax", "jaxlib")):
+        return True
+    if str(getattr(inner, "__module__", "")).split(".")[0] in ("jax", "jaxlib"):
+        return True
+    values = list(getattr(inner, "__globals__", {}).values())
+    for cell in getattr(inner, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:
+            continue
+    roots = (str(getattr(v, "__name__", "")).split(".")[0] for v in values if _is_module(v))
+    return any(root == "jax" for root in roots)
+
+
+def _is_module(value: Any) -> bool:
+    return type(value).__name__ in ("module", "LazyModule")
+
+
+FRONTEND = JaxFrontend()

@@ -1,0 +1,4 @@
+"""Properties of a jaxpr and its arrays: sizes, source lines, names, shardings, settings.
+
+Imports no other room.
+"""

@@ -1,0 +1,180 @@
+"""The torch frontend: `FRONTEND` for stack.compile, `dynamo_backend` for torch.compile.
+
+Importing this file is cheap; torch's tracing machinery is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.collector import held_back
+from stack.frames import with_room
+from stack.hosted import Op, enter
+from stack.ir.node import Func
+from stack.ir.space import ArraySpace
+from stack.ir.types import DType, TensorType
+from stack.releases import warn_if_untested
+from stack.run.backend import AddressProgram, Direct
+from stack.run.frontend import Arrays, Calls, Captured, Entry, Finds
+
+
+@functools.cache
+def _arrays() -> Any:
+    """Returns `tensors.arrays`. Cached, since it is used for every array of a call.
+
+    An import statement costs a microsecond.
+    """
+    return importlib.import_module("stack.frontends.torch.tensors.arrays")
+
+
+class TorchFrontend:
+    """PyTorch modules and functions."""
+
+    name = "torch"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        """True if `fn` is a module or an argument contains a tensor."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        if isinstance(fn, torch.nn.Module) or isinstance(
+            getattr(fn, "__self__", None), torch.nn.Module
+        ):
+            return True
+        from stack.frameworks.torch_private import pytree
+
+        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
+
+    def entry(self, target: Any) -> Entry | None:
+        """Returns module and example inputs of a module or a `torch.export` program, else None."""
+        torch = sys.modules.get("torch")
+        exported = sys.modules.get("torch.export")
+        if torch is None or not (
+            isinstance(target, torch.nn.Module)
+            or (exported is not None and isinstance(target, exported.ExportedProgram))
+        ):
+            return None
+        from stack.frontends.torch.compile.compiled_module import entry
+
+        return entry(target)
+
+    @held_back()
+    @with_room
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        """Trace with Dynamo into functional ATen ops and import them.
+
+        Raises StackError if the function gives more than one graph.
+        """
+        from stack.frontends.torch.compile.capture import capture
+        from stack.frontends.torch.tracing.tracer import one_at_a_time
+
+        enter(self.name)
+        with one_at_a_time():
+            return capture(fn, args, dynamic)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        from stack.frontends.torch.compile.guarded_calls import TorchCalls
+
+        enter(self.name)
+        return TorchCalls(fn, dynamic, options)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        return _arrays().to_numpy(array, dtype)
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        return _arrays().from_numpy(array, dtype)
+
+    def direct(
+        self, program: AddressProgram, arrays: Arrays, returned: Sequence[DType], kept: Finds | None
+    ) -> Direct | None:
+        from stack.frontends.torch.tensors.address_calls import direct
+
+        return direct(program, arrays, returned, kept)
+
+    def stamp(self, array: Any) -> tuple[Hashable, Hashable]:
+        return _arrays().stamp(array)
+
+    def watch(self, array: Any) -> Callable[[], bool]:
+        return _arrays().watch(array)
+
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
+        return _arrays().to_device(arrays, dtypes, device)
+
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
+        return _arrays().from_device(arrays)
+
+    def space(self) -> ArraySpace:
+        from stack.frontends.torch.replay.space import TorchSpace
+
+        return TorchSpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        from stack.frontends.torch.tensors.arrays import call_opaque
+
+        return call_opaque(target, call, args)
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """Returns the registered torch operator, `torch.ops.stack.<family>_<operator>`."""
+        from stack.frontends.torch.compile.hosted import operator
+
+        return operator(made)
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """Traces a function of torch tensors to IR; works also while another capture is running."""
+        from stack.frontends.torch.compile.hosted import traced
+
+        return traced(fn, types)
+
+    def breaks(self, fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+        """Returns the graph breaks that Dynamo finds, each with its source line."""
+        from stack.frontends.torch.tracing.notes import breaks_of
+
+        return breaks_of(fn, args)
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        from stack.frontends.torch.tensors.arrays import random_inputs
+
+        return random_inputs(specs)
+
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        from stack.frontends.torch.compile.training_step import train_runs
+
+        return train_runs(fn, args, options)
+
+
+FRONTEND = TorchFrontend()
+
+
+def dynamo_backend(
+    gm: Any, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    """The backend behind `torch.compile(model, backend="stack")`.
+
+    Args:
+        options: `backend`, `passes` and `strict` as for `stack.compile`; the rest goes to the
+            backend.
+    """
+    from stack.frontends.torch.compile.dynamo_backend import compile_graph
+
+    warn_if_untested("torch")
+    return compile_graph(gm, example_inputs, {**(options or {}), **more})
+
+
+def runs() -> list[Any]:
+    """Returns records of the graphs that torch.compile gave us in this process, in order."""
+    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+
+    return [run for graph in GRAPHS for run in graph.runs.values()]
+
+
+def clear_runs() -> None:
+    """Forget the records that `runs` returns."""
+    from stack.frontends.torch.compile.dynamo_backend import GRAPHS
+
+    GRAPHS.clear()

@@ -1,0 +1,47 @@
+"""Replaces torch functions by our decompositions before autograd sees them."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule
+
+from stack.frontends.torch.decompositions import (
+    attention,
+    embedding_bag,
+    fill_diagonal,
+    flex_attention,
+    losses,
+    recurrent_layers,
+    transformer_encoder,
+)
+
+# by function, or by name of a tensor method
+WRITTEN = (
+    attention.WRITTEN
+    | embedding_bag.WRITTEN
+    | fill_diagonal.WRITTEN
+    | transformer_encoder.WRITTEN
+    | flex_attention.WRITTEN
+    | losses.WRITTEN
+    | recurrent_layers.WRITTEN
+)
+
+
+def write_out(graph: GraphModule) -> None:
+    """Replace the functions in `WRITTEN` in a graph that Dynamo captured, and in nested graphs."""
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            _write_out(module)
+
+
+def _write_out(module: GraphModule) -> None:
+    calls = [
+        (node, written)
+        for function, written in WRITTEN.items()
+        for node in module.graph.find_nodes(
+            op="call_method" if isinstance(function, str) else "call_function", target=function
+        )
+    ]
+    for node, written in calls:
+        node.op, node.target = "call_function", written
+    if calls:
+        module.recompile()

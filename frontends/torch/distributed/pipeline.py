@@ -1,0 +1,210 @@
+"""One rank of a pipeline on `torch.distributed`: runs its stages in the order of a schedule.
+
+The stages are those of `stack.passes.sharding.strategies.stages`, given as text. Values are sent
+from stage to stage; replicas of a stage sum its gradients at the end. Each pair of ranks has one
+group per direction, since NCCL processes the messages of a group in order: a rank receives another
+one's values in the order in which they are sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stack.errors import StackError
+from stack.frontends.torch.distributed.rank_compute import Compute, compute_of
+from stack.frontends.torch.replay.elementwise_ops import Tensor
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.run.pipeline import ChunkProgram, Work
+
+Place = tuple[str, int]
+Message = tuple[str, int]  # the name of a value, and its microbatch
+
+
+@dataclass
+class PipelineRank:
+    """One rank of a pipeline.
+
+    Attributes:
+        parts: all parts, by kind and chunk.
+        orders: for each stage its sequence of work; `stage` is this rank's stage.
+        peers: for each chunk its rank in this replica; ranks of a stage are consecutive, and
+            chunks are assigned to stages round-robin.
+        results: maps a value's name to its meaning: the loss, or the gradient of a weight.
+        replicas: the group that sums gradients; None if there is one replica.
+        pace: minimum seconds per part, to simulate a device while the process waits.
+        device, backend: where and by which backend parts run; "" runs them op by op.
+        busy: compute seconds of the newest step; `peak`: most bytes of held values.
+    """
+
+    parts: Mapping[Place, ChunkProgram]
+    orders: Sequence[Sequence[Work]]
+    stage: int
+    peers: Sequence[int]
+    results: Mapping[str, str]
+    replicas: Any = None
+    pace: float = 0.0
+    device: str = "cpu"
+    backend: str = ""
+    busy: float = 0.0
+    peak: int = 0
+    sent: list[Any] = field(default_factory=list[Any])
+    coming: dict[int, list[Message]] = field(default_factory=dict[int, list[Message]])
+
+    def __post_init__(self) -> None:
+        self.rank = dist.get_rank()
+        self.space = TorchSpace(self.device)
+        self.makers = {name: at for at, part in self.parts.items() for name in part.makes}
+        self.readers: dict[str, list[Place]] = {}
+        for at, part in self.parts.items():
+            for name in part.reads:
+                self.readers.setdefault(name, []).append(at)
+        self.computes: dict[Place, Compute] = {
+            at: compute_of(part.func, self.space, self.backend)
+            for at, part in self.parts.items()
+            if self.peers[at[1]] == self.rank
+        }
+        self.channels = self._channels()
+
+    @property
+    def weights(self) -> list[str]:
+        """Names of the program's parameters that parts of this rank read."""
+        read = {n for at in self.computes for n in self.parts[at].reads}
+        return sorted(read - set(self.makers))
+
+    def step(
+        self, weights: Mapping[str, Tensor], batches: Sequence[Mapping[str, Tensor]]
+    ) -> tuple[Tensor | float, dict[str, Tensor]]:
+        """Returns the sum of losses that this rank computed, and the mean gradients of its weights.
+
+        Raises StackError if another rank does not answer within the time limit.
+        """
+        held: dict[Message, Tensor] = {}
+        self.busy, self.peak = 0.0, 0
+        self.coming = self._coming()
+        total: Tensor | float = 0.0
+        found: dict[str, Tensor] = {}
+        for work in self.orders[self.stage]:
+            part = self.parts.get((work.kind, work.chunk))
+            if part is None:
+                continue
+            args = [
+                weights[n] if n in weights else self._value(n, work.batch, held, batches)
+                for n in part.reads
+            ]
+            start = time.perf_counter()
+            made = self.computes[work.kind, work.chunk](args)
+            if self.pace:
+                time.sleep(max(0.0, start + self.pace - time.perf_counter()))
+            self.busy += time.perf_counter() - start
+            for name, value in zip(part.makes, made, strict=True):
+                what = self.results.get(name)
+                if what == "loss":
+                    total = total + value
+                elif what is not None:
+                    found[what] = found[what].add_(value) if what in found else value.clone()
+                self._keep(name, work, value, held)
+            self.peak = max(self.peak, sum(t.untyped_storage().nbytes() for t in held.values()))
+            self._drop(part, work, held)
+        for message in self.sent:
+            message.wait()
+        self.sent.clear()
+        return total, self._mean(found, len(batches))
+
+    # ---- messages
+
+    def _channels(self) -> dict[tuple[int, int], Any]:
+        """Creates a group for each pair of communicating ranks; all ranks create all groups."""
+        stages = len(self.orders)
+        pairs = {
+            (at[1] % stages, to[1] % stages)
+            for name, at in self.makers.items()
+            for to in self.readers.get(name, ())
+        }
+        replicas = dist.get_world_size() // stages
+        found: dict[tuple[int, int], Any] = {}
+        for source, target in sorted(pairs):
+            for replica in range(replicas) if source != target else ():
+                pair = (source * replicas + replica, target * replicas + replica)
+                found[pair] = dist.new_group(sorted(pair))
+        return found
+
+    def _targets(self, name: str, source: int) -> list[int]:
+        """Returns the other ranks that read a value of a rank."""
+        return sorted({self.peers[at[1]] for at in self.readers.get(name, ())} - {source})
+
+    def _coming(self) -> dict[int, list[Message]]:
+        """Returns for each other rank the values that it sends to this one in a step, in order."""
+        found: dict[int, list[Message]] = {}
+        for order in self.orders:
+            for work in order:
+                part, source = self.parts.get((work.kind, work.chunk)), self.peers[work.chunk]
+                if part is None or source == self.rank:
+                    continue
+                names = [n for n in part.makes if self.rank in self._targets(n, source)]
+                found.setdefault(source, []).extend((n, work.batch) for n in names)
+        return found
+
+    def _receive(self, source: int, held: dict[Message, Tensor]) -> None:
+        """Receive the next value from a rank."""
+        name, batch = self.coming[source].pop(0)
+        maker = self.parts[self.makers[name]]
+        type_ = maker.func.results[maker.makes.index(name)].tensor
+        shape = [int(str(n)) for n in type_.shape]
+        value = torch.empty(shape, dtype=self.space.dtype(type_.dtype), device=self.device)
+        try:
+            dist.recv(value, source, self.channels[source, self.rank])
+        except RuntimeError as error:  # raised by the transport
+            raise StackError(
+                f"rank {self.rank} did not receive {name} of microbatch {batch} from rank"
+                f" {source}: {error}"
+            ) from error
+        held[name, batch] = value
+
+    # ---- values
+
+    def _value(
+        self,
+        name: str,
+        batch: int,
+        held: dict[Message, Tensor],
+        batches: Sequence[Mapping[str, Tensor]],
+    ) -> Tensor:
+        if name in batches[batch]:
+            return batches[batch][name]
+        while (name, batch) not in held:
+            self._receive(self.peers[self.makers[name][1]], held)
+        return held[name, batch]
+
+    def _keep(self, name: str, work: Work, value: Tensor, held: dict[Message, Tensor]) -> None:
+        """Store a value for parts of this rank; send it once to each other rank that reads it."""
+        if any(self.peers[at[1]] == self.rank for at in self.readers.get(name, ())):
+            held[name, work.batch] = value
+        for target in self._targets(name, self.rank):
+            channel = self.channels[self.rank, target]
+            self.sent.append(dist.isend(value.contiguous(), target, channel))
+
+    def _drop(self, part: ChunkProgram, work: Work, held: dict[Message, Tensor]) -> None:
+        """Delete values that no later part of this rank reads."""
+        for name in (*part.reads, *part.makes):
+            mine = [at for at in self.readers.get(name, ()) if self.peers[at[1]] == self.rank]
+            if (name, work.batch) in held and _last(mine) == (work.kind, work.chunk):
+                del held[name, work.batch]
+
+    def _mean(self, found: dict[str, Tensor], count: int) -> dict[str, Tensor]:
+        replicas = dist.get_world_size(self.replicas) if self.replicas is not None else 1
+        for name in sorted(found):
+            if replicas > 1:
+                dist.all_reduce(found[name], group=self.replicas)
+            found[name] = found[name].div_(count * replicas)
+        return found
+
+
+def _last(places: Sequence[Place]) -> Place:
+    """Returns the last reader in every schedule: weights after activations after forward."""
+    return max(places, key=lambda at: ("FBW".index(at[0]), at[1] if at[0] == "F" else -at[1]))

@@ -1,0 +1,45 @@
+"""Computation of an IR function on one rank: by a backend's program, or by torch op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import stack.plugins as plugins
+from stack.frontends.torch.replay.elementwise_ops import Tensor
+from stack.frontends.torch.replay.space import TorchSpace
+from stack.frontends.torch.tensors.arrays import from_numpy, to_numpy
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func
+from stack.run.compile import compile_func
+from stack.run.targets import balance_of
+
+Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def compute_of(func: Func, space: TorchSpace, backend: str = "") -> Compute:
+    """Returns a callable on device tensors: compiled by `backend`, or op by op if it is ""."""
+    if not backend:
+        return lambda args: evaluate(func.body, args, space)
+    executable = compile_func(func, backend, options=options_of(space))
+    call, accept = executable.call, executable.accept
+    if call is None or accept is None:  # the backend takes storage arrays
+        dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
+        return lambda args: list(
+            map(from_numpy, executable.run(list(map(to_numpy, args, dtypes[0]))), dtypes[1])
+        )
+    return lambda args: call(accept([a.contiguous() for a in args]))
+
+
+def options_of(space: TorchSpace) -> dict[str, Any]:
+    """Returns backend options for a space's device: no CUDA graph, the caller may record one."""
+    if str(space.device) == "cpu":
+        return {}
+    return {"device": str(space.device), "graph": False}
+
+
+def stream_balance(space: TorchSpace, backend: str) -> float:
+    """Returns the balance for `steps_of`, for the backend that computes segments."""
+    if not backend:
+        return 0.0
+    return balance_of(plugins.load("stack.backends", backend), options_of(space))

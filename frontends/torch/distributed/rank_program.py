@@ -1,0 +1,173 @@
+"""Runs a rank's program on torch: asynchronous collectives; segments compiled or op by op."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stack.errors import StackError, UsageError
+from stack.frontends.torch.distributed.cuda_graph import Recorded
+from stack.frontends.torch.distributed.mesh import LIMIT, RankSpace
+from stack.frontends.torch.distributed.rank_compute import Compute, compute_of, stream_balance
+from stack.frontends.torch.replay.elementwise_ops import Tensor
+from stack.ir.mesh import Mesh
+from stack.ir.mesh_ops import is_place
+from stack.ir.node import Func, Node
+from stack.run.segments import Meeting, Segment, SegmentStep, steps_of
+
+
+@dataclass
+class RankProgram:
+    """The program of this rank, from its shards of the parameters to its shards of the results.
+
+    Attributes:
+        backend: compiles segments; "" runs them op by op.
+        carried: maps results to the parameters that they become in the next call. With a CUDA
+            graph these parameters are overwritten, otherwise they are not.
+        graph: if true, the second call is recorded as a CUDA graph and later ones replay it; each
+            call overwrites the results of the one before.
+        overlaps: if true, collectives run in the background; else each is waited for at once.
+        compiled: how many of the distinct segments the backend compiled.
+        peak: most bytes of held values in the newest run, if `watches`: counting takes the host
+            longer than launching a small segment.
+    """
+
+    mesh: Mesh
+    local: Func
+    space: RankSpace
+    bucket: int = 0
+    backend: str = ""
+    carried: Mapping[int, int] = field(default_factory=dict[int, int])
+    graph: bool = False
+    overlaps: bool = True
+    watches: bool = False
+    peak: int = 0
+    compiled: str = ""
+    steps: list[SegmentStep] = field(init=False)
+    computes: dict[Segment, Compute] = field(init=False)
+    free: list[set[Node]] = field(init=False)  # values that only a step reads, in own memory
+    recorded: Recorded | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        balance = stream_balance(self.space, self.backend)
+        self.steps = steps_of(self.local, self.bucket, balance=balance)
+        self.recorded = Recorded(self.carried) if self.graph else None
+        segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
+        made: dict[Func, Compute] = {}
+        for segment in segments:
+            if segment.func not in made:  # equal layers share one function
+                made[segment.func] = self._compute(segment.func)
+        self.computes = {s: made[s.func] for s in segments}
+        own = {n for s in segments if self._is_compiled(s.func) for n in s.outputs}
+        self.free = [own & set(step.last) & _read_once(step) for step in self.steps]
+        count = sum(self._is_compiled(func) for func in made)
+        self.compiled = f"{count} of {len(made)}"
+
+    def __call__(self, *parts: Tensor) -> list[Tensor]:
+        """Run the program. Raises StackError if a rank does not answer within the limit."""
+        if self.recorded is not None and not self.watches:
+            return self.recorded(self.run, parts)
+        return self.run(parts)
+
+    def run(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Run the program step by step, without a CUDA graph."""
+        held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
+        self.peak = 0
+        for step, free in zip(self.steps, self.free, strict=True):
+            work = step.work
+            args = [self._read(held, n) for n in work.inputs]
+            if isinstance(work, Meeting):
+                by_node = dict(zip(work.inputs, args, strict=True))
+                for node in work.nodes:
+                    (x,) = node.args
+                    held[node] = self.space.start(node, by_node[x], x in free)
+                    if not self.overlaps:
+                        self._read(held, node)
+            else:
+                held.update(zip(work.outputs, self.computes[work](args), strict=True))
+            if self.watches:
+                self.peak = max(self.peak, _bytes(held))
+            for node in step.last:
+                del held[node]
+        return [self._read(held, r) for r in self.local.results]
+
+    def _read(self, held: dict[Node, Any], node: Node) -> Tensor:
+        if node not in held:  # a constant
+            return self.space.constant(node.attrs["value"])
+        value = held[node]
+        if not callable(value):  # else it is still being sent
+            return value
+        try:
+            held[node] = value()
+        except RuntimeError as error:  # raised by the transport
+            raise StackError(
+                f"rank {self.space.rank} got no answer in {node.op} of {node.type}: {error}"
+            ) from error
+        return held[node]
+
+    def _is_compiled(self, func: Func) -> bool:
+        """True if the backend compiles a segment; not if the segment reads the rank's position."""
+        return bool(self.backend) and not any(map(is_place, func.nodes))
+
+    def _compute(self, func: Func) -> Compute:
+        return compute_of(func, self.space, self.backend if self._is_compiled(func) else "")
+
+
+def _read_once(step: SegmentStep) -> set[Node]:
+    """Returns the values that exactly one collective of a step reads."""
+    nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
+    read = Counter(a for n in nodes for a in n.args)
+    return {n for n, count in read.items() if count == 1}
+
+
+def _bytes(held: dict[Node, Any]) -> int:
+    """Returns the bytes of the memory of values, each counted once, and of pending results."""
+    stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
+    coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
+    return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())
+
+
+def rank_program(
+    mesh: Mesh,
+    local: Func,
+    device: str = "cpu",
+    bucket: int = 0,
+    backend: str = "",
+    limit: float = LIMIT,
+    carried: Mapping[int, int] | None = None,
+    graph: bool | None = None,
+) -> RankProgram:
+    """Builds the program of this rank, from its shards of parameters to its shards of results.
+
+    Args:
+        bucket: bytes of collectives that start together, see `steps_of`.
+        backend: compiles the segments between collectives.
+        limit: seconds after which waiting for another rank is an error.
+        carried, graph: as in `RankProgram`; by default a graph is used with NCCL.
+
+    Raises:
+        UsageError: on all ranks, if one has another program or mesh.
+    """
+    space = RankSpace(mesh, device, limit)
+    digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
+    told: list[Any] = [None] * mesh.ranks
+    dist.all_gather_object(told, digest)
+    others = [rank for rank, found in enumerate(told) if found != told[0]]
+    if others:
+        raise UsageError(f"ranks {others} were given another program than rank 0")
+    space.prepare([node for block in _blocks(local) for node in block])
+    is_graph = dist.get_backend() == "nccl" if graph is None else graph
+    return RankProgram(mesh, local, space, bucket, backend, carried or {}, is_graph)
+
+
+def _blocks(local: Func) -> list[tuple[Node, ...]]:
+    found = [local.body]
+    for block in found:
+        found.extend(inner for node in block.nodes for inner in node.blocks)
+    return [block.nodes for block in found]

@@ -1,0 +1,147 @@
+"""Detects calls that torch can trace but eager refuses, by element types, numbers or shapes.
+
+Tracing runs meta kernels, which accept more than CPU kernels do: `gelu` of integers, `addmm` of two
+element types, an integer to a negative power. Only the CPU kernels know what they refuse, so each
+call of a graph runs once on tensors of its element types and sizes. If the call is large and all
+tensors have one shape, the sizes are reduced. If a CPU kernel refuses what the meta kernel accepts,
+the whole graph runs once in eager on its example arguments, and eager's error is raised. So no list
+of refused calls is needed, and calls that eager accepts are never refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from stack.frameworks.torch_private import (
+    FUNCTORCH,
+    FakeTensor,
+    HigherOrderOperator,
+    OpOverload,
+    pytree,
+)
+from stack.frontends.torch.graphs.eager_run import in_eager, run_in_eager
+from stack.frontends.torch.importer.border import size_hint
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+_CONSTANTS = (
+    *(bool, int, float, complex, str, slice),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
+)
+_MOST = 1 << 16  # largest number of elements of a call that is tried at full size
+_LARGEST = 3  # size of an axis in a reduced call, if all tensors have one shape
+_FILLS = (0, 1)  # a value that is an invalid index or divisor is avoided by the other
+_TORCHS = ("torch", "_operator", "builtins")
+_PARTS = ("torch.distributed", FUNCTORCH, "torch.autograd", "torch.utils")
+
+# True if eager refuses a call, by operation and arguments.
+_REFUSED: dict[Any, bool] = {}
+
+
+def raise_refusals(gm: GraphModule, examples: Callable[[], Sequence[Any]]) -> None:
+    """Raise eager's error for the arguments that a Dynamo graph was traced for.
+
+    Args:
+        gm: the graph.
+        examples: returns its arguments; only called if some call seems to be refused.
+    """
+    calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
+    if any(getattr(n.target, "__name__", "") == "_enter_autocast" for n in calls):
+        return  # autocast changes the element types of calls inside
+    with in_eager():
+        is_refused = any([_is_refused(n) for n in calls])
+    if is_refused:
+        run_in_eager(gm, examples())
+
+
+def _is_refused(node: Node) -> bool:
+    """True if CPU kernels refuse a call that meta kernels accept."""
+    if not _is_torchs(node):
+        return False
+    values = pytree.tree_map_only(Node, _example, (node.args, node.kwargs))
+    leaves, spec = pytree.tree_flatten(values)
+    if not all(map(_is_known, leaves)) or not any(isinstance(x, torch.Tensor) for x in leaves):
+        return False
+    shapes = [_shape(x) for x in leaves if isinstance(x, torch.Tensor)]
+    is_whole = sum(map(prod, shapes)) <= _MOST
+    if not is_whole and len(set(shapes)) > 1:
+        return False  # reduced sizes may be inconsistent, and a kernel may trust them
+    most = None if is_whole else _LARGEST
+    small = [_small(x, most) if isinstance(x, torch.Tensor) else x for x in leaves]
+    key = node.op, node.target, str(spec), tuple((type(x), repr(x)) for x in small)
+    if key not in _REFUSED:
+        is_refused = not any(_takes(node, spec, small, "cpu", fill) for fill in _FILLS)
+        _REFUSED[key] = is_refused and _takes(node, spec, small, "meta", 0)
+    return _REFUSED[key]
+
+
+def _is_torchs(node: Node) -> bool:
+    """True if a call is one of torch's functions without other effects than its results."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return True
+    if isinstance(target, OpOverload):
+        return target.namespace == "aten"
+    module = getattr(target, "__module__", None) or "torch"  # None for C functions
+    return (
+        callable(target)
+        and not isinstance(target, HigherOrderOperator)
+        and module.split(".")[0] in _TORCHS
+        and not module.startswith(_PARTS)
+    )
+
+
+def _example(node: Node) -> Any:
+    return node.meta.get("example_value")
+
+
+def _is_known(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        is_plain = type(value) in _PLAIN and value.layout is torch.strided
+        return is_plain and value.device.type == "cpu"
+    return value is None or value is Ellipsis or type(value) in _CONSTANTS
+
+
+@dataclass(frozen=True)
+class _Small:
+    """Element type and reduced shape of a traced tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def filled(self, fill: int, device: str) -> torch.Tensor:
+        return torch.full(self.shape, fill, dtype=self.dtype, device=device)
+
+
+def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(size_hint(s) for s in tensor.shape)
+
+
+def _small(tensor: torch.Tensor, most: int | None) -> _Small:
+    shape = _shape(tensor)
+    return _Small(tensor.dtype, tuple(s if most is None else min(s, most) for s in shape))
+
+
+def _takes(node: Node, spec: Any, values: Sequence[Any], device: str, fill: int) -> bool:
+    """True if a call succeeds, with small tensors filled with one value."""
+    try:
+        leaves = [x.filled(fill, device) if isinstance(x, _Small) else x for x in values]
+    except NotImplementedError:
+        return True  # torch cannot fill an element type, such as float4
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    target: Any = node.target
+    try:
+        if node.op == "call_method":
+            getattr(args[0], target)(*args[1:], **kwargs)
+        else:
+            target(*args, **kwargs)
+    except torch.linalg.LinAlgError:  # pyright: ignore[reportPrivateImportUsage]
+        return True  # it may succeed for other values
+    except Exception:
+        return False
+    return True

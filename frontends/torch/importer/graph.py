@@ -1,0 +1,380 @@
+"""Import of a functional FX graph of ATen ops as one function of the IR."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from stack.errors import NoElementType, StackError, UnsupportedOp
+from stack.frameworks.torch_private import HigherOrderOperator, without_modes
+from stack.frontends.torch.aten.complex_numbers import is_complex, joined
+from stack.frontends.torch.aten.lowering import IndexCheck, NotLowered, Promise
+from stack.frontends.torch.aten.strided_access import read_strided, write_strided
+from stack.frontends.torch.importer.border import (
+    Border,
+    Order,
+    example_of,
+    inverse,
+    physical_order,
+    storage_root,
+)
+from stack.frontends.torch.importer.calls import Calls
+from stack.frontends.torch.importer.complex_arguments import is_input_in_pairs
+from stack.frontends.torch.importer.control_flow import CONTROL
+from stack.frontends.torch.importer.dims import Sizes, float_value, is_size, truth_value
+from stack.frontends.torch.importer.errors import naming_ops
+from stack.frontends.torch.importer.source_lines import source_line
+from stack.frontends.torch.importer.strided_arguments import Apart, apart
+from stack.frontends.torch.importer.variable_names import variable_names
+from stack.frontends.torch.tensors.arrays import dtype_of
+from stack.ir.builder import constant, param
+from stack.ir.dim import Dim, Expr
+from stack.ir.node import Func, Node, unique_name, walk
+from stack.ir.types import TensorType
+from stack.rewrite.engine import inline_block
+
+_LARGE_CONSTANT = 64
+_STRIDED_WRITES = frozenset({
+    torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
+})  # fmt: skip
+_STRIDED = _STRIDED_WRITES | {
+    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+}  # fmt: skip
+
+
+@dataclass
+class Imported:
+    """A graph imported as a function.
+
+    Attributes:
+        func: its results are the tensors among `outputs`, in order.
+        inputs: for each parameter, the position of its placeholder, a lifted constant tensor, or
+            a node of the graph that is a view of placeholders.
+        orders: for each parameter whose placeholder is not row-major: the order of its axes in
+            memory, or its strides if it is not dense; else None.
+        outputs: results of the graph: each a node, a size, a number or None.
+        checks: bounds of index inputs.
+        sizes: placeholders that are sizes: position to size expression.
+        why: for each opaque op, the reason.
+        symbols: assumptions of tracing about symbolic sizes.
+        promises: conditions checked after a run; `func` returns their bools after the tensors.
+    """
+
+    func: Func
+    inputs: list[int | torch.Tensor | FxNode]
+    orders: list[Order | Apart | None]
+    outputs: list[Any]
+    checks: list[IndexCheck]
+    sizes: dict[int, Dim]
+    symbols: Sizes
+    why: dict[str, str] = field(default_factory=dict)
+    promises: list[Promise] = field(default_factory=list)
+
+
+def import_graph(
+    gm: GraphModule,
+    name: str,
+    param_names: Mapping[str, str] | None = None,
+    order: Sequence[int] | None = None,
+    trusted: bool = False,
+    border: Border | None = None,
+) -> Imported:
+    """Import a functional graph of ATen ops.
+
+    Args:
+        param_names: readable names for placeholders.
+        order: positions of placeholders in the order of the parameters; default: graph order.
+        trusted: true if indices were checked before, as for a backward graph.
+        border: memory layouts of arguments and results; the results are then its fresh values.
+            Default: parameters and results have the shapes of the graph.
+    """
+    with naming_ops(gm):
+        return _Importer(gm, param_names or {}, trusted, border).run(name, order)
+
+
+def import_values(
+    gm: GraphModule, name: str, param_names: Mapping[str, str], wanted: Sequence[FxNode]
+) -> tuple[Func, dict[FxNode, Any], dict[str, str]]:
+    """Imports some values of a functional graph of ATen ops as a function.
+
+    Returns the function, a map of nodes to IR values, and for each opaque op the reason.
+    """
+    with naming_ops(gm):
+        importer = _Importer(gm, param_names, True, None)
+        params = importer.values()
+        results = [importer.env[n] for n in wanted]
+        return importer.b.func(name, params, results), importer.env, importer.why
+
+
+class _Importer(Calls):
+    def __init__(
+        self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool, border: Border | None
+    ) -> None:
+        super().__init__(trusted)
+        self.gm = gm
+        self.border = border
+        self.param_names = param_names
+        self.names: set[str] = set()
+        self.counts: dict[str, int] = {}
+        self.lifted: dict[str, tuple[Node, torch.Tensor]] = {}
+        self.views: dict[FxNode, Node] = {}
+        self.orders: dict[Node, Order | Apart] = {}
+        self.variables = variable_names(gm.graph)
+        self.assigned: set[Node] = set()
+
+    def run(self, name: str, order: Sequence[int] | None) -> Imported:
+        holders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        places = range(len(holders)) if order is None else order
+        sizes: dict[int, Dim] = {}
+        inputs: list[int | torch.Tensor | FxNode] = []
+        params: list[Node] = []
+        for place in places:
+            value = self._placeholder(holders[place])
+            if isinstance(value, Node):
+                params.append(value)
+                inputs.append(place)
+                value = self._as_given(value)
+            elif isinstance(value, int | Expr):
+                sizes[place] = value
+            self.env[holders[place]] = value
+        late = self.border.late if self.border is not None else ()
+        for node in self.gm.graph.nodes:
+            if node.op not in ("placeholder", "output") and node not in late:
+                self.env[node] = self._node(node)
+        params = [p for p, _ in self.lifted.values()] + params + list(self.views.values())
+        inputs = [*(t for _, t in self.lifted.values()), *inputs, *self.views]
+        orders = [self.orders.get(p) for p in params]
+        outputs = self._outputs()
+        results = [o for o in outputs if isinstance(o, Node)]
+        promises = list(dict.fromkeys(self.cx.promises))
+        func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
+        checks = list(dict.fromkeys(self.cx.checks))
+        return Imported(
+            func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
+        )
+
+    def values(self) -> list[Node]:
+        """Import all nodes; returns the parameters."""
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self.env[node] = self._placeholder(node)
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        given = [self.env[n] for n in self.gm.graph.find_nodes(op="placeholder")]
+        return [p for p, _ in self.lifted.values()] + given
+
+    # ---- graphs inside of graphs
+
+    def nested(self, graph: GraphModule) -> _Importer:
+        """Returns an importer for a nested graph, which becomes a block."""
+        inner = _Importer(graph, {}, self.cx.trusted, None)
+        inner.cx.is_inside = True
+        inner.sizes, inner.why = self.sizes, self.why
+        return inner
+
+    def results(self, given: Sequence[Any]) -> list[Node]:
+        """Returns the results of the graph for these operands; its promises are in `cx.promises`.
+
+        Raises:
+            StackError: for large constants, which a block cannot contain.
+        """
+        operands = iter(given)
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                operand = next(operands)
+                size = node.meta.get("val")
+                self.env[node] = self.sizes.dim(size) if is_size(size) else operand
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        if self.lifted:
+            raise StackError("large constants inside of a loop or a condition are not supported")
+        return self._outputs()
+
+    def _outputs(self) -> list[Any]:
+        if self.border is None:
+            made: Any = self.gm.graph.output_node().args[0]
+            made = made if isinstance(made, list | tuple) else [made]
+            return [joined(self.cx, self._value(a)) for a in made]
+        pairs = zip(self.border.fresh, self.border.orders, strict=True)
+        return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
+
+    def _placeholder(self, node: FxNode) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            if value.is_complex() and self.border is not None:
+                return None  # its real parts are a parameter
+            hint = self.param_names.get(node.name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            try:
+                type_ = self._tensor_type(value)
+            except NoElementType as error:
+                raise error.at(f"argument {hint}") from error
+            order = _order(value) if self.border is not None else None
+            if order is None or order == tuple(range(type_.rank)):
+                return param(name, type_)
+            held = (order.span,) if isinstance(order, Apart) else [type_.shape[i] for i in order]
+            made = param(name, type_.with_shape(tuple(held)))
+            self.orders[made] = order
+            return made
+        if is_size(value):
+            return self.sizes.dim(value)
+        return value
+
+    def _as_given(self, value: Node) -> Node:
+        """Returns a parameter with its axes in the caller's order."""
+        order = self.orders.get(value)
+        if isinstance(order, Apart):
+            return order.read(self.cx, value)
+        return value if order is None else self.cx.transpose(value, inverse(order))
+
+    def _strided(self, node: FxNode) -> Any:
+        """Imports `as_strided`, which indexes memory: finds the node that allocated it."""
+        operands: list[Any] = list(node.args)
+        operand: FxNode = operands.pop(0)
+        owner = storage_root(operand)
+        is_write = node.target in _STRIDED_WRITES
+        if owner.op == "placeholder" and self.border is not None and not is_write:
+            name = unique_name(node.name, self.names, self.counts)
+            self.views[node] = param(name, self._want(node.meta["val"]))
+            return self.views[node]
+        source = self._value(operands.pop(0)) if is_write else None
+        size, stride, place = [*operands, node.kwargs.get("storage_offset")][:3]
+        if place is None:
+            place = operand.meta["val"].storage_offset()
+        held = example_of(owner)
+        order = physical_order(held) if held is not None else None
+        why = "the memory that it reads or writes is not one dense value of the program"
+        if held is None or order is None or not _is_start(held):
+            raise UnsupportedOp([(str(node.target), self.b.loc)], why)
+        laid_out = self.cx.transpose(self.env[owner], order)
+        flat = self.cx.reshape(laid_out, [laid_out.tensor.size])
+        shape, steps = ([self._size(v) for v in vs] for vs in (size, stride))
+        start = self._size(place)
+        try:
+            if source is None:
+                return read_strided(self.cx, flat, shape, steps, start)
+            flat = write_strided(self.cx, flat, source, steps, start)
+            view = operand.meta["val"]
+            shape, steps = ([self.sizes.dim(v) for v in vs] for vs in (view.shape, view.stride()))
+            return read_strided(self.cx, flat, shape, steps, self.sizes.dim(view.storage_offset()))
+        except NotLowered as error:
+            raise UnsupportedOp([(str(node.target), self.b.loc)], str(error)) from error
+
+    # ---- nodes
+
+    def _node(self, node: FxNode) -> Any:
+        try:
+            return self._made(node)
+        except NoElementType as error:
+            raise error.at(str(node.target), source_line(node)) from error
+
+    def _made(self, node: FxNode) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(str(node.target))
+        if node.op != "call_function":
+            raise StackError(f"the graph has a {node.op} of {node.target}, not only ATen ops")
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            source, index = (self._value(a) for a in node.args)
+            self._assign(source[index], node)
+            return source[index]
+        func = getattr(node.target, "func", None)
+        if isinstance(func, Func):
+            made = {str(n.attrs["target"]).removeprefix("torch:") for n in _opaque(func)}
+            self.why |= {op: why for op, why in node.target.why.items() if op in made}  # pyright: ignore
+            return inline_block(func.body, self._value(node.args), self.b)
+        if is_size(value):
+            return self.sizes.dim(value)
+        self.b.loc = source_line(node)
+        if node.target in _STRIDED and not is_complex(value):
+            return self._strided(node)
+        if is_input_in_pairs(node) and self.border is not None:
+            hint = self.param_names.get(storage_root(node).name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            self.views[node] = param(name, self._want(value))
+            return self.views[node]
+        if isinstance(value, torch.SymFloat):
+            return float_value(self.b, self.sizes, value)
+        if isinstance(value, torch.SymBool) and not free_unbacked_symbols(value):
+            return truth_value(self.b, self.sizes, value)
+        control = CONTROL.get(str(node.target))
+        if isinstance(node.target, HigherOrderOperator) and control is not None:
+            self.cx.want = self._want(value)
+            out = control(self, *map(self._value, node.args))
+        else:
+            out = self._call(node, value)
+        for i, item in enumerate(out if isinstance(out, tuple) else (out,)):
+            if isinstance(item, Node):
+                name = node.name.removeprefix("_unsafe").lstrip("_")
+                self._name(item, f"{name}.{i}" if isinstance(out, tuple) else name)
+        self._assign(out, node)
+        return out
+
+    def _name(self, node: Node, name: str) -> None:
+        """Set the name of the FX node for a value, and for the value under a final reshape."""
+        if node.op == "reshape":
+            self.b.names.setdefault(node.args[0], name)
+        self.b.names.setdefault(node, name)
+
+    def _assign(self, made: Any, node: FxNode) -> None:
+        """Name a value after the variable that its source line assigns it to, if any.
+
+        This name replaces the op's name. If two variables have the same value, the first one names
+        it.
+        """
+        name = self.variables.get(node)
+        if name is not None and isinstance(made, Node) and made not in self.assigned:
+            self.assigned.add(made)
+            self.b.names[made] = name
+
+    def _attribute(self, name: str) -> Any:
+        value: Any = self.gm
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if name in self.lifted:
+            return self.lifted[name][0]
+        # must be a real tensor, even if torch is tracing around this code
+        with without_modes():
+            return self._constant(name, value.detach())
+
+    def _constant(self, name: str, value: torch.Tensor) -> Node:
+        """Returns a small tensor as a constant and a large one as a bound parameter."""
+        dtype = dtype_of(value.dtype)
+        if value.numel() <= _LARGE_CONSTANT:
+            held = value.cpu().float() if dtype.name == "bf16" else value.cpu()
+            held = held.view(torch.uint8) if dtype.kind == "s" else held
+            return constant(held.numpy(), dtype)
+        type_ = TensorType(dtype, tuple(value.shape))
+        node = param(unique_name(name, self.names, self.counts), type_)
+        self.lifted[name] = (node, value)
+        return node
+
+
+def _opaque(func: Func) -> Iterator[Node]:
+    """Returns the opaque calls of a function, including nested blocks."""
+    return (node for _, node in walk(func.body) if node.op == "opaque")
+
+
+def _order(value: torch.Tensor) -> Order | Apart | None:
+    """Returns the memory layout of a parameter; None if the tensor is copied to row-major first.
+
+    A tensor that is not dense is passed without a copy only if it is a float tensor on a CPU.
+    Indices are always copied: they are checked before a call, and the gaps contain no indices.
+    """
+    order = physical_order(value)
+    is_read_there = value.device.type == "cpu" and value.dtype.is_floating_point
+    return apart(value) if order is None and is_read_there else order
+
+
+def _is_start(value: torch.Tensor) -> bool:
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset == 0

@@ -1,0 +1,262 @@
+"""Calls of a captured torch program: arguments, results, and checks."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.frameworks.torch_private import pytree
+from stack.frontends.torch.aten.lowering import IndexCheck, Promise
+from stack.frontends.torch.importer.dims import Sizes
+from stack.frontends.torch.program.index_checks import assert_on_device, check_index
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.size_symbols import size_values
+from stack.ir.node import Func, Node
+from stack.run.frontend import Captured
+
+# ---- arguments
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One leaf of the arguments: a tensor's number among the inputs, or a fixed value."""
+
+    name: str
+    tensor: int | None
+    value: Any = None
+
+
+class Arguments:
+    """The structure of the example arguments, and the match of later calls against it."""
+
+    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
+        self.signature = _signature(fn)
+        names = self._names(len(args))
+        pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
+        self.leaves: list[_Leaf] = []
+        self.tensors: list[torch.Tensor] = []
+        for path, value in pairs:
+            name = _leaf_name(names, path)
+            if isinstance(value, np.ndarray):
+                raise TypeError(f"argument {name!r} is a NumPy array; pass torch.from_numpy")
+            if isinstance(value, torch.Tensor):
+                self.leaves.append(_Leaf(name, len(self.tensors)))
+                self.tensors.append(value)
+            else:
+                self.leaves.append(_Leaf(name, None, value))
+
+    def _names(self, count: int) -> list[str]:
+        if self.signature is None:
+            return [f"arg{i}" for i in range(count)]
+        names: list[str] = []
+        for p in self.signature.parameters.values():
+            if p.kind is p.VAR_POSITIONAL:
+                names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
+            elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+                names.append(p.name)
+        return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
+
+    @property
+    def tensor_names(self) -> list[str]:
+        return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """Returns the tensors of a call. Raises TypeError for another structure."""
+        if kwargs:
+            args = self._positional(args, kwargs)
+        values, spec = pytree.tree_flatten(tuple(args))
+        if spec != self.spec:
+            raise TypeError(f"arguments have the structure {spec}, compiled for {self.spec}")
+        tensors: list[torch.Tensor] = []
+        for leaf, value in zip(self.leaves, values, strict=True):
+            if leaf.tensor is not None:
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(f"argument {leaf.name!r} is a tensor, got {value!r}")
+                known = self.tensors[leaf.tensor].device
+                if value.device != known:
+                    raise TypeError(
+                        f"argument {leaf.name!r} was on {known} when it was compiled, it is on"
+                        f" {value.device}"
+                    )
+                tensors.append(value)
+            elif type(value) is not type(leaf.value) or value != leaf.value:
+                raise TypeError(
+                    f"argument {leaf.name!r} was {leaf.value!r} when it was compiled, got {value!r}"
+                )
+        return tensors
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if self.signature is None:
+            raise TypeError("takes positional arguments only")
+        given = self.signature.bind(*args, **kwargs)
+        if given.kwargs:
+            raise TypeError(f"not compiled for the keywords {', '.join(given.kwargs)}")
+        return given.args
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        return None
+
+
+def _leaf_name(names: Sequence[str], path: Any) -> str:
+    head, *rest = path
+    parts = [str(names[head.idx])]
+    for key in rest:
+        parts.append(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))))
+    return ".".join(parts)
+
+
+# ---- a call
+
+
+def program_name(fn: Any) -> str:
+    """Returns the name of a user's callable as an IR function name."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
+
+
+class TorchCaptured(Captured):
+    """A capture whose `text` is produced on first use."""
+
+    def __init__(self, *, text: Callable[[], str], **fields: Any) -> None:
+        self._make_text = text
+        self._text: str | None = None
+        super().__init__(text="", **fields)
+
+    def with_func(self, func: Func) -> TorchCaptured:
+        """Returns the same program with another IR function."""
+        names = {f.name for f in dataclasses.fields(Captured)} - {"func", "text"}
+        fields = {name: getattr(self, name) for name in names}
+        return TorchCaptured(**fields, func=func, text=self._make_text)
+
+    @property
+    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self._text is None:
+            self._text = self._make_text()
+        return self._text
+
+    @text.setter
+    def text(self, value: str) -> None:
+        if value:
+            self._text = value
+
+
+class Call:
+    """Converts user arguments to tensors, and remembers them for results that are written back."""
+
+    def __init__(
+        self, arguments: Arguments, func: Func, bound: int, checks: Sequence[IndexCheck],
+        symbols: Sizes,
+    ) -> None:  # fmt: skip
+        self.arguments = arguments
+        self.params = func.params[bound:]
+        places = {p: i for i, p in enumerate(self.params)}
+        self.checks = [(places[c.param], c) for c in checks if c.param in places]
+        self.symbols = symbols if func.symbols else None
+        self.sound: set[tuple[tuple[int, ...], ...]] = set()
+        self.local = threading.local()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        tensors = self.arguments.match(args, kwargs)
+        for p, tensor in zip(self.params, tensors, strict=True):
+            check_tensor(p, tensor)
+        self._check_sizes(tensors)
+        for place, check in self.checks:
+            check_index(check, tensors[place], tensors, self.params)
+        self.local.tensors = tensors
+        return tensors
+
+    def _check_sizes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Raise ValueError if sizes violate an assumption of tracing."""
+        key = tuple(tuple(t.shape) for t in tensors)
+        if self.symbols is None or key in self.sound:
+            return
+        broken = self.symbols.broken(size_values(tensors, self.params))
+        if broken is not None:
+            raise ValueError(f"compiled for sizes where {broken}; got shapes {list(key)}")
+        self.sound.add(key)
+
+    @property
+    def last(self) -> list[torch.Tensor]:
+        return self.local.tensors
+
+
+def check_tensor(p: Node, tensor: torch.Tensor) -> None:
+    """Check an argument against its parameter. Raises TypeError or ValueError with its name."""
+    name = p.attrs["name"]
+    if tensor.dtype is not TORCH_DTYPE[p.dtype]:
+        raise TypeError(f"argument {name!r} is {p.type}, got {tensor.dtype}")
+    fixed = [s if isinstance(s, int) else None for s in p.shape]
+    shape = list(tensor.shape)
+    agree = len(fixed) == len(shape) and all(
+        f is None or f == s for f, s in zip(fixed, shape, strict=True)
+    )
+    if not agree:
+        raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
+
+
+def check_text(check: IndexCheck) -> str:
+    """Returns the text of an index check."""
+    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
+    name = check.param.attrs["name"]
+    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
+
+
+_ERRORS: dict[str, type[Exception]] = {
+    "IndexError": IndexError,
+    "RuntimeError": RuntimeError,
+    "LinAlgError": torch.linalg.LinAlgError,  # pyright: ignore[reportPrivateImportUsage]
+}
+
+
+def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequence[Any]:
+    """Returns the results without the promises at their end. Raises if a promise is false."""
+    count = len(results) - len(promises)
+    for holds, promise in zip(results[count:], promises, strict=True):
+        if promise.error == "IndexError" and holds.device.type == "cuda":
+            assert_on_device(holds, promise.text)
+        elif not bool(holds):
+            raise _ERRORS[promise.error](promise.text)
+    return results[:count]
+
+
+@dataclass(frozen=True)
+class Template:
+    """The structure of the user's return value: results, arguments and fixed values."""
+
+    spec: pytree.TreeSpec
+    parts: list[tuple[str, Any]]
+
+    def fill(self, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        held = {"result": results, "argument": arguments}
+        leaves = [v if kind == "fixed" else held[kind][v] for kind, v in self.parts]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class Finish:
+    """Converts results to the user's return value; writes mutated inputs and buffers back."""
+
+    def __init__(
+        self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],
+        promises: Sequence[Promise],
+    ) -> None:  # fmt: skip
+        self.call, self.template, self.writes, self.promises = call, template, writes, promises
+
+    def __call__(self, results: Sequence[Any]) -> Any:
+        results = kept_promises(results, self.promises)
+        with torch.no_grad():
+            for number, place in self.writes:
+                target = self.call.last[place] if isinstance(place, int) else place
+                target.copy_(results[number])
+        uses_arguments = any(kind == "argument" for kind, _ in self.template.parts)
+        return self.template.fill(results, self.call.last if uses_arguments else ())

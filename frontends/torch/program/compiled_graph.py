@@ -1,0 +1,299 @@
+"""A compiled ATen graph, called with the arguments that AOTAutograd passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from stack.frameworks import torch_private as private
+from stack.frontends.torch import FRONTEND
+from stack.frontends.torch.importer.border import Border, Order, Replay
+from stack.frontends.torch.importer.graph import Imported
+from stack.frontends.torch.importer.strided_arguments import Apart
+from stack.frontends.torch.program.calls import TorchCaptured, kept_promises
+from stack.frontends.torch.program.fast_path import Shortcut
+from stack.frontends.torch.program.index_checks import Checks
+from stack.frontends.torch.tensors.arrays import TORCH_DTYPE
+from stack.frontends.torch.tensors.size_symbols import lone_symbol
+from stack.ir.interpreter import interpret
+from stack.ir.node import Block, Func, Node, by_distance
+from stack.ir.types import BF16, BOOL
+from stack.run.backend import Direct
+from stack.run.frontend import RECORD
+from stack.run.graph import CompiledGraph
+from stack.run.record import recorded
+
+# True while calls compile their graphs and end before running them.
+_PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
+
+
+class Prepared(Exception):
+    """Ends a call after its graph is compiled and before anything runs."""
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Context in which a call of a compiled graph raises `Prepared` instead of running it."""
+    token = _PREPARING.set(True)
+    try:
+        yield
+    finally:
+        _PREPARING.reset(token)
+
+
+def is_preparing() -> bool:
+    """True if calls are to end by `Prepared`."""
+    return _PREPARING.get()
+
+
+# Options that we read; the others are passed to the backend.
+_OWN = ("backend", "passes", "strict")
+CUT_FOR = "cut_for"  # the backend that training graphs are partitioned for, if another runs them
+
+
+def boxed(made: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Marks a function as taking its arguments in one list, AOTAutograd's boxed convention."""
+
+    def call(args: list[Any]) -> list[Any]:
+        return made(args)
+
+    return private.boxed(call)
+
+
+class Graph:
+    """One compiled ATen graph, called as AOTAutograd does: with a list, which it may empty."""
+
+    def __init__(
+        self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
+        options: dict[str, Any], target: str, made: Any,
+    ) -> None:  # fmt: skip
+        self.border, self.imported, self.captured = border, imported, captured
+        self.options, self.target, self.made = options, target, made
+        self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
+        holders = graph.graph.find_nodes(op="placeholder")
+        self.loose = _loose_sizes(imported)
+        # true if parameters are exactly the arguments of a call, in order
+        self.is_plain = imported.inputs == [*range(len(holders))] and not any(imported.orders)
+        views = [i for i in imported.inputs if isinstance(i, FxNode)]
+        self.views = Replay(views, holders) if views else None
+        func = imported.func
+        self.places = {p: i for i, p in enumerate(func.params)}
+        self.passed = {o: self.places[o] for o in imported.outputs if o in self.places}
+        self.spent = border.unread()
+        checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
+        self.check_indices = Checks(checks, func.params)
+        # values to compute: each once, without those that are inputs passed through
+        promises = func.results[len(imported.outputs) :]
+        fresh = dict.fromkeys(o for o in imported.outputs if o not in self.places)
+        results = [*by_distance(fresh), *promises]
+        self.numbers = {r: i for i, r in enumerate(results)}
+        self.direct = self._direct()
+        self.inputs = len(holders)
+        self.shortcut = self._shortcut()
+        # fast call for arguments like those of the last call: by address
+        self.short: Direct | None = None
+        body = Block(func.params, results, func.body.names, func.body.locs)
+        self.func = Func(func.name, body, func.level)
+        if not self.func.results:  # all results are views, which torch makes
+            self.made.append(Recorded(captured.with_func(self.func), target, "eager"))
+        elif not self.loose:
+            self._compiled({})
+
+    def near(self, args: Sequence[Any]) -> list[Any] | None:
+        """Returns the results by the fast path if it accepts the arguments, else None."""
+        return None if self.short is None or _PREPARING.get() else self.short(args)
+
+    def instead_of(self, around: Callable[..., Any], count: int) -> Callable[..., Any]:
+        """Returns a callable that tries the fast path before `around`.
+
+        `around` is the call with AOTAutograd's wrappers; it returns the first `count` results.
+        """
+        is_whole = count == len(self.border.outputs)
+
+        def call(*args: Any) -> Any:
+            short = self.short  # inlined `near`, to save one call
+            found = None if short is None or _PREPARING.get() else short(args)
+            if found is None:
+                return around(*args)
+            return found if is_whole else found[:count]
+
+        return call
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        found = self.near(args)
+        return self._called(args) if found is None else found
+
+    def _called(self, args: list[Any]) -> list[Any]:
+        """Calls the graph with all checks and error messages; learns the fast path."""
+        arrays = self._arrays(args)
+        sizes = {n: args[i] for n, i in self.loose.items() if isinstance(args[i], int)}
+        if _PREPARING.get():
+            if self.func.results:
+                self._compiled(sizes).prepare(arrays)
+            raise Prepared
+        self.check_indices(arrays)
+        passed = {output: arrays[place] for output, place in self.passed.items()}
+        short = self._learned(args, arrays)
+        for place in self.spent:
+            args[place] = None  # frees memory that nobody else references
+        found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
+        self.short = short
+        if self.direct is not None:
+            return [found[number] for number in self.direct]
+        return self.border.results(args, self._fresh(found, passed))
+
+    def _direct(self) -> list[int] | None:
+        """For each result, its number among computed values; None if one needs a view or copy."""
+        own, orders = self._own(), self.border.orders
+        if own is None or any(o is None or o != tuple(range(len(o))) for o in orders):
+            return None
+        return [self.numbers[self.imported.outputs[i]] for i in own]
+
+    def _own(self) -> list[int] | None:
+        """For each result, its index among the fresh values; None if some result shares memory."""
+        return self.border.returned() if self._is_own() else None
+
+    def _is_own(self) -> bool:
+        """True if the fresh values are distinct computed values, none of them an input."""
+        outputs = self.imported.outputs
+        is_own = len(set(outputs)) == len(outputs) and not any(o in self.places for o in outputs)
+        return is_own and not self.imported.promises
+
+    def _shortcut(self) -> Shortcut | None:
+        """Returns how to call the graph by address; None if it needs more than its arguments."""
+        inputs, orders, results = self.imported.inputs, self.border.orders, self.border.places()
+        places = tuple(i for i in inputs if isinstance(i, int))
+        is_open = self.imported.checks or self.imported.sizes or self.imported.func.symbols
+        if not self._is_own() or is_open or len(places) < len(inputs) or results is None:
+            return None
+        numbers = [self.numbers[output] for output in self.imported.outputs]
+        laid = [(n, o) for n, o in zip(numbers, orders, strict=True) if o is not None]
+        is_laid = self.inputs and len(laid) == len(orders)
+        return Shortcut(self.inputs, places, tuple(laid), tuple(results)) if is_laid else None
+
+    def _learned(self, args: Sequence[Any], arrays: Sequence[Any]) -> Direct | None:
+        """Returns the fast path for arguments like these, or None."""
+        if self.shortcut is None or not all(isinstance(a, torch.Tensor) for a in args):
+            return None
+        if not self.func.results:
+            return self.shortcut.of_views(args)
+        compiled = self.by_size.get(())
+        if not isinstance(compiled, CompiledGraph):
+            return None
+        program, kept = compiled.by_address(())
+        if program is None:
+            return None
+        return self.shortcut.near(program, args, arrays, self.func.results, kept)
+
+    def _arrays(self, args: Sequence[Any]) -> list[Any]:
+        """Returns a tensor for each parameter, axes in memory order."""
+        if self.is_plain:
+            return [*args]
+        views = iter(self.views(args) if self.views is not None else ())
+        arrays: list[Any] = []
+        for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
+            if isinstance(source, int):
+                arrays.append(_as_it_lies(args[source], order))
+            else:
+                arrays.append(source if isinstance(source, torch.Tensor) else next(views))
+        return arrays
+
+    def _fresh(self, found: Sequence[Any], passed: Mapping[Node, Any]) -> list[torch.Tensor]:
+        """Returns the fresh values of the border, each in memory of its own."""
+        found = kept_promises(found, self.imported.promises)
+        taken: set[Node] = set()
+        fresh: list[torch.Tensor] = []
+        for output in self.imported.outputs:
+            tensor = passed[output] if output in passed else found[self.numbers[output]]
+            if output in passed or output in taken:
+                tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+            taken.add(output)
+            fresh.append(tensor)
+        return fresh
+
+    def _compiled(self, sizes: dict[str, int]) -> Any:
+        key = tuple(sorted(sizes.items())) if sizes else ()
+        if key not in self.by_size:
+            func = self.func.bind(sizes) if sizes else self.func
+            self.by_size[key] = self._compile(func)
+        return self.by_size[key]
+
+    def _compile(self, func: Func) -> Any:
+        captured = self.captured.with_func(func)
+        own = {k: self.options[k] for k in _OWN if k in self.options}
+        if own.get("backend") == "interpreter":
+            graph: Any = Interpreted(captured, self.target, "interpreter")
+        elif own.get("backend") == RECORD:
+            graph = Recorded(captured, self.target, "interpreter")
+        else:
+            rest = {k: v for k, v in self.options.items() if k not in (*_OWN, CUT_FOR)}
+            # torch may be tracing this with fake tensors; a backend creates real ones
+            with private.without_modes():
+                graph = CompiledGraph(
+                    captured, FRONTEND, options=rest, label=self.target, others=self.made, **own
+                )
+        self.made.append(graph)
+        return graph
+
+
+def _as_it_lies(tensor: torch.Tensor, order: Order | Apart | None) -> torch.Tensor:
+    if isinstance(order, Apart):
+        return order.flat(tensor)
+    return tensor.permute(order) if order else tensor
+
+
+def _loose_sizes(imported: Imported) -> dict[str, int]:
+    """Maps each symbol that no parameter's shape determines to its size argument's position."""
+    told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
+    found: dict[str, int] = {}
+    for place, size in imported.sizes.items():
+        name = lone_symbol(size)
+        if name is not None and name not in told:
+            found[name] = place
+    return found
+
+
+class Recorded:
+    """A graph only imported, for its record. Calls return zeros; bools are true, so checks pass."""
+
+    def __init__(self, captured: TorchCaptured, target: str, backend: str) -> None:
+        self.captured, self.func, self.target = captured, captured.func, target
+        self.device = captured.device
+        self.run = recorded(captured, "torch", target, backend)
+        self.runs = {(): self.run}
+
+    def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
+        """Does nothing: there is nothing to compile."""
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [self._placeholder(r) for r in self.func.results]
+
+    def _placeholder(self, node: Node) -> torch.Tensor:
+        shape = [int(str(size)) for size in node.shape]
+        dtype = TORCH_DTYPE[node.dtype]
+        one = torch.full((), node.dtype is BOOL, dtype=dtype, device=self.device)
+        return one.expand(shape)  # values saved for backward may exceed memory
+
+
+class Interpreted(Recorded):
+    """A graph run by the reference interpreter: `options={"backend": "interpreter"}`."""
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
+        results = interpret(self.func, *ready)
+        if not isinstance(results, tuple):
+            results = (results,)
+        return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]
+
+    def _array(self, tensor: torch.Tensor, p: Node) -> Any:
+        held = tensor.detach().float() if p.dtype is BF16 else tensor.detach()
+        return held.resolve_conj().numpy()
+
+    def _tensor(self, array: Any, node: Node) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])

@@ -1,0 +1,195 @@
+"""Traces a module or function into one graph of ATen ops: Dynamo, then AOTAutograd."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.node import has_side_effect
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from stack.errors import StackError
+from stack.frameworks import torch_private as private
+from stack.frontends.torch.aten.complex_numbers import MADE_OF_PARTS
+from stack.frontends.torch.aten.lowering import LOWERINGS
+from stack.frontends.torch.decompositions import (
+    grid_sample,
+    grid_sample_gradients,
+    loss_gradients,
+    tensor_lists,
+    weight_norm,
+)
+from stack.frontends.torch.decompositions.attention import safe_softmax
+from stack.frontends.torch.decompositions.recurrent_layers import in_scans
+from stack.frontends.torch.decompositions.replacement import write_out
+from stack.frontends.torch.graphs.data_dependence import refuse_data_dependent
+from stack.frontends.torch.graphs.inference_mode import without_inference_mode
+from stack.frontends.torch.tensors import random_ops
+from stack.frontends.torch.tensors.random_ops import draws_as_eager
+from stack.frontends.torch.tracing import layouts
+from stack.frontends.torch.tracing.global_scopes import nameless
+
+# It has no result, but is not dead code: it raises.
+has_side_effect(torch.ops.aten._linalg_check_errors.default)
+
+
+# These ops are lowered as one, but decomposed in a graph that is partitioned into forward and
+# backward passes: the reductions inside a softmax may then be saved on their own. Torch's
+# partitioner knows permute, not transpose, as a view.
+_ROW_OPS = frozenset({
+    "aten._softmax.default", "aten._softmax_backward_data.default",
+    "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
+})  # fmt: skip
+_VIEWS = frozenset({"aten.transpose.int"})
+
+
+@cache
+def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Returns torch's decompositions of all ops that we do not lower.
+
+    Args:
+        cut: for a graph that will be partitioned.
+        split: also decompose row ops such as softmax.
+    """
+    own = {torch.ops.aten._safe_softmax.default: safe_softmax}
+    table = {**private.decompositions(), **own}
+    kept = LOWERINGS.keys() | MADE_OF_PARTS
+    kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
+    found = {
+        op: fn
+        for op, fn in table.items()
+        if isinstance(op, private.OpOverload) and str(op) not in kept and draws_as_eager(op)
+    }
+    parts = (
+        random_ops, grid_sample, grid_sample_gradients, layouts, tensor_lists, loss_gradients,
+        weight_norm,
+    )  # fmt: skip
+    return found | {op: fn for part in parts for op, fn in part.DECOMPOSITIONS.items()}
+
+
+@contextmanager
+def plain_tracing() -> Iterator[None]:
+    """Context in which attention is traced as separate ops, and checks of linear algebra as nodes.
+
+    By default torch picks a fused attention kernel and threads an effect token through the checks.
+    """
+    with private.without_effect("aten::_linalg_check_errors"), sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+# ---- tracing
+
+# Dynamo settings that not every release has: no garbage collection after each capture, and no
+# profiler marks in the generated code, which take as long as the rest of it.
+LEAN = {"run_gc_after_compile": False, "record_runtime_overhead": False}
+
+
+def one_at_a_time() -> Any:
+    """Returns torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
+    return private.compile_lock()
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Context that silences a logger of torch, whose stack traces repeat raised errors."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def quiet_fakes() -> AbstractContextManager[None]:
+    """Context that silences the logger of fake tensors."""
+    return quiet(private.FAKE_LOG)
+
+
+@contextmanager
+def _capturing(fn: Any, dynamic: bool) -> Iterator[None]:
+    settings = {
+        "replay_side_effects": False,
+        "side_effect_replay_policy": "silent",
+        "specialize_int": True,
+        "specialize_float": True,
+        "assume_static_by_default": not dynamic,
+        "automatic_dynamic_shapes": False,
+        "allow_rnn": True,
+    }
+    with (
+        quiet_fakes(),
+        torch.no_grad(),
+        private.dynamo_settings({**settings, **LEAN}),
+        nameless(fn),
+        in_scans(),
+        # sizes that are equal in the example may differ in later calls
+        private.duck_sizes(False),
+    ):
+        yield
+
+
+class _Yield(Exception):
+    """Stops the user's function once its graph has received its inputs."""
+
+
+class Traced:
+    """Dynamo's capture of a callable: the graph, and the code around its one call."""
+
+    def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
+        self.fn = fn
+        self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+        with _capturing(fn, dynamic):
+            self.output: Any = private.capture_whole(fn, args)
+        if self.output.backend_input is None:
+            raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
+        self.graph: GraphModule = self.output.backend_input.graph_module
+
+    def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
+        scope = self.output.graph_capture_output.f_globals
+        surround = self.output.forward_callable(compiled_fn=run, extra_globals=scope)
+        return surround(*((self.root, *args) if self.root is not None else args))
+
+    def inputs(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of the graph for a call with `args`."""
+        found: list[Any] = []
+
+        def stop(*values: Any) -> Any:
+            found.extend(values)
+            raise _Yield
+
+        with suppress(_Yield):
+            self._around(stop, args)
+        return found
+
+    def result(self, args: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """Returns the result of the user's function if its graph returns `outputs`."""
+        return self._around(lambda *_: tuple(outputs), args)
+
+    @property
+    def holders(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+
+
+def functional_graph(traced: Traced) -> tuple[GraphModule, Any]:
+    """Traces the graph into ATen ops without mutation."""
+    given = traced.output.backend_input
+    assert given is not None
+    fakes = []
+    for node in traced.holders:
+        value = node.meta["example_value"]
+        node.meta["val"] = value
+        fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
+    without_inference_mode(traced.graph)
+    refuse_data_dependent(traced.graph)
+    write_out(traced.graph)
+    context = private.traced_in(given.fake_mode, given.tensor_to_context)
+    with torch.no_grad(), context, plain_tracing():
+        graph, signature = private.export_with_aot(traced.graph, fakes, decompositions())
+    assert isinstance(graph, GraphModule)
+    return graph, signature

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from stack.frameworks import torch_private as private
+from stack.frameworks.torch_private import copy_all, memory_id, uses_of_memory
 
 from ..runtime.program import BlockProgram
 from .torch_device import TorchDevice
@@ -35,9 +35,9 @@ COPIED = 1 << 22  # bytes of an input up to which a copy costs less than separat
 
 
 # the reference count of a storage: the tensors over it, including views, and this module
-_holders = private.uses_of_memory
+_holders = uses_of_memory
 # copies a list of tensors into another list, in one launch if their dtypes are equal
-_copy_all: Any = private.copy_all
+_copy_all: Any = copy_all
 
 
 class CapturedGraph:
@@ -48,7 +48,7 @@ class CapturedGraph:
         self.results = results
         self.private = private
         self.storages: list[Any] = [r.untyped_storage() for r in results]
-        places = map(private.memory_id, results)
+        places = map(memory_id, results)
         self.alone = [(place, _holders(place)) for place in places]
 
     @property

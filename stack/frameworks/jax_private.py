@@ -5,6 +5,8 @@ of this file or the function that reads the name raises ImportError or Attribute
 docstring says otherwise.
 """
 
+# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
@@ -51,7 +53,7 @@ def bits_of_words(impl: Any, words: Any, axes: int, width: int, shape: Any) -> A
 
 def gamma_of_words(impl: Any, words: Any, alpha: Any, log_space: bool) -> Any:
     """Returns gamma-distributed numbers; `jax.random.gamma` is one primitive."""
-    keys = random_wrap(words, impl=impl)
+    keys: Any = random_wrap(words, impl=impl)
     return _gamma_impl(keys, alpha, log_space=log_space, use_vmap=True)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Generator[None]:
     """Context in which an attribute of an object has another value. All threads see it."""
-    is_own = name in vars(owner)
-    before = vars(owner).get(name)
+    known: dict[str, Any] = owner.__dict__
+    is_own, before = name in known, known.get(name)
     setattr(owner, name, value)
     try:
         yield

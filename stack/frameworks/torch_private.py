@@ -6,9 +6,11 @@ docstring says otherwise. Modules that `import torch` does not load, such as Dyn
 inside of the functions.
 """
 
+# pyright: reportPrivateUsage=false, reportUnknownVariableType=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -94,7 +96,7 @@ def replace_composite(op: Any, change: Callable[[Callable[..., Any]], Callable[.
 
 
 @contextmanager
-def without_effect(name: str) -> Iterator[None]:
+def without_effect(name: str) -> Generator[None]:
     """Context in which tracing threads no effect token through an operator."""
     handle = _register_effectful_op(name, None)
     try:
@@ -212,7 +214,7 @@ def duck_sizes(is_on: bool) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def without_dispatch() -> Iterator[None]:
+def without_dispatch() -> Generator[None]:
     """Context in which tensors are made by C++ kernels only, not by the modes of a trace."""
     with _C._DisableTorchDispatch(), _C._DisablePythonDispatcher():
         yield
@@ -226,7 +228,7 @@ def python_dispatch() -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def below_autocast(device: str) -> Iterator[None]:
+def below_autocast(device: str) -> Generator[None]:
     """Context in which an operator does not enter its autocast kernel again."""
     key = getattr(_C.DispatchKey, f"Autocast{device.upper()}")
     with _C._ExcludeDispatchKeyGuard(_C.DispatchKeySet(key)):
@@ -296,11 +298,12 @@ def on_bytecode(hook: Callable[[Any, Any], Any]) -> Any:
     """Calls a function with the old and new code object of each frame that Dynamo compiles."""
     from torch._dynamo.convert_frame import register_bytecode_hook
 
-    return register_bytecode_hook(hook)
+    register: Any = register_bytecode_hook
+    return register(hook)
 
 
 @contextmanager
-def _measured() -> Iterator[None]:
+def _measured() -> Generator[None]:
     """The contexts that a capture outside of `torch.compile` has to open itself."""
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
     from torch._export.utils import _compiling_state_context
@@ -346,9 +349,9 @@ def traced_in(fake_mode: Any, tensors: Any = None) -> AbstractContextManager[Any
 
 def _sources() -> Any:
     """Returns the module with Dynamo's kinds of places that a program reads."""
-    from torch._dynamo import source
+    from torch._dynamo import source as places
 
-    return source
+    return places
 
 
 def _guard(kind: str) -> Any:
@@ -374,6 +377,7 @@ def guard_dual_level() -> None:
 
 
 def _add_guard(guard: Any) -> None:
+    """Adds a guard to the graph that Dynamo compiles now. Does nothing outside of Dynamo."""
     context = tracing_context()
     if context is not None:
         context.guards_context.dynamo_guards.add(guard)
@@ -583,7 +587,7 @@ def inductor_record(
     code: Callable[[str], None],
     defined: Callable[..., None] | None = None,
     called: Callable[..., None] | None = None,
-) -> Iterator[None]:
+) -> Generator[None]:
     """Context that reports what Inductor writes, by its hook for tests, `save_output_code`.
 
     Kernels have no hook, so their methods are wrapped: the one exception to the rule against this.
@@ -612,6 +616,8 @@ def inductor_record(
 
 
 def _noting(inner: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    """Returns a method that also passes its result and arguments to `note`."""
+
     def method(this: Any, *args: Any, **kwargs: Any) -> Any:
         result = inner(this, *args, **kwargs)
         note(result, *args)

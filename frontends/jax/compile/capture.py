@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
+from jax.core import ShapedArray
 from jax.errors import InconclusiveDimensionOperation
 
 from stack.errors import NoElementType
@@ -283,7 +284,7 @@ class Flatten:
 
 
 def _numpy_aval(x: np.ndarray) -> Any:
-    return jax.core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+    return ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
 
 
 def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) -> bool:

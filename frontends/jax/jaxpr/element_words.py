@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from stack.frameworks.jax_private import key_generator
 
@@ -58,6 +59,6 @@ def from_words(array: Any, dtype: Any) -> Any:
 
 
 def _is_on_host(array: Any) -> bool:
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, Tracer):
         return False
     return isinstance(array, np.ndarray) or all(d.platform == "cpu" for d in array.devices())

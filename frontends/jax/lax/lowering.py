@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import ShapedArray
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from stack.errors import NoElementType, RuleError, StackError, UnsupportedOp
@@ -105,7 +106,7 @@ def jax_dtype(dtype: DType) -> np.dtype:
 
 def is_array(aval: Any) -> bool:
     """True for arrays; false for references and tokens."""
-    return isinstance(aval, jax.core.ShapedArray)
+    return isinstance(aval, ShapedArray)
 
 
 @dataclass

@@ -205,7 +205,13 @@ class TvmProgram:
     def executable(
         self, func: Func, bound: int, describe: Callable[[str, str, list[Any]], Kernel], what: str
     ) -> Executable:
-        """The program as an executable; the first `bound` parameters of `func` are constants."""
+        """Returns the compiled program as an `Executable` for `func`.
+
+        Args:
+            bound: number of first parameters that are constants in it; calls skip their arrays.
+            describe: makes a `Kernel` from a TIR function's name, text and origins.
+            what: where the program comes from, for the note.
+        """
         params = func.params[bound:]
 
         def prepare(arrays: Sequence[np.ndarray]) -> tuple[Any, ...]:

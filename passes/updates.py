@@ -165,7 +165,10 @@ def in_place(step: Node, update: Update) -> Node:
 
 
 def _tensor_of(step: Node) -> Node:
-    """Returns a result of a step."""
+    """Returns a tensor that depends on a step: the step itself, or the first of several results.
+
+    A step with this operand runs after it.
+    """
     if not isinstance(step.type, TupleType):
         return step
     return make("item", (step,), {"index": 0}, hint=step.type.items[0])

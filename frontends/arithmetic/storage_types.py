@@ -65,7 +65,10 @@ def is_storage(dtype: DType) -> bool:
 
 
 def has_storage(value: Any) -> bool:
-    """True if a node, a type or a list of them has a storage type."""
+    """True if a value has a storage type such as f8e5m2 or i4: the IR only moves its elements.
+
+    `value` is a node, a tensor type, or nested lists of them; anything else has none.
+    """
     if isinstance(value, list | tuple):
         return any(map(has_storage, value))
     return isinstance(value, Node | TensorType) and any(map(is_storage, _dtypes(value)))

@@ -48,16 +48,18 @@ def run_of(mma: Mma | None, cpu: Cpu) -> int:
 
 @dataclass(frozen=True)
 class Panel:
-    """A panel to pack.
+    """An operand of a dot that is copied to contiguous memory, `[*contracted, lane]`.
+
+    With `group` > 1, as matrix instructions need it, `[..., last contracted / group, lane, group]`.
 
     Attributes:
         load: the block of the operand that the dot reads.
         names: its axes.
-        contracted: the contracted axes, in packed order.
+        contracted: the contracted axes, outermost first.
         cut: the contracted axis that is split into blocks.
-        lane: the axis of columns, which is packed last.
+        lane: the axis of columns.
         dtype: element type of the packed panel.
-        group: neighbours along the last contracted axis that are packed together, after the lane.
+        group: elements along the last contracted axis that are contiguous within a lane.
     """
 
     load: Node

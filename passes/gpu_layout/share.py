@@ -53,7 +53,10 @@ class Share:
 
     @property
     def vector(self) -> int:
-        """Contiguous elements in consecutive registers."""
+        """Number of elements, adjacent along the axis, that a thread has in consecutive registers.
+
+        It bounds the width of vector loads and stores.
+        """
         first = self.digits[0] if self.digits else Digit(1)
         return 1 if first.stride else first.count
 

@@ -65,7 +65,11 @@ class _Loop:
         return self.fixed[node]
 
     def _at(self, place: int) -> Node:
-        """Returns the value at a position of the first step, or the one carried into it."""
+        """Returns the node that the loop body reads for the node at a position of `steps.order`.
+
+        Within the first step, it is the copy in the body. Before it, the value is carried from the
+        previous iteration: the first request adds a parameter for it to the loop's state.
+        """
         if place >= self.steps.first:
             return self.body[place - self.steps.first]
         if place not in self.carried:

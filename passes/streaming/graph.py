@@ -128,7 +128,10 @@ class Graph:
         return self._reached(lambda _: True)
 
     def _reached(self, passes: Callable[[Node], bool]) -> dict[Node, int]:
-        """As `_behind`, but only through users that `passes` accepts."""
+        """Returns for each node the positions of itself and of all nodes computed from it, as bits.
+
+        Follows only users for which the predicate `passes` is true.
+        """
         found: dict[Node, int] = {}
         for node in reversed(self.order):
             bits = 1 << self.place[node]

@@ -60,7 +60,10 @@ def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
 
 
 def products_of(body: Block) -> list[Node]:
-    """Returns the matmuls of a group that one program computes. Raises CannotTile."""
+    """Returns the matmuls of a group; one program computes them all.
+
+    Raises CannotTile if none can: more than `MOST` matmuls, different left operands or types.
+    """
     dots = contractions(body.nodes)
     why = why_unfused(dots) if dots else ""
     if why:

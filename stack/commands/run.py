@@ -129,9 +129,10 @@ def _report(
     who: tuple[str, str] | None,
     **more: Any,
 ) -> int:
-    """Prints statistics of the results and their errors; the exit code is 1 if they differ.
+    """Prints statistics of the expected results, and the errors of those found, if any.
 
-    `who` are the two that are said to disagree then.
+    Returns the exit code: 1 if an error exceeds the tolerance of its element type. Then stderr says
+    which two disagree: `who`, such as a backend and the interpreter; nothing if `who` is None.
     """
     rows: list[dict[str, Any]] = []
     agrees = True

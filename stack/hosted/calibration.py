@@ -57,7 +57,11 @@ class Product:
         return tuple(np.asarray(a) for a in self.scheme.packs(weight, self.group))
 
     def run(self, x: Array, weight: Array) -> Array:
-        """Runs the operator on some rows and a weight, rounded to nearest."""
+        """Returns the operator's result for rows x, with the weight rounded to nearest and packed.
+
+        AWQ compares it with the exact matmul, to choose scales. Raises ValueError if the weight
+        does not fit the operator.
+        """
         packed = self._packed(weight)
         return self.scheme.decomposition(np, x, *packed, **self.scheme.read({}))
 

@@ -94,7 +94,10 @@ def _by_line(report: Report, index: Index) -> Html:
 
 
 def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
-    """Returns links to the kernels of a line, then its library calls as one text."""
+    """Returns the cell of one source line for one system.
+
+    It has links to the generated `kernels` of the line, then one text with its library calls.
+    """
     calls = [k.name.removeprefix("torch.ops.") for _, k in kernels if k.kind == "library"]
     links = [code_link(system, i, k) for i, k in kernels if k.kind != "library"]
     return joined([*links, library_calls(calls)] if calls else links, ", ")

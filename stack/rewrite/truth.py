@@ -175,5 +175,9 @@ class Truth:
 
 
 def interpreted(func: Func, inputs: Arrays) -> list[Any]:
-    """Runs the reference interpreter, with streams in tiles; infinities and nan do not warn."""
+    """Runs the reference interpreter, without floating-point warnings.
+
+    Streams run tile by tile, which reveals an incorrect block `correct`. Raises errors of
+    `REJECTED`.
+    """
     return list(evaluate(func.body, inputs, TiledSpace()))

@@ -92,7 +92,7 @@ class Stage:
 
     @property
     def groups(self) -> int:
-        """Number of fusion groups, streams and kernels at the top level."""
+        """Number of top-level `fusion`, `stream` and `kernel` nodes; 0 if a stage is text."""
         nodes = self.func.nodes if self.func is not None else ()
         return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 

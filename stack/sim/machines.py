@@ -78,7 +78,10 @@ class Cluster:
 
     @property
     def gpu(self) -> Gpu | None:
-        """The GPU description of the device, or None if there is none."""
+        """The GPU record that `target` names; None if `target` is "" or names a CPU.
+
+        Raises UsageError if there is no such target.
+        """
         found = load(self.target) if self.target else None
         return found if isinstance(found, Gpu) else None
 

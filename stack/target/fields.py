@@ -8,7 +8,10 @@ from typing import Any
 
 
 class Tuning:
-    """A group of tuned numbers."""
+    """Base class of a group of tuned numbers, such as `GpuRows`: tile sizes and thresholds.
+
+    Each field is made by `tuned`. A target file may override it.
+    """
 
 
 def number(unit: str, low: float, high: float, doc: str) -> Any:

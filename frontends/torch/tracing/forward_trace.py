@@ -109,7 +109,11 @@ def _is_own(graph: GraphModule) -> bool:
 
 
 class _Tracing(Interpreter):
-    """Runs a Dynamo graph while it is traced. Raises _Writes."""
+    """Interprets a Dynamo graph under `make_fx`. Equal nodes are traced once.
+
+    Writes become functional ops. Raises _Writes if that is impossible: the graph writes to its
+    arguments or to memory that another value views, or has other effects.
+    """
 
     def __init__(self, gm: GraphModule, given: Sequence[torch.Tensor]) -> None:
         super().__init__(gm)
